@@ -1,0 +1,48 @@
+# Needs python >= 3.11 and nothing else: the environment is made in .venv, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## the race on embedded data: a table here, plots in a report
+	$(BIN)/colonnade demo
+
+test: check ## the same as check
+
+check: export OMP_NUM_THREADS = 1
+check: export MKL_NUM_THREADS = 1
+check: $(VENV)/.installed-dev ## format, lint, types, layers and tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy src
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 2
+
+fmt: $(VENV)/.installed-dev ## format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove caches and build outputs (not .venv, not runs)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamps are older than what they were made from whenever an install is due; dev includes the rest.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.installed $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Colonnade needs Python 3.11 or newer, but '$(PYTHON) --version' says: $$($(PYTHON) --version 2>&1)" >&2; \
+	  echo "Name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

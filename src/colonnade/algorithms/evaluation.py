@@ -1,0 +1,154 @@
+"""Evaluation as part of the contract: the server asks for test rows, parties answer from committed state.
+
+Nobody waits for a missing party: it is named, and its test rows stay as last seen (zeros at first).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.table import EmbeddingTable
+from colonnade.models import ServerNetwork
+from colonnade.models.metrics import measure
+from colonnade.protocol.events import Effect, Send, Work
+from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
+from colonnade.protocol.role import EVALUATION
+
+__all__ = [
+    "EVALUATION_PAYLOADS",
+    "EvaluateAll",
+    "EvaluateRows",
+    "Evaluated",
+    "Evaluation",
+    "Measurement",
+    "RowsRead",
+]
+
+CHUNK_ROWS = 8192
+TOKEN = -1  # evaluation jobs of a server; a party's are numbered downwards from here
+
+
+class EvaluateRows(Payload, frozen=True):
+    """Party's job: embed test rows start..stop."""
+
+    number: int
+    start: int
+    stop: int
+
+
+class RowsRead(Payload, frozen=True):
+    """Its result."""
+
+    number: int
+    start: int
+    values: Array
+
+
+class EvaluateAll(Payload, frozen=True):
+    """Server's job: judge the collected test rows."""
+
+    number: int
+
+
+class Evaluated(Payload, frozen=True):
+    """Its result."""
+
+    number: int
+    loss: float
+    values: dict[str, float]
+
+
+class Measurement(Payload, frozen=True):
+    """One row of metrics.jsonl, before the driver adds clock and bytes."""
+
+    update: int
+    epochs: float
+    loss: float
+    train_loss: float
+    values: dict[str, float]
+    staleness: list[float]
+    missing: list[str]
+
+
+EVALUATION_PAYLOADS = (
+    EvaluationRequest,
+    EvaluationReply,
+    EvaluateRows,
+    RowsRead,
+    EvaluateAll,
+    Evaluated,
+    Measurement,
+)
+
+
+class Evaluation:
+    """The server's side of one evaluation after another."""
+
+    def __init__(self, parties: Sequence[str], widths: Sequence[int], y_test: Array, metric: str) -> None:
+        self._index = {name: index for index, name in enumerate(parties)}
+        self._table = EmbeddingTable(len(y_test), widths)
+        self._y, self._metric = y_test, metric
+        self.number = 0
+        self.missing: list[str] = []
+        self._outstanding: dict[str, int] = {}  # chunks that each asked party still owes
+        self.running = False
+
+    def begin(self, present: Iterable[str]) -> list[Effect]:
+        """Ask everyone who is here."""
+        self.number += 1
+        self.running = True
+        here = set(present)
+        self.missing = [name for name in self._index if name not in here]
+        rows = len(self._y)
+        chunks = [(start, min(start + CHUNK_ROWS, rows)) for start in range(0, rows, CHUNK_ROWS)]
+        asked = [name for name in self._index if name in here]
+        self._outstanding = dict.fromkeys(asked, len(chunks))
+        sends: list[Effect] = [
+            Send(name, EvaluationRequest(self.number, start, stop)) for name in asked for start, stop in chunks
+        ]
+        return sends + self._judge_if_complete()
+
+    def receive(self, sender: str, reply: EvaluationReply) -> list[Effect]:
+        """Keep the rows; when all are there, judge them."""
+        if reply.number != self.number or sender not in self._outstanding:
+            return []
+        rows = np.arange(reply.start, reply.start + len(reply.values))
+        self._table.write(self._index[sender], rows, reply.values, 0)
+        self._outstanding[sender] -= 1
+        if not self._outstanding[sender]:
+            del self._outstanding[sender]
+        return self._judge_if_complete()
+
+    def lose(self, peer: str) -> list[Effect]:
+        """Stop waiting for a party that is gone."""
+        if self._outstanding.pop(peer, None) is None:
+            return []
+        self.missing.append(peer)
+        return self._judge_if_complete()
+
+    def _judge_if_complete(self) -> list[Effect]:
+        if self._outstanding or not self.running:
+            return []
+        return [Work(TOKEN, EVALUATION, 0.0, EvaluateAll(self.number), aside=True)]
+
+    def judge(self, network: ServerNetwork) -> Evaluated:
+        """The metric and the loss over the collected rows."""
+        loss, prediction = network.evaluate(self._table.values, network.objective.targets(self._y))
+        return Evaluated(self.number, loss, measure(self._metric, network.objective.task, self._y, prediction))
+
+    def save(self) -> dict[str, Any]:
+        """Collected rows and what is outstanding."""
+        return {
+            "number": self.number,
+            "missing": self.missing,
+            "outstanding": self._outstanding,
+            "running": self.running,
+            "table": self._table.save(),
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.number, self.missing = saved["number"], saved["missing"]
+        self._outstanding, self.running = saved["outstanding"], saved["running"]
+        self._table.load(saved["table"])

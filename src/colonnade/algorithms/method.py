@@ -1,0 +1,73 @@
+"""What a method is to the rest of Colonnade: its name, its paper, its options, and how its roles are made.
+
+A server is made from labels and the parties' widths, a party from its own columns: neither ever sees the
+other's data, whether they live in one simulator or in two organisations.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from colonnade.algorithms.training import Training
+from colonnade.data import Task
+from colonnade.models import Factory
+from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.role import Role
+
+__all__ = ["SERVER", "Method", "Options", "PartySetup", "ServerSetup"]
+
+SERVER = "server"
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A method's own fields of `[protocol]`; subclasses check themselves in `check`."""
+
+    def check(self, parties: int) -> None:
+        """Raise ConfigError for a combination that cannot work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """What a server is made from."""
+
+    options: Any
+    training: Training
+    parties: tuple[str, ...]
+    widths: tuple[int, ...]  # of the parties' embeddings
+    model: Factory
+    aggregate: str
+    task: Task
+    y_train: Array
+    y_test: Array
+
+
+@dataclass(frozen=True, slots=True)
+class PartySetup:
+    """What a party is made from."""
+
+    options: Any
+    training: Training
+    name: str
+    index: int
+    parties: int
+    width: int
+    model: Factory
+    train: Array  # (rows, columns)
+    test: Array
+
+
+@dataclass(frozen=True)
+class Method:
+    """One entry of `colonnade protocols`."""
+
+    name: str
+    paper: str
+    summary: str
+    reveals: str  # what whom learns beyond the trained model
+    options: type[Options]
+    payloads: tuple[type[Payload], ...]
+    server: Callable[[ServerSetup], Role] | None
+    party: Callable[[PartySetup], Role] | None
+    joint: Callable[[ServerSetup, list[PartySetup]], Role] | None = None  # an oracle that sees everything

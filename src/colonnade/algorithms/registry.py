@@ -1,0 +1,34 @@
+"""All methods by name; a method of your own is named by its dotted path, `package.module:METHOD`."""
+
+import difflib
+import importlib
+
+from colonnade.algorithms import vafl
+from colonnade.algorithms.method import Method
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["METHODS", "find_method"]
+
+METHODS: dict[str, Method] = {method.name: method for method in vafl.METHODS}
+
+
+def find_method(name: str) -> Method:
+    """The method of this name or dotted path."""
+    if name in METHODS:
+        return METHODS[name]
+    if ":" in name:
+        return _import(name)
+    close = difflib.get_close_matches(name, METHODS, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ConfigError("protocol.name", name, f"unknown method; {hint}there are: {', '.join(METHODS)}")
+
+
+def _import(path: str) -> Method:
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError("protocol.name", path, f"cannot be imported: {error}") from None
+    if not isinstance(found, Method):
+        raise ConfigError("protocol.name", path, f"is a {type(found).__name__}, not a colonnade Method")
+    return found

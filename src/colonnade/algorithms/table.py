@@ -1,0 +1,96 @@
+"""The server's table: the newest embedding of every (sample, party), and how old each is.
+
+VAFL Eq. (3): τ_{n,m} counts the global updates since (n, m) was renewed. Memory: N×Σwidth float32 and N×M
+int32, nothing else of that order.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from colonnade.protocol.messages import Array
+
+__all__ = ["EmbeddingTable", "Staleness"]
+
+Ages = npt.NDArray[np.int32]
+
+
+class EmbeddingTable:
+    """Newest embeddings, and the update count at which each was renewed."""
+
+    def __init__(self, rows: int, widths: Sequence[int]) -> None:
+        self.widths = tuple(widths)
+        edges = np.concatenate([[0], np.cumsum(self.widths)])
+        self.blocks = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
+        self.values = np.zeros((rows, int(edges[-1])), np.float32)
+        self.renewed = np.zeros((rows, len(self.widths)), np.int32)
+
+    def write(self, party: int, rows: Array, values: Array, k: int) -> None:
+        """Rows of one party as of update k."""
+        self.values[rows, self.blocks[party]] = values
+        self.renewed[rows, party] = k
+
+    def ages(self, rows: Array, k: int) -> Ages:
+        """τ of every party's block of these rows: (rows, parties)."""
+        ages: Ages = k - self.renewed[rows]
+        return ages
+
+    def save(self) -> dict[str, Any]:
+        """The table as arrays (not copied)."""
+        return {"values": self.values, "renewed": self.renewed}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.values[...] = saved["values"]
+        self.renewed[...] = saved["renewed"]
+
+
+class Staleness:
+    """The distribution of τ over every embedding of another party that was used."""
+
+    def __init__(self, parties: int) -> None:
+        self.counts = np.zeros(64, np.int64)  # how often each τ occurred
+        self.sums = np.zeros(parties, np.int64)  # of τ per party, since the last `take_means`
+        self.uses = np.zeros(parties, np.int64)
+
+    def add(self, ages: Ages, parties: Sequence[int]) -> None:
+        """Count the ages (rows, all parties) of the blocks of `parties`."""
+        if not len(parties):
+            return
+        used = ages[:, parties]
+        counts = np.bincount(used.ravel())
+        if len(counts) > len(self.counts):
+            self.counts = np.concatenate([self.counts, np.zeros(len(counts), np.int64)])
+        self.counts[: len(counts)] += counts
+        self.sums[parties] += used.sum(0)
+        self.uses[parties] += len(used)
+
+    def take_means(self) -> list[float]:
+        """The mean τ per party since the last call."""
+        means: list[float] = (self.sums / np.maximum(self.uses, 1)).tolist()
+        self.sums[:], self.uses[:] = 0, 0
+        return means
+
+    def summary(self) -> dict[str, float]:
+        """Mean, 95th percentile and maximum over the whole run."""
+        total = int(self.counts.sum())
+        if not total:
+            return {"mean": 0.0, "p95": 0.0, "max": 0.0}
+        values = np.arange(len(self.counts))
+        p95 = int(np.searchsorted(np.cumsum(self.counts), 0.95 * total))
+        return {
+            "mean": float((values * self.counts).sum() / total),
+            "p95": float(p95),
+            "max": float(np.flatnonzero(self.counts)[-1]),
+        }
+
+    def save(self) -> dict[str, Any]:
+        """As arrays."""
+        return {"counts": self.counts, "sums": self.sums, "uses": self.uses}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.counts, self.sums, self.uses = (saved[name].copy() for name in ("counts", "sums", "uses"))

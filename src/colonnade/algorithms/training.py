@@ -1,0 +1,94 @@
+"""How long, how fast and how often: limits, rates and cadences that every method shares.
+
+Rates follow VAFL Sec. 3: constant; c/√K with K the planned number of updates (Thm 1, 3);
+and diminishing as 1/(k + K0) (Thm 2, 4), written so that the configured rate is the first one.
+"""
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Literal
+
+from colonnade.models import OptimiserSpec, Regulariser
+from colonnade.protocol.events import NANOSECONDS
+
+__all__ = ["Cadence", "Every", "StepRule", "Training"]
+
+Unit = Literal["updates", "epochs", "seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """An amount of training: a limit or an interval."""
+
+    unit: Unit
+    amount: float
+
+    def updates(self, rows_per_update: int, rows_per_epoch: int) -> int | None:
+        """The same in updates of the global model; None if it depends on the clock."""
+        if self.unit == "updates":
+            return int(self.amount)
+        if self.unit == "epochs":
+            return ceil(self.amount * rows_per_epoch / rows_per_update)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRule:
+    """How a rate changes with the global update count k."""
+
+    kind: Literal["constant", "inverse-sqrt", "inverse"] = "constant"
+    K: int = 1  # planned updates
+    K0: float = 1.0
+
+    def rate(self, base: float, k: int) -> float:
+        """η_k."""
+        if self.kind == "constant":
+            return base
+        if self.kind == "inverse-sqrt":
+            return base / sqrt(self.K)
+        return base * self.K0 / (k + self.K0)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The resolved `[train]` section."""
+
+    seed: int
+    rows: int  # N, training rows
+    batch_size: int
+    server_rate: float
+    party_rates: tuple[float, ...]
+    server_optimiser: OptimiserSpec
+    party_optimisers: tuple[OptimiserSpec, ...]
+    regularisers: tuple[Regulariser, ...]
+    rule: StepRule
+    limit: Every
+    eval_every: Every
+    metric: str
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """An epoch is N·M party-rows, all parties together."""
+        return self.rows * len(self.party_rates)
+
+
+class Cadence:
+    """Says when the next amount is full, by updates or rows; the clock's share is a timer of the role."""
+
+    def __init__(self, every: Every, rows_per_epoch: int) -> None:
+        self._unit, self._amount, self._rows_per_epoch = every.unit, every.amount, rows_per_epoch
+        self.count = 1  # the number of the amount that fills next
+
+    def due(self, updates: int, rows: int) -> bool:
+        """Whether the current amount is full; if so, the next one begins."""
+        if self._unit == "seconds":
+            return False
+        done = updates if self._unit == "updates" else rows / self._rows_per_epoch
+        if done < self.count * self._amount:
+            return False
+        self.count = int(done // self._amount) + 1
+        return True
+
+    def timer(self) -> int | None:
+        """The moment (ns) at which the current amount is full, if the clock decides."""
+        return round(self.count * self._amount * NANOSECONDS) if self._unit == "seconds" else None

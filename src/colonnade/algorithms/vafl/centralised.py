@@ -1,0 +1,181 @@
+"""The oracle: the same networks as one torch model, one graph over all columns, no messages.
+
+It starts from the weights and walks through the batches of `sync`, so the two can be compared step for step.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.evaluation import Evaluated
+from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
+from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
+from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
+from colonnade.models.metrics import measure
+from colonnade.models.network import join
+from colonnade.models.server import aggregate
+from colonnade.protocol.errors import LocalProtocolError, TrainingDiverged
+from colonnade.protocol.events import (
+    Effect,
+    Event,
+    PeerJoined,
+    PeerLost,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.seeds import derive
+
+__all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "centralised"]
+
+STEP, JUDGE = 1, 2
+
+
+class CentralisedOptions(Options, frozen=True):
+    """Nothing to choose."""
+
+    def threshold(self, parties: int) -> int:
+        """Every update processes the rows of all parties."""
+        return parties
+
+
+class JointStep(Payload, frozen=True):
+    """One batch through the joint model."""
+
+    rows: Array
+    seed: int
+
+
+class JointStepped(Payload, frozen=True):
+    """Its gradients: θ_0, θ_1, …, θ_M."""
+
+    loss: float
+    gradients: list[Array]
+    buffers: list[list[Array]]
+
+
+class Judge(Payload, frozen=True):
+    """Evaluate on the test rows."""
+
+
+CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
+
+
+def centralised(server: ServerSetup, parties: list[PartySetup]) -> "Centralised":
+    """The oracle over everybody's data."""
+    return Centralised(server, parties)
+
+
+class Centralised:
+    """One role that holds all columns, all labels and all networks."""
+
+    def __init__(self, server: ServerSetup, parties: list[PartySetup]) -> None:
+        self.name = SERVER
+        self._training = training = server.training
+        self._x, self._x_test = [party.train for party in parties], [party.test for party in parties]
+        objective = Objective(server.task, server.y_train)
+        self._targets, self._y_test = objective.targets(server.y_train), server.y_test
+        self._how = server.aggregate
+        inputs = aggregated_width(server.aggregate, server.widths)
+        top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
+        self.top = ServerNetwork(top, training.server_optimiser, objective, server.aggregate, len(parties))
+        self.parts = [
+            Network(
+                party_module(p.model, p.train.shape[1], p.width, derive(training.seed, "init", p.index), p.name),
+                training.party_optimisers[p.index],
+                training.regularisers[p.index],
+            )
+            for p in parties
+        ]
+        self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
+        self.progress = Progress(training)
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """One event."""
+        match event:
+            case Started():
+                return [*self.progress.timers(), self._judge(), self._next()]
+            case WorkDone(result=JointStepped() as result):
+                return self._stepped(result)
+            case WorkDone(result=Evaluated() as result):
+                return self.progress.report(result, [], [])
+            case TimerFired(name=name) if name == EVALUATE_TIMER:
+                return [self._judge(), *self.progress.evaluation_timer_fired(event)]
+            case TimerFired():
+                self.progress.ending = "time is up"
+                return [self._judge()]
+            case PeerJoined() | PeerLost():
+                return []
+        raise LocalProtocolError(f"centralised: no rule for {type(event).__name__}")
+
+    def compute(self, job: Payload) -> Payload:
+        """A job, without changing any state."""
+        match job:
+            case JointStep(rows=rows, seed=seed):
+                return self._joint_step(rows, seed)
+            case Judge():
+                h = np.concatenate([part.read(x) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
+                objective = self.top.objective
+                loss, prediction = self.top.evaluate(h, objective.targets(self._y_test))
+                return Evaluated(0, loss, measure(self._training.metric, objective.task, self._y_test, prediction))
+        raise LocalProtocolError(f"centralised: no job {type(job).__name__}")
+
+    def _joint_step(self, rows: Array, seed: int) -> JointStepped:
+        h = [part.run(torch.from_numpy(x[rows]), seed) for part, x in zip(self.parts, self._x, strict=True)]
+        output = self.top.run(aggregate(self._how, torch.cat(h, 1), len(h)), seed)
+        loss = self.top.objective.loss(output, torch.from_numpy(self._targets[rows]))
+        networks = [self.top, *self.parts]
+        gradients = torch.autograd.grad(loss, [p for n in networks for p in n.parameters], allow_unused=True)
+        parts, start = [], 0
+        for network in networks:
+            count = len(network.parameters)
+            parts.append(join(gradients[start : start + count], network.parameters))
+            start += count
+        return JointStepped(loss.item(), parts, [network.buffers_after_forward() for network in networks])
+
+    def _next(self) -> Effect:
+        rows = self._walk.batch(self.progress.k)
+        return Work(STEP, "step", len(rows) / self._training.batch_size, JointStep(rows, self.progress.k))
+
+    def _judge(self) -> Effect:
+        return Work(JUDGE, EVALUATION, 0.0, Judge(), aside=True)
+
+    def _stepped(self, result: JointStepped) -> list[Effect]:
+        training, k = self._training, self.progress.k
+        if self.progress.ending:
+            return []
+        if not np.isfinite(result.loss):
+            raise TrainingDiverged(f"the loss is not finite at update {k}; lower train.learning_rate")
+        rates = [training.server_rate, *training.party_rates]
+        networks = zip([self.top, *self.parts], result.gradients, rates, result.buffers, strict=True)
+        for network, gradient, rate, buffers in networks:
+            network.apply(gradient, training.rule.rate(rate, k), buffers)
+        self.progress.count(len(self.parts) * len(self._walk.batch(k)), [result.loss])
+        if self.progress.at_limit():
+            self.progress.ending = "done"
+            return [self._judge()]
+        return [self._judge(), self._next()] if self.progress.evaluation_due() else [self._next()]
+
+    def validate(self) -> None:
+        """Nothing can be inconsistent: there is one role."""
+
+    def save(self) -> dict[str, Any]:
+        """Everything but the data."""
+        networks = [network.save() for network in (self.top, *self.parts)]
+        return {"progress": self.progress.save(), "networks": networks}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.progress.load(state["progress"])
+        for network, saved in zip((self.top, *self.parts), state["networks"], strict=True):
+            network.load(saved)
+
+    def summary(self) -> dict[str, Any]:
+        """Updates, epochs and the weights' digest."""
+        digests = "".join(network.digest() for network in (self.top, *self.parts))
+        return {"updates": self.progress.k, "epochs": self.progress.epochs, "weights": digests}

@@ -1,0 +1,83 @@
+"""The `[protocol]` fields of `vafl`, `t-sync` and `sync`."""
+
+from typing import Literal
+
+from colonnade.algorithms.method import Options
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["SyncOptions", "TSyncOptions", "VaflOptions"]
+
+
+class VaflOptions(Options, frozen=True):
+    """Algorithm 1 and its † options."""
+
+    batches: Literal["own", "shared"] = "own"
+    table: Literal["warm", "zeros"] = "warm"
+    max_delay: int | None = None  # D
+    extra_rows: float = 0.0  # further rows with each upload, in batches (†)
+    order: Literal["upload-first", "query-first"] = "upload-first"  # "query-first" is lines 6, 7, 4, 5 (†)
+    pause_s: float | list[float] = 0.0  # mean of the exponential pause between a party's activations
+    on_lost: Literal["continue", "wait"] = "continue"
+
+    @property
+    def coordinated(self) -> bool:
+        """Whether all parties always upload the same rows for the same step."""
+        return False
+
+    def threshold(self, parties: int) -> int:
+        """t: how many distinct parties an update takes."""
+        return 1
+
+    def pause_of(self, party: int) -> float:
+        """The mean pause of one party in seconds."""
+        return self.pause_s[party] if isinstance(self.pause_s, list) else self.pause_s
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        if self.max_delay is not None and self.max_delay < 1:
+            raise ConfigError("protocol.max_delay", self.max_delay, "must be 1 or more, or left out for no bound")
+        if not self.extra_rows >= 0:
+            raise ConfigError("protocol.extra_rows", self.extra_rows, "must be 0 or more batches")
+        pauses = self.pause_s if isinstance(self.pause_s, list) else [self.pause_s]
+        if isinstance(self.pause_s, list) and len(self.pause_s) != parties:
+            raise ConfigError("protocol.pause_s", self.pause_s, f"a list needs one value for each of {parties} parties")
+        if not all(0 <= pause < float("inf") for pause in pauses):
+            raise ConfigError("protocol.pause_s", self.pause_s, "must be 0 or more seconds")
+
+
+class TSyncOptions(VaflOptions, frozen=True, kw_only=True):
+    """Algorithm 2."""
+
+    t: int
+
+    def threshold(self, parties: int) -> int:
+        """t of Algorithm 2."""
+        return self.t
+
+    def check(self, parties: int) -> None:
+        """1 ≤ t ≤ M, and lines 4–7 in their printed order."""
+        super().check(parties)
+        if not 1 <= self.t <= parties:
+            raise ConfigError("protocol.t", self.t, f"must be between 1 and the number of parties, {parties}")
+        if self.order != "upload-first":
+            raise ConfigError("protocol.order", self.order, "t-sync answers uploads, so only 'upload-first' works")
+
+
+class SyncOptions(Options, frozen=True):
+    """Lock-step: nothing to choose. It always waits for everyone."""
+
+    batches = "shared"
+    table = "zeros"
+    max_delay = None
+    extra_rows = 0.0
+    order = "upload-first"
+    on_lost = "wait"
+    coordinated = True
+
+    def threshold(self, parties: int) -> int:
+        """All of them."""
+        return parties
+
+    def pause_of(self, party: int) -> float:
+        """No pauses."""
+        return 0.0

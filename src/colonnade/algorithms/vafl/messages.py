@@ -1,0 +1,107 @@
+"""What VAFL's roles say to each other, and the jobs they give themselves."""
+
+from colonnade.protocol.messages import Array, Message, Payload
+
+__all__ = ["VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query", "Refine",
+           "Refined", "Step", "Stepped"]  # fmt: skip
+
+
+class Embeddings(Message, frozen=True):
+    """Party → server: newest embeddings; the first `batch` rows are a step's batch, the rest only renew the table."""
+
+    step: int
+    batch: int
+    rows: Array  # (n,) int32
+    values: Array  # (n, width) float32
+    reply: bool = True  # whether the batch's gradient is wanted at once (Alg. 1 l. 6) or queried later
+    request: int = 0  # the FreshRequest that this answers
+
+
+class Query(Message, frozen=True):
+    """Party → server: the gradient of the batch uploaded last, as things stand now (Alg. 1 †)."""
+
+    step: int
+
+
+class Gradient(Message, frozen=True):
+    """Server → party: ∂ℓ/∂h of the uploaded batch."""
+
+    step: int
+    update: int  # k
+    values: Array  # (batch, width)
+
+
+class FreshRequest(Message, frozen=True):
+    """Server → party: these rows are older than D, send them anew."""
+
+    request: int
+    rows: Array
+
+
+class Embed(Payload, frozen=True):
+    """Party's job: h_m(θ_m; x) for a batch (trained on later) or for rows that only renew the table."""
+
+    step: int
+    seed: int
+    batch: Array | None  # features of the batch
+    renew: Array | None  # features of further rows
+
+
+class Embedded(Payload, frozen=True):
+    """Its result."""
+
+    values: Array
+    buffers: list[Array]
+
+
+class Refine(Payload, frozen=True):
+    """Party's job: the gradient of θ_m from ∂ℓ/∂h."""
+
+    step: int
+    seed: int
+    x: Array
+    values: Array
+
+
+class Refined(Payload, frozen=True):
+    """Its result."""
+
+    gradient: Array
+
+
+class Batch(Payload, frozen=True):
+    """One batch of a server step."""
+
+    h: Array  # (rows, Σ widths)
+    targets: Array
+
+
+class Step(Payload, frozen=True):
+    """Server's job: one forward and backward pass over each batch."""
+
+    seed: int
+    batches: list[Batch]
+
+
+class Stepped(Payload, frozen=True):
+    """Its result: the mean gradient of θ_0, and ∂ℓ/∂h of every batch."""
+
+    losses: list[float]
+    theta_0: Array
+    h: list[Array]
+    buffers: list[Array]
+
+
+VAFL_PAYLOADS = (
+    Embeddings,
+    Query,
+    Gradient,
+    FreshRequest,
+    Embed,
+    Embedded,
+    Refine,
+    Refined,
+    Batch,
+    Step,
+    Stepped,
+)

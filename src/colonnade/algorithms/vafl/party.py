@@ -1,0 +1,248 @@
+"""A VAFL party: Alg. 1 lines 3–7, with the † options and answers to requests for fresh rows."""
+
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.evaluation import TOKEN, EvaluateRows, RowsRead
+from colonnade.algorithms.method import SERVER, PartySetup
+from colonnade.algorithms.vafl.messages import (
+    Embed,
+    Embedded,
+    Embeddings,
+    FreshRequest,
+    Gradient,
+    Query,
+    Refine,
+    Refined,
+)
+from colonnade.models import Network, party_module
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
+from colonnade.protocol.events import (
+    NANOSECONDS,
+    Effect,
+    Event,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Send,
+    SetTimer,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
+from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.seeds import derive, generator
+
+__all__ = ["FORWARD_SHARE", "Party"]
+
+# A forward pass is at most half of a local step: the backward pass costs at least as much in any layered network.
+FORWARD_SHARE = 0.5
+WARM_UP_ROWS = 8192
+
+EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these
+
+
+class Party:
+    """Holds θ_m and its own columns."""
+
+    def __init__(self, setup: PartySetup) -> None:
+        self.name, self._index, self._width = setup.name, setup.index, setup.width
+        self._options, self._training = setup.options, setup.training
+        self._x, self._x_test = setup.train, setup.test
+        seed = setup.training.seed
+        module = party_module(
+            setup.model, setup.train.shape[1], setup.width, derive(seed, "init", setup.index), setup.name
+        )
+        self.network = Network(
+            module, setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
+        )
+        shared = setup.options.batches == "shared"
+        path = ("batches",) if shared else ("batches", setup.index)
+        batch_size = setup.training.batch_size
+        self._walk = Walk(len(self._x), batch_size, seed, *path)
+        # Further rows: of a shared walk the batches that others come to next, else a second walk over all rows.
+        self._extra = round(setup.options.extra_rows * batch_size)
+        self._renewal = None if shared else Walk(len(self._x), max(1, self._extra), seed, "extra", setup.index)
+        self._seed = derive(seed, "layers", setup.index)
+        self._pauses = generator(seed, "pause", setup.index)
+
+        self.step = 0  # position in the walk
+        self.rows = self.sent = np.zeros(0, np.int32)  # the batch in work; with the further rows of its upload
+        self.busy = False  # a job is running on the lane
+        self.uploaded = False  # the batch's embeddings are at the server
+        self.warmed = 0 if setup.options.table == "warm" else len(self._x)  # rows sent by the warm-up
+        self.answers: dict[int, Rows] = {}  # fresh rows being computed, by request
+        self._batch: Array = self._x[:0]  # the features of `rows`
+        self.buffers: list[Array] = []  # as the batch's forward pass left them
+        self.k = 0  # the update that the newest gradient belongs to
+        self.dropped = 0  # messages of another step
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """One event."""
+        match event:
+            case Received(message=Gradient() as message):
+                return self._gradient(message)
+            case WorkDone(token=token, result=Embedded() as result):
+                return self._answer(token, result) if token % 4 == ANSWER else self._embedded(result, now)
+            case WorkDone(result=Refined() as result):
+                return self._refined(result, now)
+            case Received(message=FreshRequest() as message):
+                return self._fresh(message)
+            case Received(message=EvaluationRequest(number=number, start=start, stop=stop)):
+                job = EvaluateRows(number, start, min(stop, len(self._x_test)))
+                return [Work(TOKEN - start, EVALUATION, 0.0, job, aside=True)]
+            case WorkDone(result=RowsRead(number=number, start=start, values=values)):
+                return [Send(SERVER, EvaluationReply(number, start, self.network.steps, values))]
+            case Started():
+                return self._activate()
+            case TimerFired(name="activate"):
+                return self._activate()
+            case PeerJoined() | PeerLost():
+                return []  # the driver keeps what is under way
+        raise LocalProtocolError(f"{self.name}: no rule for {type(event).__name__}")
+
+    def compute(self, job: Payload) -> Payload:
+        """A job, without changing any state."""
+        match job:
+            case Embed(step=step, seed=seed, batch=batch, renew=renew):
+                parts, buffers = [], []
+                if batch is not None:
+                    parts.append(self.network.forward(batch, step, seed))
+                    buffers = self.network.buffers_after_forward()
+                if renew is not None:
+                    parts.append(self.network.read(renew))
+                return Embedded(parts[0] if len(parts) == 1 else np.concatenate(parts), buffers)
+            case Refine(step=step, seed=seed, x=x, values=values):
+                return Refined(self.network.backward(x, step, seed, values))
+            case EvaluateRows(number=number, start=start, stop=stop):
+                return RowsRead(number, start, self.network.read(self._x_test[start:stop]))
+        raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
+
+    def _activate(self) -> list[Effect]:
+        """Alg. 1 l. 3; in the order † the gradient of the last batch is queried first."""
+        if self.warmed < len(self._x):
+            return self._warm_up()
+        if self.uploaded:
+            return [Send(SERVER, Query(self.step))]
+        return self._select()
+
+    def _warm_up(self) -> list[Effect]:
+        """Send all rows once, in pieces, before the first step."""
+        self.busy = True
+        self.rows = np.arange(self.warmed, min(self.warmed + WARM_UP_ROWS, len(self._x)), dtype=np.int32)
+        amount = FORWARD_SHARE * len(self.rows) / self._training.batch_size
+        return [Work(EMBED, "warm-up", amount, Embed(0, 0, None, self._x[self.rows]))]
+
+    def _select(self) -> list[Effect]:
+        """Alg. 1 l. 4: choose the next batch and embed it, with further rows if asked for (†)."""
+        self.busy = True
+        self.rows = rows = self._walk.batch(self.step)
+        extra = self._further_rows() if self._extra else None
+        amount = float(len(rows))
+        if extra is not None:
+            amount += FORWARD_SHARE * len(extra)
+        self.sent = rows if extra is None else np.concatenate([rows, extra])
+        renew = None if extra is None else self._x[extra]
+        self._batch = self._x[rows]
+        job = Embed(self.step, self._layer_seed(), self._batch, renew)
+        return [Work(4 * self.step + EMBED, "step", amount / self._training.batch_size, job)]
+
+    def _further_rows(self) -> Rows:
+        if self._renewal is not None:
+            return self._renewal.batch(self.step)
+        pieces, missing, position = [], self._extra, self.step
+        while missing > 0:
+            position += 1
+            pieces.append(self._walk.batch(position)[:missing])
+            missing -= len(pieces[-1])
+        return np.concatenate(pieces)
+
+    def _embedded(self, result: Embedded, now: int) -> list[Effect]:
+        """Alg. 1 l. 5: upload."""
+        self.busy = False
+        if self.warmed < len(self._x):
+            message = Embeddings(self.step, 0, self.rows, result.values)
+            self.warmed += len(self.rows)
+            return [Send(SERVER, message), *self._activate()]
+        self.uploaded = True
+        self.buffers = result.buffers
+        reply = self._options.order == "upload-first"
+        upload = Send(SERVER, Embeddings(self.step, len(self.rows), self.sent, result.values, reply))
+        return [upload] if reply else [upload, *self._pause(now)]
+
+    def _gradient(self, message: Gradient) -> list[Effect]:
+        """Alg. 1 l. 6–7: the answer to the query; ∇θ_m by the chain rule, Eq. (2b)."""
+        if not self.uploaded or self.busy or message.step != self.step:
+            self.dropped += 1
+            return []
+        if message.values.shape != (len(self.rows), self._width):
+            raise RemoteProtocolError(SERVER, f"gradient of shape {message.values.shape} for {len(self.rows)} rows")
+        self.busy = True
+        self.k = message.update
+        job = Refine(self.step, self._layer_seed(), self._batch, message.values)
+        return [Work(4 * self.step + REFINE, "refine", 0.0, job)]  # its time is part of the step's
+
+    def _refined(self, result: Refined, now: int) -> list[Effect]:
+        """Eq. (4a): θ_m ← θ_m − η(ĝ_m + ∇r(θ_m))."""
+        training = self._training
+        rate = training.rule.rate(training.party_rates[self._index], self.k)
+        self.network.apply(result.gradient, rate, self.buffers)
+        self.busy = self.uploaded = False
+        self.step += 1
+        return self._select() if self._options.order == "query-first" else self._pause(now)
+
+    def _pause(self, now: int) -> list[Effect]:
+        mean_s = self._options.pause_of(self._index)
+        if not mean_s:
+            return self._activate()
+        return [SetTimer("activate", now + round(self._pauses.exponential(mean_s) * NANOSECONDS))]
+
+    def _fresh(self, message: FreshRequest) -> list[Effect]:
+        """Sec. 2.3: the server asks for rows that are too old; answered beside the own step."""
+        self.answers[message.request] = message.rows
+        amount = FORWARD_SHARE * len(message.rows) / self._training.batch_size
+        job = Embed(self.step, 0, None, self._x[message.rows])
+        return [Work(4 * message.request + ANSWER, "answer", amount, job, aside=True)]
+
+    def _answer(self, token: int, result: Embedded) -> list[Effect]:
+        request = token // 4
+        rows = self.answers.pop(request)
+        return [Send(SERVER, Embeddings(self.step, 0, rows, result.values, request=request))]
+
+    def _layer_seed(self) -> int:
+        return (self._seed + self.step) % 2**63
+
+    def validate(self) -> None:
+        """An uploaded batch is not also being embedded; answers are asked for at most once each."""
+        if not 0 <= self.warmed <= len(self._x):
+            raise LocalProtocolError(f"{self.name}: warm-up at row {self.warmed} of {len(self._x)}")
+        if self.uploaded and len(self.rows) != len(self._walk.batch(self.step)):
+            raise LocalProtocolError(f"{self.name}: the uploaded batch is not the batch of step {self.step}")
+        if len(self.sent) < len(self.rows) and self.warmed == len(self._x) and self.uploaded:
+            raise LocalProtocolError(f"{self.name}: fewer rows sent than selected")
+
+    def save(self) -> dict[str, Any]:
+        """Everything but the columns themselves."""
+        return {name: getattr(self, name) for name in _STATE} | {
+            "pauses": self._pauses,
+            "network": self.network.save(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self._batch = self._x[self.rows]
+        self._pauses = state["pauses"]
+        self.network.load(state["network"])
+
+    def summary(self) -> dict[str, Any]:
+        """Steps taken and what was dropped."""
+        return {"steps": self.step, "dropped": self.dropped, "weights": self.network.digest()}
+
+
+_STATE = ("step", "rows", "sent", "busy", "uploaded", "warmed", "answers", "buffers", "k", "dropped")

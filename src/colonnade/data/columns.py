@@ -1,0 +1,124 @@
+"""Who holds which columns: the names of the parties and, for each, indices into the columns of the dataset.
+
+| `[data] split` | what a party holds |
+|---|---|
+| "even" | a run of columns, in order; the first parties have one more where it does not come out even |
+| "rows" | a band of rows of an image |
+| "quarters" | a quarter of an image: top left, top right, bottom left, bottom right |
+| {name = [columns]} | the columns named, or runs of them as "first..last"; columns may be left out |
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from colonnade.data.dataset import Dataset
+from colonnade.data.suggest import did_you_mean
+from colonnade.data.task import Array
+from colonnade.protocol.errors import ConfigError
+
+Named = Mapping[str, Sequence[str]]
+Assignment = tuple[tuple[str, ...], tuple[Array, ...]]
+
+DEFAULT_PARTIES = 4
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # a name ends up in file names, addresses and certificates
+
+
+def assign(dataset: Dataset, parties: int | None, how: str | Named) -> Assignment:
+    """Return the names of the parties and the columns (int64) of each."""
+    if isinstance(how, Mapping):
+        return _named(dataset, parties, how)
+    rules = {"even": _even, "rows": _bands, "quarters": _quarters}
+    if not isinstance(how, str) or how not in rules:
+        known = f"known are {', '.join(rules)}, and a table of name = [columns]"
+        raise ConfigError("data.split", how, f"unknown{did_you_mean(how, rules)}; {known}")
+    count = DEFAULT_PARTIES if parties is None else parties
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError("data.parties", count, "must be a whole number from 1")
+    return tuple(f"party-{i + 1}" for i in range(count)), rules[how](dataset, count)
+
+
+def _even(dataset: Dataset, parties: int) -> tuple[Array, ...]:
+    width = len(dataset.columns)
+    if parties > width:
+        advice = f"party-{width + 1} would be a party without columns, for {dataset.name} has {width}"
+        raise ConfigError("data.parties", parties, advice)
+    return tuple(np.array_split(np.arange(width, dtype=np.int64), parties))
+
+
+def _pixels(dataset: Dataset, how: str) -> Array:
+    """Return the column of each pixel, (height, width)."""
+    if dataset.image is None:
+        raise ConfigError("data.split", how, f'is for images, and {dataset.name} is a table; use "even"')
+    return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.image)
+
+
+def _bands(dataset: Dataset, parties: int) -> tuple[Array, ...]:
+    pixels = _pixels(dataset, "rows")
+    height = len(pixels)
+    if height % parties:
+        fit = [n for n in range(1, height + 1) if height % n == 0]
+        advice = f'split = "rows" cuts {height} rows into equal bands, so it must be one of {fit}'
+        raise ConfigError("data.parties", parties, advice)
+    return tuple(band.ravel() for band in np.split(pixels, parties))
+
+
+def _quarters(dataset: Dataset, parties: int) -> tuple[Array, ...]:
+    pixels = _pixels(dataset, "quarters")
+    height, width = pixels.shape
+    if parties != 4:
+        raise ConfigError("data.parties", parties, 'split = "quarters" needs 4')
+    if height % 2 or width % 2:
+        raise ConfigError("data.split", "quarters", f"needs an even height and width, not {height} x {width}")
+    halves = np.split(pixels, 2)
+    return tuple(quarter.ravel() for half in halves for quarter in np.split(half, 2, axis=1))
+
+
+def _named(dataset: Dataset, parties: int | None, how: Named) -> Assignment:
+    if not how:
+        raise ConfigError("data.split", {}, "names no party")
+    if parties is not None and parties != len(how):
+        raise ConfigError("data.parties", parties, f"data.split names {len(how)}; leave one of the two out")
+    places = {column: place for place, column in enumerate(dataset.columns)}
+    owner: dict[str, str] = {}
+    for party, entries in how.items():
+        _check_entries(party, entries)
+        for entry in entries:
+            for column in _run(dataset, places, party, entry):
+                _claim(owner, party, column)
+    held = {party: [places[column] for column, name in owner.items() if name == party] for party in how}
+    return tuple(how), tuple(np.asarray(held[party], dtype=np.int64) for party in how)
+
+
+def _check_entries(party: str, entries: Sequence[str]) -> None:
+    if not isinstance(party, str) or not NAME.fullmatch(party) or party == "server":
+        advice = "a party's name is 1 to 64 of A-Z a-z 0-9 _ . - and not 'server'"
+        raise ConfigError("data.split", party, advice)
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
+        raise ConfigError("data.split", entries, f"{party} needs a list of column names")
+    if not entries:
+        raise ConfigError("data.split", [], f"{party} would be a party without columns")
+
+
+def _run(dataset: Dataset, places: Mapping[str, int], party: str, entry: str) -> tuple[str, ...]:
+    """Return the columns that an entry means: itself, or first..last with both ends."""
+    if entry in places:
+        return (entry,)
+    first, dots, last = str(entry).partition("..")
+    for end in (first, last) if dots else (entry,):
+        if end not in places:
+            advice = f"{party}: {dataset.name} has no column '{end}'{did_you_mean(end, places)}"
+            raise ConfigError("data.split", entry, advice)
+    if places[first] > places[last]:
+        raise ConfigError("data.split", entry, f"{party}: '{first}' comes after '{last}'")
+    return dataset.columns[places[first] : places[last] + 1]
+
+
+def _claim(owner: dict[str, str], party: str, column: str) -> None:
+    if column not in owner:
+        owner[column] = party
+    elif owner[column] == party:
+        raise ConfigError("data.split", column, f"{party} has this column twice")
+    else:
+        raise ConfigError("data.split", column, f"both {owner[column]} and {party} have this column")

@@ -1,0 +1,110 @@
+"""One table with its label, as it came from its source: not yet split, not yet scaled.
+
+The numbers stay in the type they came in (bytes for images): `split` makes the one float32 copy there is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from colonnade.data.task import Array, Task, read_labels
+from colonnade.protocol.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """A table: `x` (rows, columns) of numbers and one label per row."""
+
+    name: str
+    x: Array  # (rows, columns), any real dtype
+    y: Array  # (rows,), class index (int64) or target (float32)
+    task: Task
+    columns: tuple[str, ...]
+    test_rows: int  # the last so many rows are the given test set; 0: none given
+    factor: float = 1.0  # x is multiplied by this: 1/255 for bytes of images
+    image: tuple[int, int] | None = None  # (height, width) if the columns are pixels, row by row
+    scale: str = "standard"  # what `split` does unless told otherwise
+
+    def __post_init__(self) -> None:
+        """Refuse a table that cannot be split; all that comes later trusts these shapes."""
+        _check_table(self.name, self.x)
+        _check_labels(self.name, self.x, self.y, self.task)
+        _check_columns(self.name, self.x.shape[1], self.columns)
+        if not 0 <= self.test_rows < len(self.x):
+            raise DataError(f"{self.name}: {self.test_rows} test rows of {len(self.x)} leave no row to train on")
+        if self.image is not None and self.image[0] * self.image[1] != self.x.shape[1]:
+            raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
+
+
+def _check_table(name: str, x: Array) -> None:
+    if x.ndim != 2:
+        raise DataError(f"{name}: x must be 2-D (rows, columns), not have shape {x.shape}")
+    if 0 in x.shape:
+        raise DataError(f"{name}: x is empty, it has shape {x.shape}")
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{name}: x must hold real numbers, not dtype {x.dtype}")
+
+
+def _check_labels(name: str, x: Array, y: Array, task: Task) -> None:
+    if y.shape != (len(x),):
+        raise DataError(f"{name}: x has {len(x)} rows, so y must have shape ({len(x)},), not {y.shape}")
+    if task.kind == "regression":
+        return
+    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= len(task.classes):
+        raise DataError(f"{name}: y must hold class indices from 0 to {len(task.classes) - 1}")
+
+
+def _check_columns(name: str, width: int, columns: tuple[str, ...]) -> None:
+    if len(columns) != width:
+        raise DataError(f"{name}: x has {width} columns, but {len(columns)} column names are given")
+    if len(set(columns)) < width:
+        twice = next(column for place, column in enumerate(columns) if column in columns[:place])
+        raise DataError(f"{name}: two columns have the name '{twice}'")
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    x_test: Any = None,
+    y_test: Any = None,
+    name: str = "arrays",
+) -> Dataset:
+    """Make a dataset of arrays (or what numpy takes for one); `x` is copied only if a test set is given.
+
+    Example: `from_arrays(x, y, columns=["age", "income"])`.
+    """
+    table, labels, test_rows = _array(name, x), _array(name, y), 0
+    _check_table(name, table)
+    if (x_test is None) != (y_test is None):
+        raise DataError(f"{name}: a test set needs both x_test and y_test")
+    if x_test is not None:
+        test = _array(name, x_test), _array(name, y_test)
+        table, labels = _with_test(name, (table, labels), test)
+        test_rows = len(test[0])
+    names = tuple(columns) if columns is not None else tuple(f"x{i}" for i in range(table.shape[1]))
+    indices, task = read_labels(labels)
+    return Dataset(name, table, indices, task, names, test_rows)
+
+
+def _array(name: str, values: Any) -> Array:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of unequal length
+        raise DataError(f"{name}: not an array: {error}") from error
+
+
+def _with_test(name: str, train: tuple[Array, Array], test: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Put the test rows below the training rows, once it is sure that they fit there."""
+    for part, (x, y) in (("train", train), ("test", test)):
+        _check_table(f"{name} ({part})", x)
+        if y.shape != (len(x),):
+            raise DataError(f"{name} ({part}): x has {len(x)} rows, but y has shape {y.shape}")
+    if train[0].shape[1] != test[0].shape[1]:
+        raise DataError(f"{name}: x has shape {train[0].shape}, but x_test has {test[0].shape}")
+    if (train[1].dtype.kind in "biuf") != (test[1].dtype.kind in "biuf"):  # numpy would turn the numbers to text
+        raise DataError(f"{name}: y has dtype {train[1].dtype}, but y_test has {test[1].dtype}")
+    return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])

@@ -1,0 +1,91 @@
+"""Scaling of one party's columns, fitted on its own training rows: what a party may know by itself.
+
+| scale | a column becomes | a constant column |
+|---|---|---|
+| "standard" | (x - mean) / standard deviation | x - mean |
+| "minmax" | (x - min) / (max - min), test rows may lie outside 0..1 | x - min |
+| "none" | x, times the factor of its dataset | the same |
+
+The factor needs no place in the first two: it cancels out. Statistics are float64, the results float32.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from colonnade.data.block import Block, whole
+from colonnade.data.suggest import did_you_mean
+from colonnade.data.task import Array
+from colonnade.protocol.errors import ConfigError, DataError
+
+SCALES = ("standard", "minmax", "none")
+ROUNDING = 10 * float(np.finfo(np.float64).eps)
+SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaler:
+    """Turns raw columns to what a model is fed with: (raw - shift) * gain."""
+
+    shift: Array  # (columns,) float64
+    gain: Array  # (columns,) float64
+
+    def apply(self, raw: Array) -> Array:
+        """Scale raw rows of this party, (rows, columns), to a new float32 array."""
+        if raw.ndim != 2 or raw.shape[1] != len(self.shift):
+            raise DataError(f"a block must have shape (rows, {len(self.shift)}), not {raw.shape}")
+        return self.fill(whole(raw))
+
+    def fill(self, block: Block) -> Array:
+        """Scale a block to a new float32 array."""
+        scaled = np.empty(block.shape, dtype=np.float32)
+        try:
+            with np.errstate(over="raise"):
+                for place, piece in block.pieces():
+                    piece -= self.shift
+                    piece *= self.gain
+                    scaled[place] = piece
+        except FloatingPointError as error:
+            raise DataError("a scaled value is too large for 32-bit floats: its column varies too little") from error
+        return scaled
+
+
+def check_scale(scale: str) -> None:
+    """Refuse a scaling that does not exist."""
+    if scale not in SCALES:
+        advice = f"unknown{did_you_mean(scale, SCALES)}; known are {', '.join(SCALES)}"
+        raise ConfigError("data.scale", scale, advice)
+
+
+def fit(scale: str, block: Block, factor: float) -> Scaler:
+    """Learn the scaler of a block of training rows, which must be finite."""
+    width = block.shape[1]
+    if scale == "none":
+        return Scaler(np.zeros(width), np.full(width, factor))
+    low, high, mean = _first_moments(block)
+    # A column whose values differ by no more than rounding does must not be blown up to variance 1.
+    constant = high - low <= np.maximum(SMALLEST, ROUNDING * np.maximum(np.abs(low), np.abs(high)))
+    if scale == "minmax":
+        return Scaler(low, 1 / np.where(constant, 1.0, high - low))
+    # `low`, for the mean of a constant column may be off by a rounding.
+    return Scaler(np.where(constant, low, mean), 1 / np.where(constant, 1.0, _deviation(block, mean)))
+
+
+def _first_moments(block: Block) -> tuple[Array, Array, Array]:
+    rows, width = block.shape
+    low, high, total = np.full(width, np.inf), np.full(width, -np.inf), np.zeros(width)
+    for _, piece in block.pieces():
+        np.minimum(low, piece.min(axis=0), out=low)
+        np.maximum(high, piece.max(axis=0), out=high)
+        total += piece.sum(axis=0)
+    return low, high, total / rows
+
+
+def _deviation(block: Block, mean: Array) -> Array:
+    """Return the standard deviation; a second pass, for the sum of squares in one pass loses all digits."""
+    squares = np.zeros(block.shape[1])
+    for _, piece in block.pieces():
+        piece -= mean
+        squares += np.einsum("nd,nd->d", piece, piece)
+    result: Array = np.sqrt(squares / block.shape[0])
+    return result

@@ -1,0 +1,1 @@
+"""Drivers own clocks, links and threads; roles do not."""

@@ -1,0 +1,179 @@
+"""The `[clock]` section: how long computing takes, how links behave, what goes wrong and when.
+
+fixed        mean_s
+exponential  mean_s · Exp(1)
+poisson      unit_s · Poisson(mean_s / unit_s); VAFL's Poisson(2m)/2M is mean_s = m/M, unit_s = 1/2M
+lognormal    mean_s · exp(sigma·Z − sigma²/2)
+trace        mean_s of work at the speed 1 − cpu(t), cpu in percent from `cpu` or `file`, a value per `interval_s`
+"""
+
+from math import inf, isfinite
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.events import NANOSECONDS
+
+__all__ = ["ClockConfig", "Compute", "Fault", "Link", "Pace", "ServerClock"]
+
+
+class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds for one local step on one batch."""
+
+    kind: Literal["fixed", "exponential", "poisson", "lognormal", "trace"] = "fixed"
+    mean_s: float = 0.01
+    sigma: float = 0.5
+    unit_s: float | None = None
+    cpu: list[float] | None = None
+    file: str | None = None
+    interval_s: float = 300.0
+
+    def check(self, key: str) -> None:
+        """Refuse what cannot be drawn from."""
+        if not 0 <= self.mean_s < inf:
+            raise ConfigError(f"{key}.mean_s", self.mean_s, "must be 0 or more seconds")
+        if not 0 <= self.sigma < inf:
+            raise ConfigError(f"{key}.sigma", self.sigma, "must be 0 or more")
+        if self.kind == "poisson" and not (self.unit_s is not None and 0 < self.unit_s < inf):
+            raise ConfigError(f"{key}.unit_s", self.unit_s, "kind 'poisson' needs the seconds of one count, e.g. 0.1")
+        if self.kind == "trace":
+            self._check_trace(key)
+
+    def _check_trace(self, key: str) -> None:
+        if (self.cpu is None) == (self.file is None):
+            raise ConfigError(f"{key}.cpu", self.cpu, "kind 'trace' needs either `cpu` (a list) or `file` (CSV)")
+        if not 0 < self.interval_s < inf:
+            raise ConfigError(f"{key}.interval_s", self.interval_s, "must be above 0 seconds")
+        values = self.utilisation(key)
+        if not len(values) or not np.all((values >= 0) & (values <= 100)):
+            raise ConfigError(f"{key}.cpu", values[:5].tolist(), "CPU use must be percentages from 0 to 100")
+
+    def utilisation(self, key: str = "clock.compute") -> np.ndarray:
+        """The trace's CPU use in percent: the last column of the file, or the list."""
+        if self.file is None:
+            return np.asarray(self.cpu or [0.0], float)
+        try:
+            table = np.loadtxt(Path(self.file), delimiter=",", ndmin=2, comments="#")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{key}.file", self.file, f"not a CSV of time, utilisation: {error}") from None
+        return table[:, -1]
+
+
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One role's connection to the others, the same in both directions."""
+
+    latency_s: float = 0.005
+    bandwidth_mbps: float = 100.0  # inf: unlimited
+
+    def check(self, key: str) -> None:
+        """Refuse impossible links."""
+        if not 0 <= self.latency_s < inf:
+            raise ConfigError(f"{key}.latency_s", self.latency_s, "must be 0 or more seconds (one way)")
+        if not self.bandwidth_mbps > 0:
+            raise ConfigError(f"{key}.bandwidth_mbps", self.bandwidth_mbps, "must be above 0 (inf: unlimited)")
+
+
+class ServerClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The server's own compute and link."""
+
+    compute: Compute = Compute(mean_s=0.001)
+    network: Link = Link(latency_s=0.0, bandwidth_mbps=1000.0)
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that goes wrong with a role between `at_s` and `until_s`."""
+
+    party: str
+    kind: Literal["crash", "offline", "loss", "duplicate", "late"]
+    at_s: float = 0.0
+    until_s: float = inf
+    rate: float = 0.0
+
+    def check(self, key: str, names: list[str]) -> None:
+        """Refuse faults of nobody, in no time, or of everything."""
+        if self.party not in names:
+            raise ConfigError(f"{key}.party", self.party, f"no such role; there are: {', '.join(names)}")
+        if not (0 <= self.at_s < inf and self.until_s > self.at_s):
+            raise ConfigError(f"{key}.at_s", self.at_s, "must be 0 or more and before until_s")
+        if self.kind in ("loss", "duplicate") and not 0 < self.rate < 1:
+            raise ConfigError(f"{key}.rate", self.rate, f"a {self.kind} needs a rate between 0 and 1")
+
+
+class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of `[clock]`; `compute` and `network` hold for every party, or are lists with one entry for each."""
+
+    compute: Compute | list[Compute] = Compute()
+    network: Link | list[Link] = Link()
+    server: ServerClock = ServerClock()
+    faults: list[Fault] = []
+    lost_after_s: float = 2.0  # a role is given up for lost after so long a silence
+
+    def check(self, parties: tuple[str, ...]) -> None:
+        """Refuse before anything starts."""
+        for key, entries in (("compute", self.compute), ("network", self.network)):
+            if isinstance(entries, list) and len(entries) != len(parties):
+                raise ConfigError(
+                    f"clock.{key}", f"{len(entries)} entries", f"give one, or one for each of {len(parties)}"
+                )
+            for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+                entry.check(f"clock.{key}[{index}]" if isinstance(entries, list) else f"clock.{key}")
+        self.server.compute.check("clock.server.compute")
+        self.server.network.check("clock.server.network")
+        for index, fault in enumerate(self.faults):
+            fault.check(f"clock.faults[{index}]", [*parties, "server"])
+        if not 0 <= self.lost_after_s < inf:
+            raise ConfigError("clock.lost_after_s", self.lost_after_s, "must be 0 or more seconds")
+
+    def compute_of(self, party: int) -> Compute:
+        """One party's compute model."""
+        return self.compute[party] if isinstance(self.compute, list) else self.compute
+
+    def link_of(self, party: int) -> Link:
+        """One party's link."""
+        return self.network[party] if isinstance(self.network, list) else self.network
+
+
+class Pace:
+    """Turns an amount of work into nanoseconds; one random draw per job."""
+
+    def __init__(self, compute: Compute, generator: np.random.Generator) -> None:
+        self._compute, self.generator = compute, generator
+        self._speeds = 1 - compute.utilisation() / 100 if compute.kind == "trace" else np.ones(1)
+        self._speeds = np.maximum(self._speeds, 0.01)  # a fully loaded machine still moves
+        self.wrapped = False  # whether the run outlasted the trace
+
+    def duration(self, amount: float, now: int) -> int:
+        """How long `amount` local steps take from `now` on."""
+        if amount == 0.0:
+            return 0
+        compute, mean = self._compute, self._compute.mean_s
+        match compute.kind:
+            case "fixed":
+                seconds = mean
+            case "exponential":
+                seconds = self.generator.exponential(mean)
+            case "poisson":
+                unit = compute.unit_s or 1.0
+                seconds = self.generator.poisson(mean / unit) * unit
+            case "lognormal":
+                seconds = mean * float(np.exp(compute.sigma * self.generator.standard_normal() - compute.sigma**2 / 2))
+            case _:
+                return self._through_trace(amount * mean, now)
+        return round(seconds * amount * NANOSECONDS)
+
+    def _through_trace(self, work_s: float, now: int) -> int:
+        """Spend `work_s` seconds of an idle machine at the trace's changing speed; the trace wraps around."""
+        interval, at = self._compute.interval_s, now / NANOSECONDS
+        start = at
+        while True:
+            index = int(at // interval)
+            self.wrapped |= index >= len(self._speeds)
+            speed = float(self._speeds[index % len(self._speeds)])
+            left = (index + 1) * interval - at
+            if work_s <= left * speed or not isfinite(left):
+                return round((at + work_s / speed - start) * NANOSECONDS)
+            work_s -= left * speed
+            at = (index + 1) * interval

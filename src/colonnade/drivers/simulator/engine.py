@@ -1,0 +1,339 @@
+"""The event loop on a virtual clock.
+
+Heap key: (time in ns, rank, running number). Ranks at equal times: starts and faults, WorkDone, Received,
+TimerFired. A job's result is computed when the job starts and delivered when its virtual time is over.
+Evaluation is delivered at once, outside clock, trace and byte totals.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from colonnade.drivers.simulator.clock import ClockConfig, Fault, Pace
+from colonnade.drivers.simulator.links import NEVER, Links
+from colonnade.drivers.simulator.node import Job, Node
+from colonnade.drivers.simulator.traffic import Traffic
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.errors import LocalProtocolError
+from colonnade.protocol.events import (
+    NANOSECONDS,
+    CancelTimer,
+    CancelWork,
+    Effect,
+    Emit,
+    Event,
+    Finish,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Send,
+    SetTimer,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+from colonnade.protocol.messages import Payload
+from colonnade.protocol.role import EVALUATION, Role
+from colonnade.protocol.seeds import derive, generator
+from colonnade.protocol.trace import Trace
+
+__all__ = ["Simulator"]
+
+FIRST, WORK, MESSAGE, TIMER = range(4)
+IDLE_TIMERS = 100  # so many timers in a row with nothing else pending: nobody will ever move again
+
+# (time, rank, number, node, event, extra); extra: (sender, header, size, message number) of a message.
+Entry = tuple[int, int, int, int, Any, Any]
+
+
+class Simulator:
+    """Runs roles to the end of the principal one."""
+
+    def __init__(
+        self,
+        roles: Iterable[Role],
+        codec: Codec,
+        clock: ClockConfig,
+        seed: int,
+        *,
+        principal: str = "server",
+        full_trace: bool = False,
+        on_emit: Callable[[Payload, "Simulator"], None] | None = None,
+        on_event: Callable[[int, str, Event], None] | None = None,
+        check: bool = False,
+    ) -> None:
+        self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
+        roles = list(roles)
+        self._index = {role.name: index for index, role in enumerate(roles)}
+        parties = [role.name for role in roles if role.name != "server"]
+        faults = [[fault for fault in clock.faults if fault.party == role.name] for role in roles]
+        self.nodes = [self._node(index, role, clock, parties, seed) for index, role in enumerate(roles)]
+        links = [clock.link_of(parties.index(r.name)) if r.name in parties else clock.server.network for r in roles]
+        self.links = Links(links, faults, generator(seed, "links"))
+        self._principal = self.nodes[self._index[principal]]
+        self.now = 0
+        self.number = 0
+        self.trace = Trace(full=full_trace)
+        self.traffic = Traffic()
+        self.heap: list[Entry] = []
+        self._instant: deque[tuple[Node, Event]] = deque()
+        self.pending = 0  # entries in the heap that are not timers
+        self.idle_timers = 0
+        self._seed = seed
+        self._lost_after = round(clock.lost_after_s * NANOSECONDS)
+        self.status = "running"
+        self._schedule_starts(faults)
+
+    def _node(self, index: int, role: Role, clock: ClockConfig, parties: list[str], seed: int) -> Node:
+        party = role.name in parties
+        compute = clock.compute_of(parties.index(role.name)) if party else clock.server.compute
+        return Node(index, role, Pace(compute, generator(seed, "pace", role.name)))
+
+    def _schedule_starts(self, faults: list[list[Fault]]) -> None:
+        """Starts, joins, losses and crashes are known beforehand."""
+        for node in self.nodes:
+            outages = self.links.ports[node.index].outages
+            begin = max((fault.at_s for fault in faults[node.index] if fault.kind == "late"), default=0.0)
+            entropy = derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
+            self._push(round(begin * NANOSECONDS), FIRST, node.index, Started(entropy))
+            joined = outages.reachable_from(0)
+            if joined < NEVER:
+                self._push_to_watchers(joined, node, PeerJoined)
+            for start, end in outages.spans:
+                if start < 0 or end - start <= self._lost_after:
+                    continue
+                self._push_to_watchers(start + self._lost_after, node, PeerLost)
+                if end < NEVER:
+                    self._push_to_watchers(end, node, PeerJoined)
+            for fault in faults[node.index]:
+                if fault.kind == "crash":
+                    self._push(round(fault.at_s * NANOSECONDS), FIRST, node.index, "crash")
+                    if fault.until_s < float("inf"):
+                        self._push(round(fault.until_s * NANOSECONDS), FIRST, node.index, "restart")
+
+    def _push_to_watchers(self, time: int, node: Node, kind: type[PeerJoined] | type[PeerLost]) -> None:
+        """The server watches the parties and they watch the server."""
+        server = self._index.get("server")
+        watchers = range(len(self.nodes)) if node.index == server else [server]
+        for watcher in watchers:
+            if watcher is not None and watcher != node.index:
+                self._push(time, FIRST, watcher, kind(node.role.name))
+
+    def _push(self, time: int, rank: int, node: int, event: Any, extra: Any = None) -> int:
+        self.number = number = self.number + 1
+        heappush(self.heap, (time, rank, number, node, event, extra))
+        if rank != TIMER:
+            self.pending += 1
+        return number
+
+    def advance(self, events: int = 1000) -> bool:
+        """Deliver up to so many events; False when the run is over."""
+        heap, nodes = self.heap, self.nodes
+        for _ in range(events):
+            if self._principal.finished:
+                self.status = "finished"
+                return False
+            if not heap:
+                self.status = "stalled"
+                return False
+            time, rank, number, index, event, extra = heappop(heap)
+            node = nodes[index]
+            if rank == TIMER:
+                if self._is_stalled():
+                    return False
+            else:
+                self.pending -= 1
+                self.idle_timers = 0
+            if rank == MESSAGE:
+                self._message(node, time, number, event, extra)
+            elif rank == WORK:
+                self._work_done(node, time, number, event)
+            elif rank == TIMER:
+                self._timer(node, time, number, event)
+            else:
+                self._first(node, time, number, event)
+        return True
+
+    def run(self) -> str:
+        """To the end; how it ended."""
+        while self.advance():
+            pass
+        return self.status
+
+    def _is_stalled(self) -> bool:
+        self.idle_timers += 1
+        if self.pending or self.idle_timers <= IDLE_TIMERS:
+            return False
+        self.status = "stalled"
+        return True
+
+    def _deliver(
+        self, node: Node, time: int, rank: int, number: int, event: Event, sender: int, size: int, header: bytes
+    ) -> None:
+        self.now = time
+        self.trace.add(time, rank, number, sender, node.index, size, header)
+        if self._on_event is not None:
+            self._on_event(time, node.role.name, event)
+        self._perform(node, node.role.handle(event, time))
+        if self._check:
+            node.role.validate()
+        while self._instant:
+            node, event = self._instant.popleft()
+            self._perform(node, node.role.handle(event, time))
+
+    def _message(self, node: Node, time: int, number: int, event: Any, extra: Any) -> None:
+        sender, header, size, message_number = extra
+        if message_number < 0:  # reached the port, still to be read in
+            arrival = self.links.receive(node.index, size, time)
+            self._push(arrival, MESSAGE, node.index, event, (sender, header, size, -message_number))
+            return
+        if not message_number:  # evaluation that waited for an outage to end
+            self._deliver_instantly(node, time, event)
+            return
+        if not node.up:  # crashed while reading it in: the sender repeats it
+            back = self.links.ports[node.index].outages.reachable_from(time)
+            if back < NEVER:
+                self._push(back, MESSAGE, node.index, event, extra)
+            return
+        if message_number <= node.seen.get(sender, 0):
+            self.traffic.duplicates_dropped += 1
+            return
+        node.seen[sender] = message_number
+        if not node.finished:
+            self._deliver(node, time, MESSAGE, number, event, sender, size, header)
+
+    def _deliver_instantly(self, node: Node, time: int, event: Event) -> None:
+        self.now = time
+        self._instant.append((node, event))
+        while self._instant:
+            node, event = self._instant.popleft()
+            self._perform(node, node.role.handle(event, time))
+
+    def _work_done(self, node: Node, time: int, number: int, event: WorkDone) -> None:
+        job = node.jobs.get(event.token)
+        if job is None or job.order != number:
+            return  # cancelled, or cut off by a crash
+        del node.jobs[event.token]
+        if node.lane == event.token:
+            node.lane = None
+        self._deliver(node, time, WORK, number, event, -1, 0, job.work.kind.encode())
+
+    def _timer(self, node: Node, time: int, number: int, event: TimerFired) -> None:
+        if node.timers.get(event.name) != number or node.finished:
+            return  # replaced or cancelled
+        if not node.up:
+            back = self.links.ports[node.index].outages.reachable_from(time)
+            if back < NEVER:
+                node.timers[event.name] = self._push(back, TIMER, node.index, event)
+            return
+        del node.timers[event.name]
+        self._deliver(node, time, TIMER, number, event, -1, 0, event.name.encode())
+
+    def _first(self, node: Node, time: int, number: int, event: Any) -> None:
+        if event == "crash":
+            self._crash(node, time)
+        elif event == "restart":
+            self._restart(node, time)
+        elif node.up and not node.finished:
+            if isinstance(event, Started):
+                node.started_at = time
+            self._deliver(node, time, FIRST, number, event, -1, 0, type(event).__name__.encode())
+
+    def _crash(self, node: Node, time: int) -> None:
+        """The process dies: its running jobs are gone, its log is not."""
+        node.up = False
+        for job in node.jobs.values():
+            node.charge(job.work, time - job.end)
+        node.wait_jobs += [job.work for job in node.jobs.values()]
+        node.jobs.clear()
+        node.lane = None
+
+    def _restart(self, node: Node, time: int) -> None:
+        """Checkpoint and log give the state of the crash; jobs that were running run again."""
+        self.now, node.up = time, True
+        node.role.load(node.role.save())
+        works, node.wait_jobs = node.wait_jobs, []
+        self._perform(node, works)
+
+    def _perform(self, node: Node, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                self._send(node, effect)  # type: ignore[arg-type]
+            elif kind is Work:
+                self._work(node, effect)  # type: ignore[arg-type]
+            else:
+                self._perform_rest(node, effect)
+
+    def _perform_rest(self, node: Node, effect: Effect) -> None:
+        match effect:
+            case SetTimer(name=name, at=at):
+                at = max(at, self.now)
+                node.timers[name] = self._push(at, TIMER, node.index, TimerFired(name, at))
+            case CancelTimer(name=name):
+                node.timers.pop(name, None)
+            case CancelWork(token=token):
+                self._cancel(node, token)
+            case Emit(record=record):
+                if self._on_emit is not None:
+                    self._on_emit(record, self)
+            case Finish(reason=reason):
+                node.finished = reason or "finished"
+
+    def _cancel(self, node: Node, token: int) -> None:
+        job = node.jobs.pop(token, None)
+        if job is not None:
+            node.charge(job.work, self.now - job.end)
+            if node.lane == token:
+                node.lane = None
+
+    def _send(self, node: Node, effect: Send) -> None:
+        message, receiver = effect.message, self._index.get(effect.to)
+        if receiver is None:
+            raise LocalProtocolError(f"{node.role.name}: no role {effect.to!r} to send to")
+        frame = self.codec.encode(message)
+        event = Received(node.role.name, message)
+        if message.evaluation:
+            self.traffic.evaluation_bytes += frame.size
+            self._send_evaluation(node.index, receiver, event)
+            return
+        arrival, transmissions = self.links.send(node.index, receiver, frame.size, self.now)
+        self.traffic.count(type(message).__name__, effect.to == "server", frame.size, transmissions)
+        if arrival >= NEVER:
+            self.traffic.undeliverable += 1
+            return
+        header = frame.header
+        if self.trace.full:
+            header += b"".join(buffer.tobytes() for buffer in frame.buffers)
+        unlimited = not self.links.ports[receiver].ns_per_byte
+        number = self.number + 1
+        extra = (node.index, header, frame.size, number if unlimited else -number)
+        self._push(arrival, MESSAGE, receiver, event, extra)
+        if self.links.duplicated(node.index, receiver, self.now):
+            self.traffic.count(type(message).__name__, effect.to == "server", frame.size, 1)
+            self._push(arrival, MESSAGE, receiver, event, extra)
+
+    def _send_evaluation(self, sender: int, receiver: int, event: Received) -> None:
+        ports = self.links.ports
+        reached = max(ports[sender].outages.reachable_from(self.now), ports[receiver].outages.reachable_from(self.now))
+        if reached == self.now:
+            self._instant.append((self.nodes[receiver], event))
+        elif reached < NEVER:
+            self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
+
+    def _work(self, node: Node, work: Work) -> None:
+        if work.kind == EVALUATION:
+            self._instant.append((node, WorkDone(work.token, node.role.compute(work.job))))
+            return
+        if not work.aside:
+            if node.lane is not None:
+                raise LocalProtocolError(f"{node.role.name}: asks for {work.kind!r} while a job is running")
+            node.lane = work.token
+        duration = node.pace.duration(work.amount, self.now)
+        end = self.now + duration
+        result = node.role.compute(work.job)
+        number = self._push(end, WORK, node.index, WorkDone(work.token, result))
+        node.jobs[work.token] = Job(work, self.now, end, number)
+        node.charge(work, duration)

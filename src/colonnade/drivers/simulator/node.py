@@ -1,0 +1,66 @@
+"""What the simulator keeps for one role: its lane, its timers, its share of the bytes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from colonnade.drivers.simulator.clock import Pace
+from colonnade.protocol.events import Work
+from colonnade.protocol.role import Role
+
+__all__ = ["Job", "Node"]
+
+
+@dataclass(slots=True)
+class Job:
+    """A running job: what was asked for, when it ends, and the number of its WorkDone."""
+
+    work: Work
+    start: int
+    end: int
+    order: int
+
+
+@dataclass(slots=True)
+class Node:
+    """One role inside the simulator."""
+
+    index: int
+    role: Role
+    pace: Pace
+    jobs: dict[int, Job] = field(default_factory=dict)  # by token
+    lane: int | None = None  # the token of the job on the lane
+    timers: dict[str, int] = field(default_factory=dict)  # name → number of the valid TimerFired
+    seen: dict[int, int] = field(default_factory=dict)  # newest message number by sender
+    up: bool = True  # not crashed
+    finished: str = ""
+    started_at: int = -1
+    busy_ns: int = 0
+    aside_ns: int = 0
+    wait_jobs: list[Work] = field(default_factory=list)  # cut off by a crash, to be run again
+
+    def charge(self, work: Work, ns: int) -> None:
+        """Count computing time (negative: give back what a cancelled job did not use)."""
+        if work.aside:
+            self.aside_ns += ns
+        else:
+            self.busy_ns += ns
+
+    def utilisation(self, now: int) -> float:
+        """The share of its time that the role's lane was busy."""
+        lifetime = now - self.started_at
+        if self.started_at < 0 or lifetime <= 0:
+            return 0.0
+        unfinished = sum(job.end - now for job in self.jobs.values() if not job.work.aside and job.end > now)
+        return min(1.0, (self.busy_ns - unfinished) / lifetime)
+
+    def save(self) -> dict[str, Any]:
+        """All but role, jobs and pace, which the engine saves."""
+        return {name: getattr(self, name) for name in _PLAIN}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        for name in _PLAIN:
+            setattr(self, name, saved[name])
+
+
+_PLAIN = ("lane", "timers", "seen", "up", "finished", "started_at", "busy_ns", "aside_ns")

@@ -1,0 +1,22 @@
+"""Torch networks: how they are named, built, trained as flat vectors and judged."""
+
+from colonnade.models.build import Factory, party_module, server_module
+from colonnade.models.metrics import METRICS, default_metric
+from colonnade.models.network import Network, OptimiserSpec, Regulariser
+from colonnade.models.objective import Objective
+from colonnade.models.server import AGGREGATES, ServerNetwork, aggregated_width
+
+__all__ = [
+    "AGGREGATES",
+    "METRICS",
+    "Factory",
+    "Network",
+    "Objective",
+    "OptimiserSpec",
+    "Regulariser",
+    "ServerNetwork",
+    "aggregated_width",
+    "default_metric",
+    "party_module",
+    "server_module",
+]

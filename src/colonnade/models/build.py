@@ -1,0 +1,119 @@
+"""From a model's name to a torch module.
+
+    linear          one layer
+    dense           one layer and ReLU
+    mlp:64,32       hidden layers of these widths, then a layer to the output
+    none            (server) the aggregate is the output
+    package.module:Class    your own `nn.Module`, called with (inputs, outputs)
+
+From Python a model may also be a module (copied for each party) or any callable (inputs, outputs) -> module.
+"""
+
+import copy
+import importlib
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from colonnade.protocol.errors import ModelError
+
+__all__ = ["Factory", "party_module", "server_module"]
+
+Factory = str | nn.Module | Callable[[int, int], nn.Module]
+
+_KNOWN = "linear, dense, mlp:WIDTH[,WIDTH...] or package.module:Class"
+
+
+def party_module(model: Factory, inputs: int, outputs: int, seed: int, who: str) -> nn.Module:
+    """A party's network from its columns to its embedding; refused if the width does not fit."""
+    return _seeded(model, inputs, outputs, seed, f"model.party of {who}")
+
+
+def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Module:
+    """The server's network from the aggregate to the output."""
+    if model == "none":
+        if inputs != outputs:
+            raise ModelError(
+                f"model.server = 'none': the aggregate is {inputs} wide but the task has {outputs} outputs; "
+                f"set model.embedding = {outputs} with aggregate 'sum', 'mean' or 'max', or choose a server model"
+            )
+        return nn.Identity()
+    return _seeded(model, inputs, outputs, seed, "model.server")
+
+
+def _seeded(model: Factory, inputs: int, outputs: int, seed: int, what: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _build(model, inputs, outputs, what)
+        _check_width(module, inputs, outputs, what)
+    return module
+
+
+def _build(model: Factory, inputs: int, outputs: int, what: str) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    if isinstance(model, str):
+        if ":" in model and not model.startswith("mlp:"):
+            model = _import(model, what)
+        else:
+            return _named(model, inputs, outputs, what)
+    try:
+        module = model(inputs, outputs)
+    except TypeError as error:
+        raise ModelError(f"{what}: could not be made from (inputs={inputs}, outputs={outputs}): {error}") from None
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{what}: {model!r} made a {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def _named(name: str, inputs: int, outputs: int, what: str) -> nn.Module:
+    if name == "linear":
+        return nn.Linear(inputs, outputs)
+    if name == "dense":
+        return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU())
+    if name.startswith("mlp:"):
+        return _mlp([inputs, *_widths(name, what), outputs])
+    raise ModelError(f"{what} = {name!r}: unknown model; use {_KNOWN}")
+
+
+def _widths(name: str, what: str) -> list[int]:
+    widths = name.removeprefix("mlp:").split(",")
+    if not all(width.strip().isdecimal() and int(width) > 0 for width in widths):
+        raise ModelError(f"{what} = {name!r}: widths must be positive whole numbers, as in 'mlp:64,32'")
+    return [int(width) for width in widths]
+
+
+def _mlp(widths: list[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _import(path: str, what: str) -> Callable[[int, int], nn.Module]:
+    name, _, attribute = path.partition(":")
+    try:
+        found: Callable[[int, int], nn.Module] = getattr(importlib.import_module(name), attribute)
+    except (ImportError, ValueError) as error:
+        raise ModelError(f"{what} = {path!r}: cannot import {name!r}: {error}; is it on PYTHONPATH?") from None
+    except AttributeError:
+        raise ModelError(f"{what} = {path!r}: module {name!r} has no {attribute!r}") from None
+    return found
+
+
+def _check_width(module: nn.Module, inputs: int, outputs: int, what: str) -> None:
+    """Two rows through the module: also initialises lazy layers."""
+    training = module.training
+    try:
+        with torch.no_grad():
+            result = module.eval()(torch.zeros(2, inputs))
+    except (RuntimeError, TypeError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise ModelError(f"{what}: fails on a batch of shape (2, {inputs}): {first}") from None
+    finally:
+        module.train(training)
+    if not isinstance(result, torch.Tensor) or tuple(result.shape) != (2, outputs):
+        shape = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+        raise ModelError(f"{what}: gives {shape} for a batch of 2 rows, should be (2, {outputs}); check its last layer")

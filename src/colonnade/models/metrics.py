@@ -1,0 +1,66 @@
+"""How a model is judged; scikit-learn does the counting."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn import metrics as sk
+
+from colonnade.data import Task
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["METRICS", "Metric", "default_metric", "measure", "require_metric"]
+
+_CLASSES = ("binary", "multiclass")
+
+
+class Metric(NamedTuple):
+    """A number computed from labels and predictions."""
+
+    tasks: tuple[str, ...]
+    higher_is_better: bool
+    compute: Callable[[Any, Any], float]
+
+    def reached(self, value: float, target: float) -> bool:
+        """Whether `value` is as good as `target`."""
+        return value >= target if self.higher_is_better else value <= target
+
+
+def _accuracy(y: Any, prediction: Any) -> float:
+    return float(np.mean(prediction.argmax(1) == y))
+
+
+def _auc(y: Any, prediction: Any) -> float:
+    if len(np.unique(y)) < prediction.shape[1]:
+        return float("nan")  # a class without test rows
+    score = prediction[:, 1] if prediction.shape[1] == 2 else prediction
+    return float(sk.roc_auc_score(y, score, multi_class="ovr"))
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(_CLASSES, True, _accuracy),
+    "auc": Metric(_CLASSES, True, _auc),
+    "mae": Metric(("regression",), False, lambda y, p: float(sk.mean_absolute_error(y, p))),
+    "rmse": Metric(("regression",), False, lambda y, p: float(sk.root_mean_squared_error(y, p))),
+}
+
+
+def default_metric(task: Task) -> str:
+    """The metric that a task is judged by unless told otherwise."""
+    return "rmse" if task.kind == "regression" else "accuracy"
+
+
+def require_metric(name: str, task: Task) -> Metric:
+    """The metric of this name, refused if it does not fit the task."""
+    fitting = sorted(key for key, metric in METRICS.items() if task.kind in metric.tasks)
+    if name not in fitting:
+        raise ConfigError("train.metric", name, f"a {task.kind} task is judged by one of: {', '.join(fitting)}")
+    return METRICS[name]
+
+
+def measure(name: str, task: Task, y: Any, prediction: Any) -> dict[str, float]:
+    """The chosen metric, and accuracy wherever it applies."""
+    values = {name: require_metric(name, task).compute(y, prediction)}
+    if task.kind in _CLASSES:
+        values.setdefault("accuracy", _accuracy(y, prediction))
+    return values

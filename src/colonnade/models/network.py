@@ -1,0 +1,231 @@
+"""A torch module as a flat vector θ: forward, backward and step, each explicit and none hidden.
+
+`forward` and `backward` leave θ, buffers and torch's generators as they were, so a role's `compute` may call
+them; only `apply` and `load` change the network. The graph of the last forward pass is kept aside as a cache:
+if it is gone (after a restart) `backward` computes it again from the same rows and seed, with the same bits.
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.messages import Array
+
+__all__ = ["Network", "OptimiserSpec", "Regulariser", "join", "to_tensor"]
+
+# Layers known to draw no random numbers in training; anything else gets a generator of its own.
+_DRAWS_NOTHING = (
+    nn.Sequential, nn.Linear, nn.ReLU, nn.Identity, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Conv1d, nn.Conv2d,
+    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GELU, nn.LeakyReLU,
+)  # fmt: skip
+
+
+class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which optimiser steps a role's parameters; `options` go to the torch class."""
+
+    name: str = "sgd"
+    options: dict[str, Any] = {}
+
+    def build(self, theta: nn.Parameter) -> torch.optim.Optimizer:
+        """The torch optimiser over θ."""
+        options = dict(self.options)
+        match self.name:
+            case "sgd":
+                kind: Any = torch.optim.SGD
+            case "momentum":
+                kind, options = torch.optim.SGD, {"momentum": 0.9} | options
+            case "adam":
+                kind = torch.optim.Adam
+            case _:
+                raise ConfigError("train.optimiser", self.name, "use 'sgd', 'momentum' or 'adam'")
+        try:
+            optimiser: torch.optim.Optimizer = kind([theta], lr=0.0, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError("train.optimiser", options, f"{self.name} refuses these options: {error}") from None
+        return optimiser
+
+
+class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """r(θ_m) of VAFL Eq. (1): weight·‖θ‖²/2 (l2) or weight·‖θ‖₁ (l1)."""
+
+    kind: str = "none"
+    weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("none", "l1", "l2"):
+            raise ConfigError("train.regulariser.kind", self.kind, "use 'none', 'l1' or 'l2'")
+        if not self.weight >= 0:
+            raise ConfigError("train.regulariser.weight", self.weight, "must be 0 or more")
+
+    def add_gradient(self, gradient: Tensor, theta: Tensor) -> None:
+        """gradient += ∇r(θ)."""
+        if self.kind == "l2":
+            gradient.add_(theta, alpha=self.weight)
+        elif self.kind == "l1":
+            gradient.add_(torch.sign(theta), alpha=self.weight)
+
+
+class Network:
+    """One role's trainable module."""
+
+    def __init__(self, module: nn.Module, optimiser: OptimiserSpec, regulariser: Regulariser | None = None) -> None:
+        self._trainer = module.train()
+        self._reader = copy.deepcopy(module).eval().requires_grad_(False)
+        self.parameters = [p for p in self._trainer.parameters() if p.requires_grad]
+        pairs = zip(self._trainer.parameters(), self._reader.parameters(), strict=True)
+        twins = [read for trained, read in pairs if trained.requires_grad]
+        self.theta = flatten(self.parameters)
+        bind(twins, self.theta)
+        self._buffers = list(self._trainer.buffers())
+        self._committed = list(self._reader.buffers())
+        self._draws = not all(isinstance(part, _DRAWS_NOTHING) for part in self._trainer.modules())
+        self._regulariser = regulariser or Regulariser()
+        self._flat = nn.Parameter(self.theta, requires_grad=self.theta.numel() > 0)
+        self._plain = optimiser.name == "sgd" and not optimiser.options
+        self._optimiser = optimiser.build(self._flat)
+        self._tape: tuple[int, Tensor] | None = None
+        self.steps = 0
+
+    def run(self, x: Tensor, seed: int) -> Tensor:
+        """One pass in training mode; random layers draw from `seed`, buffers start from the committed ones."""
+        for buffer, committed in zip(self._buffers, self._committed, strict=True):
+            buffer.copy_(committed)
+        with _generator(seed) if self._draws else nullcontext():
+            output: Tensor = self._trainer(x)
+        return output
+
+    def forward(self, x: Array, key: int, seed: int) -> Array:
+        """The output for training rows; its graph is kept under `key` for `backward`."""
+        output = self.run(to_tensor(x), seed)
+        self._tape = (key, output)
+        values: Array = output.detach().numpy()
+        return values
+
+    def buffers_after_forward(self) -> list[Array]:
+        """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
+        return [buffer.numpy().copy() for buffer in self._buffers]
+
+    def backward(self, x: Array, key: int, seed: int, output_gradient: Array) -> Array:
+        """∇θ of ⟨output, output_gradient⟩ at the forward pass `key`, as a flat vector."""
+        if self._tape is None or self._tape[0] != key:
+            self.forward(x, key, seed)
+        assert self._tape is not None
+        output, self._tape = self._tape[1], None
+        if not self.parameters:
+            return np.zeros(0, np.float32)
+        parts = torch.autograd.grad(output, self.parameters, to_tensor(output_gradient), allow_unused=True)
+        return join(parts, self.parameters)
+
+    def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
+        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser."""
+        self.steps += 1
+        for committed, value in zip(self._committed, buffers or (), strict=False):
+            committed.copy_(to_tensor(value))
+        if not len(gradient):
+            return
+        step = to_tensor(gradient)
+        if self._regulariser.kind != "none":
+            step = step.clone()
+            self._regulariser.add_gradient(step, self.theta)
+        if self._plain:  # what torch.optim.SGD does, without its 15 µs of bookkeeping
+            self.theta.add_(step, alpha=-rate)
+            return
+        self._flat.grad = step
+        self._optimiser.param_groups[0]["lr"] = rate
+        self._optimiser.step()
+
+    @torch.no_grad()
+    def read(self, x: Array) -> Array:
+        """The output of the committed state in evaluation mode: moves no generator and no buffer."""
+        output: Array = self._reader(to_tensor(x)).numpy()
+        return output
+
+    @property
+    def reader(self) -> nn.Module:
+        """The committed module in evaluation mode."""
+        return self._reader
+
+    def digest(self) -> str:
+        """sha256 of parameters and buffers."""
+        parts = [self.theta, *self._committed]
+        return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
+
+    def save(self) -> dict[str, Any]:
+        """Parameters, buffers and optimiser state."""
+        state = self._optimiser.state.get(self._flat, {})
+        return {
+            "theta": self.theta.numpy().copy(),
+            "buffers": [buffer.numpy().copy() for buffer in self._committed],
+            "optimiser": {name: _plain_value(value) for name, value in state.items()},
+            "steps": self.steps,
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.theta.copy_(torch.from_numpy(saved["theta"]))
+        for buffer, value in zip(self._committed, saved["buffers"], strict=True):
+            buffer.copy_(torch.from_numpy(value))
+        state = {name: _tensor_value(value) for name, value in saved["optimiser"].items()}
+        self._optimiser.state.clear()
+        if state:
+            self._optimiser.state[self._flat] = state
+        self.steps, self._tape = saved["steps"], None
+
+
+def flatten(parameters: list[nn.Parameter]) -> Tensor:
+    """One vector that holds all parameters; they become views of it."""
+    theta = torch.cat([p.detach().reshape(-1).float() for p in parameters]) if parameters else torch.zeros(0)
+    bind(parameters, theta)
+    return theta
+
+
+def bind(parameters: list[nn.Parameter], theta: Tensor) -> None:
+    """Make the parameters views of θ, one after the other."""
+    start = 0
+    for parameter in parameters:
+        parameter.data = theta[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+
+
+def to_tensor(array: Array) -> Tensor:
+    """A tensor over the array's memory; torch wants it writable, so what came off the wire is copied."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def join(parts: Sequence[Tensor | None], parameters: list[nn.Parameter]) -> Array:
+    """Gradients of all parameters as one vector; an unused parameter's are zeros."""
+    if not parameters:
+        return np.zeros(0, np.float32)
+    flat = [
+        part.reshape(-1) if part is not None else parameter.new_zeros(parameter.numel())
+        for part, parameter in zip(parts, parameters, strict=True)
+    ]
+    gradient: Array = torch.cat(flat).numpy()
+    return gradient
+
+
+@contextmanager
+def _generator(seed: int) -> Iterator[None]:
+    """Torch's global generator seeded for one forward pass, then put back."""
+    before = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
+def _plain_value(value: Any) -> Any:
+    return value.numpy().copy() if isinstance(value, Tensor) else value
+
+
+def _tensor_value(value: Any) -> Any:
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,58 @@
+"""What is minimised: cross-entropy, logistic loss or squared error, always as a mean over the batch.
+
+Regression targets are standardised by the server with its training labels (so that one learning rate fits
+any unit); predictions and metrics are in the original unit.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from colonnade.data import Task
+from colonnade.protocol.messages import Array
+
+__all__ = ["Objective"]
+
+
+class Objective:
+    """The loss of a task, and how an output is read."""
+
+    def __init__(self, task: Task, y_train: Array) -> None:
+        self.task = task
+        self._mean, self._spread = 0.0, 1.0
+        if task.kind == "regression":
+            self._mean, self._spread = float(np.mean(y_train)), float(np.std(y_train)) or 1.0
+
+    def targets(self, y: Array) -> Array:
+        """Labels in the form that `loss` takes."""
+        match self.task.kind:
+            case "multiclass":
+                return y.astype(np.int64)
+            case "binary":
+                return y.astype(np.float32)
+            case _:
+                return ((y - self._mean) / self._spread).astype(np.float32)
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch of outputs (rows, outputs)."""
+        match self.task.kind:
+            case "multiclass":
+                return functional.cross_entropy(output, targets)
+            case "binary":
+                return functional.binary_cross_entropy_with_logits(output[:, 0], targets)
+            case _:
+                return functional.mse_loss(output[:, 0], targets)
+
+    def predict(self, output: Tensor) -> Array:
+        """Probabilities (rows, classes), or values (rows,) for regression."""
+        prediction: Array
+        match self.task.kind:
+            case "multiclass":
+                prediction = torch.softmax(output.double(), 1).numpy()
+            case "binary":
+                ones = torch.sigmoid(output[:, 0].double())
+                prediction = torch.stack([1 - ones, ones], 1).numpy()
+            case _:
+                prediction = (output[:, 0].double() * self._spread + self._mean).numpy()
+        return prediction

@@ -1,0 +1,74 @@
+"""The server's half: aggregate the parties' embeddings, run θ_0, compute the loss and both gradients."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.models.network import Network, OptimiserSpec, join, to_tensor
+from colonnade.models.objective import Objective
+from colonnade.protocol.errors import ConfigError, ModelError
+from colonnade.protocol.messages import Array
+
+__all__ = ["AGGREGATES", "Gradients", "ServerNetwork", "aggregate", "aggregated_width"]
+
+AGGREGATES = ("concat", "mean", "sum", "max")
+
+
+def aggregated_width(how: str, widths: tuple[int, ...]) -> int:
+    """How wide the aggregate of embeddings of these widths is."""
+    if how not in AGGREGATES:
+        raise ConfigError("model.aggregate", how, f"use one of {', '.join(AGGREGATES)}")
+    if how == "concat":
+        return sum(widths)
+    if len(set(widths)) > 1:
+        raise ModelError(f"model.aggregate = {how!r} needs equal embedding widths, not {list(widths)}; use 'concat'")
+    return widths[0]
+
+
+def aggregate(how: str, h: Tensor, parties: int) -> Tensor:
+    """(rows, Σ widths) → the server network's input."""
+    if how == "concat":
+        return h
+    blocks = h.view(len(h), parties, -1)
+    if how == "sum":
+        return blocks.sum(1)
+    return blocks.mean(1) if how == "mean" else blocks.amax(1)
+
+
+class Gradients(NamedTuple):
+    """What one forward and backward pass over a batch gives."""
+
+    loss: float
+    h: Array  # (rows, Σ widths): ∂ℓ/∂h of every party's block
+    theta_0: Array
+
+
+class ServerNetwork(Network):
+    """θ_0 behind the aggregate, with the task's loss."""
+
+    def __init__(
+        self, module: nn.Module, optimiser: OptimiserSpec, objective: Objective, how: str, parties: int
+    ) -> None:
+        super().__init__(module, optimiser)
+        self.objective, self._how, self._parties = objective, how, parties
+
+    def gradients(self, h: Array, targets: Array, seed: int = 0) -> Gradients:
+        """VAFL Eq. (2a), (2b): both gradients from the same pass, before any step of θ_0."""
+        leaf = to_tensor(h).requires_grad_()
+        output = self.run(aggregate(self._how, leaf, self._parties), seed)
+        loss = self.objective.loss(output, torch.from_numpy(targets))
+        parts = torch.autograd.grad(loss, [leaf, *self.parameters], allow_unused=True)
+        return Gradients(loss.item(), parts[0].numpy(), join(parts[1:], self.parameters))
+
+    @torch.no_grad()
+    def evaluate(self, h: Array, targets: Array) -> tuple[float, Array]:
+        """Mean loss and predictions of the committed state."""
+        output = self.output(h)
+        return float(self.objective.loss(output, torch.from_numpy(targets))), self.objective.predict(output)
+
+    @torch.no_grad()
+    def output(self, h: Array) -> Tensor:
+        """The committed network's output for embeddings (rows, Σ widths)."""
+        output: Tensor = self.reader(aggregate(self._how, torch.from_numpy(h), self._parties))
+        return output

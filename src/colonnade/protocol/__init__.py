@@ -1,0 +1,1 @@
+"""The contract between roles and drivers: roles, events, effects, messages, codec, trace, errors."""

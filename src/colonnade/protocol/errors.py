@@ -1,0 +1,74 @@
+"""Every error that Colonnade raises on purpose.
+
+ColonnadeError
+├── ConfigError              a setting: names the key, its value and what would be right
+├── DataError                the data themselves: names party, column, row where it can
+├── ModelError               a model that cannot be built or does not fit
+├── CheckpointError          a checkpoint or run folder that cannot be used
+├── TrainingDiverged         the numbers left the finite range
+└── ProtocolError            the conversation between roles
+    ├── LocalProtocolError   we broke the contract: a bug on this side
+    └── RemoteProtocolError  the peer did: names the peer
+        └── CodecError       a frame that cannot be decoded
+"""
+
+__all__ = [
+    "CheckpointError",
+    "CodecError",
+    "ColonnadeError",
+    "ConfigError",
+    "DataError",
+    "LocalProtocolError",
+    "ModelError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "TrainingDiverged",
+]
+
+
+class ColonnadeError(Exception):
+    """Base of all errors that a user can act on."""
+
+
+class ConfigError(ColonnadeError):
+    """A setting that cannot be used."""
+
+    def __init__(self, key: str, value: object, advice: str) -> None:
+        super().__init__(f"{key} = {value!r}: {advice}")
+        self.key, self.value, self.advice = key, value, advice
+
+
+class DataError(ColonnadeError):
+    """Data that cannot be used."""
+
+
+class ModelError(ColonnadeError):
+    """A model that cannot be built or does not fit its neighbours."""
+
+
+class CheckpointError(ColonnadeError):
+    """A checkpoint or run folder that cannot be used."""
+
+
+class TrainingDiverged(ColonnadeError):
+    """Training left the finite numbers."""
+
+
+class ProtocolError(ColonnadeError):
+    """A broken conversation."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side broke the contract."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the contract."""
+
+    def __init__(self, peer: str, cause: str) -> None:
+        super().__init__(f"{peer}: {cause}")
+        self.peer, self.cause = peer, cause
+
+
+class CodecError(RemoteProtocolError):
+    """A frame that cannot be decoded."""

@@ -1,0 +1,128 @@
+"""What a role is told (events) and what it asks for (effects).
+
+    events   Started · Received · WorkDone · TimerFired · PeerJoined · PeerLost
+    effects  Send · Work · CancelWork · SetTimer · CancelTimer · Emit · Finish
+
+Times are integer nanoseconds of the driver's clock.
+"""
+
+import msgspec
+
+from colonnade.protocol.messages import Message, Payload
+
+__all__ = [
+    "NANOSECONDS",
+    "CancelTimer",
+    "CancelWork",
+    "Effect",
+    "Emit",
+    "Event",
+    "Finish",
+    "PeerJoined",
+    "PeerLost",
+    "Received",
+    "Send",
+    "SetTimer",
+    "Started",
+    "TimerFired",
+    "Work",
+    "WorkDone",
+]
+
+NANOSECONDS = 1_000_000_000
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """The role begins; `entropy` keys its cryptographic generator."""
+
+    entropy: bytes
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A message arrived."""
+
+    sender: str
+    message: Message
+
+
+class WorkDone(msgspec.Struct, frozen=True, gc=False):
+    """A job ended with this result."""
+
+    token: int
+    result: Payload
+
+
+class TimerFired(msgspec.Struct, frozen=True, gc=False):
+    """The timer `name`, set for `due`, went off."""
+
+    name: str
+    due: int
+
+
+class PeerJoined(msgspec.Struct, frozen=True, gc=False):
+    """A peer is (again) within reach."""
+
+    peer: str
+
+
+class PeerLost(msgspec.Struct, frozen=True, gc=False):
+    """A peer has not been heard of for the configured time."""
+
+    peer: str
+
+
+Event = Started | Received | WorkDone | TimerFired | PeerJoined | PeerLost
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Deliver this message, once."""
+
+    to: str
+    message: Message
+
+
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """Run `role.compute(job)`; `amount` is its size in local steps on one batch.
+
+    One job at a time runs on the role's lane. A job `aside` (answering others, evaluating) runs beside it.
+    """
+
+    token: int
+    kind: str
+    amount: float
+    job: Payload
+    aside: bool = False
+
+
+class CancelWork(msgspec.Struct, frozen=True, gc=False):
+    """Drop the result of this job."""
+
+    token: int
+
+
+class SetTimer(msgspec.Struct, frozen=True, gc=False):
+    """Fire at `at`; replaces a timer of the same name."""
+
+    name: str
+    at: int
+
+
+class CancelTimer(msgspec.Struct, frozen=True, gc=False):
+    """Forget this timer."""
+
+    name: str
+
+
+class Emit(msgspec.Struct, frozen=True, gc=False):
+    """Something for people: a measurement for the run's folder."""
+
+    record: Payload
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    """This role has ended, and why."""
+
+    reason: str
+
+
+Effect = Send | Work | CancelWork | SetTimer | CancelTimer | Emit | Finish

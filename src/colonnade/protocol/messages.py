@@ -1,0 +1,44 @@
+"""What crosses between roles: frozen structs of plain values and numpy arrays.
+
+A method defines its own messages as subclasses of `Message`; jobs, results and records derive from
+`Payload`, so that one codec serves the wire and the checkpoint. Arrays in a payload are never changed
+after it was made: the simulator hands over the same object that a network would have copied.
+"""
+
+from typing import Any, ClassVar
+
+import msgspec
+import numpy.typing as npt
+
+__all__ = ["Array", "EvaluationReply", "EvaluationRequest", "Message", "Payload"]
+
+Array = npt.NDArray[Any]
+
+
+class Payload(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Anything that the codec can turn into bytes; its class name is its tag."""
+
+
+class Message(Payload, frozen=True):
+    """Something that one role sends to another."""
+
+    evaluation: ClassVar[bool] = False  # delivered outside the clock, counted as `bytes_eval`
+
+
+class EvaluationRequest(Message, frozen=True):
+    """Server → party: the embeddings of test rows start..stop, from your committed state."""
+
+    evaluation: ClassVar[bool] = True
+    number: int
+    start: int
+    stop: int
+
+
+class EvaluationReply(Message, frozen=True):
+    """Party → server: those rows, and the step of the party's model that they come from."""
+
+    evaluation: ClassVar[bool] = True
+    number: int
+    start: int
+    step: int
+    values: Array  # (stop - start, width)

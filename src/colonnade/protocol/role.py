@@ -1,0 +1,39 @@
+"""A role: a state machine that does no I/O.
+
+`handle` is short, changes state and returns effects. `compute` is pure: it reads the role's parameters and
+the job, changes nothing that `save` would show, and may run on another thread while `handle` goes on.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from colonnade.protocol.events import Effect, Event
+from colonnade.protocol.messages import Payload
+
+__all__ = ["EVALUATION", "Role"]
+
+EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
+
+
+class Role(Protocol):
+    """What a driver knows of a server or a party."""
+
+    name: str
+
+    def handle(self, event: Event, now: int) -> Sequence[Effect]:
+        """Take one event and say what is to be done."""
+
+    def compute(self, job: Payload) -> Payload:
+        """Do a job that `handle` asked for."""
+
+    def save(self) -> Any:
+        """The whole state as plain values and arrays (see `protocol.state`)."""
+
+    def load(self, state: Any) -> None:
+        """Become what `save` described; caches start empty."""
+
+    def validate(self) -> None:
+        """Raise LocalProtocolError if an invariant of the state does not hold."""
+
+    def summary(self) -> dict[str, Any]:
+        """What the role can say of the run when it is over."""
