@@ -34,6 +34,10 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "sgd"
     options: dict[str, Any] = {}
 
+    def check(self) -> None:
+        """Refuse an optimiser that cannot be made."""
+        self.build(nn.Parameter(torch.zeros(1)))
+
     def build(self, theta: nn.Parameter) -> torch.optim.Optimizer:
         """The torch optimiser over θ."""
         options = dict(self.options)

@@ -5,6 +5,7 @@ generators. The whole tree goes into ONE safetensors file, so that one rename re
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,42 @@ import safetensors.numpy
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
-__all__ = ["pack", "unpack"]
+__all__ = ["chunks", "pack", "unpack"]
 
 _TREE = "tree"
+_DTYPES = {
+    "<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<u8": "U64", "<u4": "U32", "|u1": "U8",
+    "|b1": "BOOL",
+}  # fmt: skip
+
+
+def chunks(state: Any) -> Iterator[bytes | memoryview]:
+    """The file's content piece by piece, arrays without a copy (the library would copy all of them first)."""
+    arrays: dict[str, Array] = {}
+    tree = json.dumps(_to_json(state, arrays))
+    header: dict[str, Any] = {"__metadata__": {_TREE: tree}}
+    offset = 0
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)  # keeps every array aligned
+    for name, array in ordered:
+        place = [offset, offset + array.nbytes]
+        header[name] = {"dtype": _DTYPES[array.dtype.str], "shape": array.shape, "data_offsets": place}
+        offset += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for _, array in ordered:
+        if array.nbytes:
+            yield array.reshape(-1).view(np.uint8).data
 
 
 def pack(state: Any) -> bytes:
-    """The file's content."""
-    arrays: dict[str, Array] = {}
-    tree = _to_json(state, arrays)
-    return safetensors.numpy.save(arrays, metadata={_TREE: json.dumps(tree)})
+    """The file's content in one piece."""
+    return b"".join(chunks(state))
 
 
 def unpack(data: bytes) -> Any:
-    """What `pack` was given."""
+    """What `chunks` was given."""
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         arrays = safetensors.numpy.load(data)
@@ -51,6 +74,8 @@ def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
         case bytes():
             return {"bytes": value.hex()}
         case np.ndarray():
+            if value.dtype.str not in _DTYPES:
+                raise CheckpointError(f"a state cannot hold an array of {value.dtype}")
             name = str(len(arrays))
             arrays[name] = np.ascontiguousarray(value)
             return {"array": name}

@@ -83,7 +83,7 @@ class Centralised:
         self._how = server.aggregate
         inputs = aggregated_width(server.aggregate, server.widths)
         top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
-        self.top = ServerNetwork(top, training.server_optimiser, objective, server.aggregate, len(parties))
+        self.network = ServerNetwork(top, training.server_optimiser, objective, server.aggregate, len(parties))
         self.parts = [
             Network(
                 party_module(p.model, p.train.shape[1], p.width, derive(training.seed, "init", p.index), p.name),
@@ -120,16 +120,16 @@ class Centralised:
                 return self._joint_step(rows, seed)
             case Judge():
                 h = np.concatenate([part.read(x) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
-                objective = self.top.objective
-                loss, prediction = self.top.evaluate(h, objective.targets(self._y_test))
+                objective = self.network.objective
+                loss, prediction = self.network.evaluate(h, objective.targets(self._y_test))
                 return Evaluated(0, loss, measure(self._training.metric, objective.task, self._y_test, prediction))
         raise LocalProtocolError(f"centralised: no job {type(job).__name__}")
 
     def _joint_step(self, rows: Array, seed: int) -> JointStepped:
         h = [part.run(torch.from_numpy(x[rows]), seed) for part, x in zip(self.parts, self._x, strict=True)]
-        output = self.top.run(aggregate(self._how, torch.cat(h, 1), len(h)), seed)
-        loss = self.top.objective.loss(output, torch.from_numpy(self._targets[rows]))
-        networks = [self.top, *self.parts]
+        output = self.network.run(aggregate(self._how, torch.cat(h, 1), len(h)), seed)
+        loss = self.network.objective.loss(output, torch.from_numpy(self._targets[rows]))
+        networks = [self.network, *self.parts]
         gradients = torch.autograd.grad(loss, [p for n in networks for p in n.parameters], allow_unused=True)
         parts, start = [], 0
         for network in networks:
@@ -152,7 +152,7 @@ class Centralised:
         if not np.isfinite(result.loss):
             raise TrainingDiverged(f"the loss is not finite at update {k}; lower train.learning_rate")
         rates = [training.server_rate, *training.party_rates]
-        networks = zip([self.top, *self.parts], result.gradients, rates, result.buffers, strict=True)
+        networks = zip([self.network, *self.parts], result.gradients, rates, result.buffers, strict=True)
         for network, gradient, rate, buffers in networks:
             network.apply(gradient, training.rule.rate(rate, k), buffers)
         self.progress.count(len(self.parts) * len(self._walk.batch(k)), [result.loss])
@@ -166,16 +166,16 @@ class Centralised:
 
     def save(self) -> dict[str, Any]:
         """Everything but the data."""
-        networks = [network.save() for network in (self.top, *self.parts)]
+        networks = [network.save() for network in (self.network, *self.parts)]
         return {"progress": self.progress.save(), "networks": networks}
 
     def load(self, state: dict[str, Any]) -> None:
         """The reverse of `save`."""
         self.progress.load(state["progress"])
-        for network, saved in zip((self.top, *self.parts), state["networks"], strict=True):
+        for network, saved in zip((self.network, *self.parts), state["networks"], strict=True):
             network.load(saved)
 
     def summary(self) -> dict[str, Any]:
         """Updates, epochs and the weights' digest."""
-        digests = "".join(network.digest() for network in (self.top, *self.parts))
+        digests = "".join(network.digest() for network in (self.network, *self.parts))
         return {"updates": self.progress.k, "epochs": self.progress.epochs, "weights": digests}

@@ -48,16 +48,16 @@ class VaflOptions(Options, frozen=True):
 class TSyncOptions(VaflOptions, frozen=True, kw_only=True):
     """Algorithm 2."""
 
-    t: int
+    t: int | None = None  # half of the parties, rounded up
 
     def threshold(self, parties: int) -> int:
         """t of Algorithm 2."""
-        return self.t
+        return (parties + 1) // 2 if self.t is None else self.t
 
     def check(self, parties: int) -> None:
         """1 ≤ t ≤ M, and lines 4–7 in their printed order."""
         super().check(parties)
-        if not 1 <= self.t <= parties:
+        if not 1 <= self.threshold(parties) <= parties:
             raise ConfigError("protocol.t", self.t, f"must be between 1 and the number of parties, {parties}")
         if self.order != "upload-first":
             raise ConfigError("protocol.order", self.order, "t-sync answers uploads, so only 'upload-first' works")

@@ -72,7 +72,7 @@ class Simulator:
         self.nodes = [self._node(index, role, clock, parties, seed) for index, role in enumerate(roles)]
         links = [clock.link_of(parties.index(r.name)) if r.name in parties else clock.server.network for r in roles]
         self.links = Links(links, faults, generator(seed, "links"))
-        self._principal = self.nodes[self._index[principal]]
+        self.principal = self.nodes[self._index[principal]]
         self.now = 0
         self.number = 0
         self.trace = Trace(full=full_trace)
@@ -132,7 +132,7 @@ class Simulator:
         """Deliver up to so many events; False when the run is over."""
         heap, nodes = self.heap, self.nodes
         for _ in range(events):
-            if self._principal.finished:
+            if self.principal.finished:
                 self.status = "finished"
                 return False
             if not heap:

@@ -1,0 +1,126 @@
+"""Colonnade from Python: load, split, train, look, predict."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import polars
+from torch import nn
+
+from colonnade.data import Dataset, Partition
+from colonnade.data import split as split_dataset
+from colonnade.experiments.config import Config, from_dict
+from colonnade.experiments.run import Run
+from colonnade.experiments.run import prepare as prepare_run
+from colonnade.protocol.errors import ColonnadeError, ConfigError
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+__all__ = ["Result", "prepare", "split", "train"]
+
+Model = str | nn.Module | Callable[[int, int], nn.Module]
+
+
+def split(
+    data: Dataset, parties: int | None = None, how: str | Mapping[str, Sequence[str]] = "even", **settings: Any
+) -> Partition:
+    """Give each party its columns. `how`: "even", "rows", "quarters" or {name: [columns]}."""
+    return split_dataset(data, parties=parties, how=how, **settings)
+
+
+class Result:
+    """A finished run."""
+
+    def __init__(self, run: Run, summary: dict[str, Any]) -> None:
+        self._run, self.summary = run, summary
+
+    @property
+    def metrics(self) -> polars.DataFrame:
+        """One row per evaluation."""
+        rows = [
+            {key: value for key, value in row.items() if key not in ("staleness", "missing")} for row in self._run.rows
+        ]
+        return polars.DataFrame(rows)
+
+    def plot(self, against: str = "clock_s") -> "Figure":
+        """The metric against the clock (or "update", "epochs", "bytes_up")."""
+        from colonnade.report.figures import curve  # plotly takes a while to import
+
+        return curve({self.summary["protocol"]: [self._run.rows]}, self.summary["metric"], against)
+
+    def predict(self, x: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+        """Class probabilities (or values) for raw rows: all columns in one array, or a block per party."""
+        data = self._run.federation.data
+        blocks = data.blocks(x) if isinstance(x, np.ndarray) else _scaled(data, x)
+        roles: list[Any] = [node.role for node in self._run.simulator.nodes]
+        networks = getattr(roles[0], "parts", None) or [party.network for party in roles[1:]]
+        h = np.concatenate([network.read(block) for network, block in zip(networks, blocks, strict=True)], axis=1)
+        top = roles[0].network
+        prediction: np.ndarray = top.objective.predict(top.output(h))
+        return prediction
+
+
+def _scaled(data: Partition, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    if len(blocks) != len(data.parties):
+        raise ColonnadeError(f"predict: {len(blocks)} blocks for {len(data.parties)} parties")
+    return [scaler.apply(block) for scaler, block in zip(data.scalers, blocks, strict=True)]
+
+
+def prepare(
+    data: Partition,
+    protocol: str | Mapping[str, Any] = "vafl",
+    party_model: Model | Sequence[Model] = "mlp:64",
+    server_model: Model = "linear",
+    *,
+    embedding: int | Sequence[int] = 32,
+    aggregate: str = "concat",
+    clock: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    **train: Any,
+) -> Run:
+    """A run that is ready to start; see `train`."""
+    fields = {"name": protocol} if isinstance(protocol, str) else dict(protocol)
+    width = embedding if isinstance(embedding, int) else list(embedding)
+    tables = {
+        "protocol": fields,
+        "model": {"embedding": width, "aggregate": aggregate},
+        "clock": dict(clock or {}),
+        "train": train,
+    }
+    return prepare_run(_with_models(from_dict(tables), party_model, server_model), data, out)
+
+
+def _with_models(config: Config, party: Any, server: Any) -> Config:
+    """Modules and callables have no place in TOML, so they are put in after the checks."""
+    party = list(party) if isinstance(party, list | tuple) else party
+    for model in (*(party if isinstance(party, list) else [party]), server):
+        if not (isinstance(model, str) or callable(model)):
+            raise ConfigError("party_model or server_model", model, "give a name, a torch module or a callable")
+    model = msgspec.structs.replace(config.model, party=party, server=server)
+    return msgspec.structs.replace(config, model=model)
+
+
+def train(
+    data: Partition,
+    protocol: str | Mapping[str, Any] = "vafl",
+    party_model: Model | Sequence[Model] = "mlp:64",
+    server_model: Model = "linear",
+    *,
+    progress: bool = False,
+    **settings: Any,
+) -> Result:
+    """Train in the simulator.
+
+    `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
+    (inputs, outputs) -> module, one for all parties or a list; further settings are `embedding`, `aggregate`,
+    `clock`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
+    """
+    run = prepare(data, protocol, party_model, server_model, **settings)
+    if not progress:
+        return Result(run, run.execute())
+    from colonnade.cli.progress import run_with_bar
+
+    return Result(run, run_with_bar(run))

@@ -1,0 +1,182 @@
+"""The command line: run, compare, protocols, demo, report."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from colonnade import __version__
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Vertical federated learning that does not stop for its slowest member.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
+]
+ConfigFile = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG.toml", help="What to run; left out: all defaults (digits).")
+]
+
+
+def _version(value: bool) -> None:
+    if value:
+        console.print(f"colonnade {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+    pass
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    settings: Setting = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
+    driver: Annotated[str, typer.Option(help="sim (processes and ray come later).")] = "sim",
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
+) -> None:
+    """Train once.
+
+    Examples:
+      colonnade run
+      colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
+      colonnade run race.toml --resume runs/race-1
+    """
+    from colonnade.cli.progress import run_with_bar, summary_table
+    from colonnade.experiments.config import from_dict
+    from colonnade.experiments.run import prepare, reopen
+    from colonnade.protocol.errors import ConfigError
+
+    if driver != "sim":
+        raise ConfigError("--driver", driver, "this release has 'sim'")
+    if resume is not None and out is not None:
+        raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
+    if config is None and resume is not None:
+        config = resume / "config.toml"
+    checked = from_dict(_tables(config, settings, seed))
+    if resume is not None:
+        started = reopen(checked, resume)
+    else:
+        out = out or _fresh_folder(config.stem if config else "digits")
+        started = prepare(checked, out=out)
+    summary = run_with_bar(started, console)
+    console.print(summary_table(summary))
+    if summary["note"]:
+        console.print(f"[yellow]{summary['note']}[/]")
+    console.print(f"Folder: {started.folder.path if started.folder else '–'}")
+    if summary["status"] != "finished":
+        raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    config: ConfigFile = None,
+    protocols: Annotated[
+        str, typer.Option(help="Methods, or names under \\[methods], separated by commas.")
+    ] = "sync,vafl,t-sync",
+    seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
+    settings: Setting = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison; must be new or empty.")] = None,
+) -> None:
+    """Race methods on the same data, stragglers and seeds.
+
+    Example:
+      colonnade compare race.toml --protocols sync,vafl,t-sync,centralised --seeds 3
+    """
+    out = out or _fresh_folder(f"{config.stem if config else 'digits'}-comparison")
+    _race(_tables(config, settings, None), protocols.split(","), seeds, out)
+
+
+def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> None:
+    from colonnade.cli.progress import RaceBoard, comparison_table
+    from colonnade.experiments.compare import compare as run_all
+    from colonnade.report.page import write_report
+
+    with RaceBoard(console) as board:
+        entries = run_all(tables, [label.strip() for label in labels if label.strip()], seeds, out, board.show)
+    console.print(comparison_table(entries))
+    for entry in entries:
+        if entry.error:
+            console.print(f"[red]{entry.folder}[/]: {entry.error}")
+    if any(entry.summary for entry in entries):
+        console.print(f"Report: {write_report(out)}")
+    console.print(f"Folder: {out}")
+    if any(entry.error for entry in entries):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder; must be new or empty.")] = None,
+) -> None:
+    """The race on embedded data: one of four parties is ten times slower."""
+    from colonnade.experiments.demo import DEMO, DEMO_METHODS
+
+    console.print("Handwritten digits, four parties with 16 pixels each; the fourth computes ten times slower.")
+    _race(DEMO, DEMO_METHODS, seeds, out or _fresh_folder("demo"))
+
+
+@app.command()
+def protocols() -> None:
+    """Every method, its paper, and what it reveals to whom."""
+    from rich.table import Table
+
+    from colonnade.algorithms import METHODS
+
+    table = Table("name", "paper", "what it does", "what it reveals", show_lines=True)
+    for method in METHODS.values():
+        table.add_row(method.name, method.paper, method.summary, method.reveals)
+    console.print(table)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a comparison's folder.")]) -> None:
+    """Write a self-contained HTML page with the plots."""
+    from colonnade.report.page import write_report
+
+    console.print(f"Report: {write_report(folder)}")
+
+
+def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:
+    from colonnade.experiments.config import apply_overrides, parse_override, read_toml
+
+    tables = read_toml(config) if config is not None else {}
+    overrides = dict(parse_override(text) for text in settings or [])
+    if seed is not None:
+        overrides["train.seed"] = seed
+    return apply_overrides(tables, overrides)
+
+
+def _fresh_folder(name: str) -> Path:
+    """runs/NAME-1, runs/NAME-2, …: the first that does not exist."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path
+
+
+def main() -> None:
+    """The console script: errors that a user can act on are one line, without a traceback."""
+    try:
+        app()
+    except Exception as error:
+        from colonnade.protocol.errors import ColonnadeError
+
+        if not isinstance(error, ColonnadeError):
+            raise
+        Console(stderr=True).print(f"[red]Error:[/] {error}", highlight=False, markup=True)
+        sys.exit(2)

@@ -1,0 +1,164 @@
+"""Progress bars and tables in the terminal."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from colonnade.experiments.compare import Entry, mean_and_spread
+from colonnade.experiments.run import Run
+from colonnade.models.metrics import METRICS
+
+__all__ = ["RaceBoard", "comparison_table", "run_with_bar", "summary_table"]
+
+REFRESH_S = 0.2
+
+
+def run_with_bar(run: Run, console: Console | None = None) -> dict[str, Any]:
+    """Execute a run under a bar with rate, metric and time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, refresh_per_second=5, transient=True) as progress:
+        task = progress.add_task(run.federation.method.name, total=1.0, text="")
+        show = _throttled(lambda run: progress.update(task, completed=run.fraction, text=_state(run)))
+        return run.execute(show)
+
+
+def _throttled(show: Callable[[Run], None]) -> Callable[[Run], None]:
+    last = 0.0
+
+    def maybe(run: Run) -> None:
+        nonlocal last
+        if time.monotonic() - last >= REFRESH_S:
+            last = time.monotonic()
+            show(run)
+
+    return maybe
+
+
+def _state(run: Run) -> str:
+    updates = run.simulator.principal.role.progress.k  # type: ignore[attr-defined]
+    value = run.rows[-1]["value"] if run.rows else None
+    metric = f"{run.federation.training.metric} {value:.4f}  " if value is not None else ""
+    return f"{metric}{updates} updates, {updates / max(run.wall_s, 1e-9):.0f}/s, clock {run.clock_s:.1f} s"
+
+
+class RaceBoard:
+    """The live table of a comparison."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=5, transient=True)
+        self._texts: dict[str, tuple[str, str]] = {}
+        self._shown = 0.0
+        self._began: dict[str, float] = {}
+
+    def __enter__(self) -> "RaceBoard":
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def show(self, entries: list[Entry], entry: Entry, run: Run | None) -> None:
+        """Note where an entry is and redraw now and then."""
+        key, now = entry.folder, time.monotonic()
+        began = self._began.setdefault(key, now)
+        if run is None:
+            self._texts[key] = ("[red]failed[/]" if entry.error else "done", entry.error[:80])
+        else:
+            done = run.fraction
+            left = (now - began) * (1 - done) / done if done > 0.01 else float("nan")
+            self._texts[key] = (f"{done:4.0%}", f"{_state(run)}, {left:.0f} s left")
+        if run is None or now - self._shown >= REFRESH_S:
+            self._shown = now
+            self._live.update(self._table(entries))
+
+    def _table(self, entries: list[Entry]) -> Table:
+        table = Table("method", "seed", "done", "state", title="the race")
+        for entry in entries:
+            table.add_row(entry.label, str(entry.seed), *self._texts.get(entry.folder, ("waiting", "")))
+        return table
+
+
+def comparison_table(entries: Sequence[Entry]) -> Table:
+    """Mean ± standard deviation over seeds, the best of each column marked."""
+    grouped: dict[str, list[Entry]] = {}
+    for entry in entries:
+        grouped.setdefault(entry.label, []).append(entry)
+    first = next((entry.summary for entry in entries if entry.summary), {})
+    metric = first.get("metric", "value")
+    target = first.get("target")
+    columns: list[tuple[str, Callable[[dict[str, Any]], Any], bool, str]] = [
+        (
+            f"time to {metric} {target:g} (s)" if target is not None else "time to target (s)",
+            _time_to_target,
+            False,
+            ".2f",
+        ),
+        (metric, lambda s: s["value"], METRICS[metric].higher_is_better if metric in METRICS else True, ".4f"),
+        ("MB up + down", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, False, ".2f"),
+        ("updates", lambda s: s["updates"], True, ".0f"),
+        ("staleness", lambda s: s["staleness"]["mean"], False, ".1f"),
+        ("clock (s)", lambda s: s["clock_s"], False, ".1f"),
+    ]
+    table = Table("method", *(column[0] for column in columns), title="mean ± sd over seeds; * best of the column")
+    cells = {label: [_statistic(group, read) for _, read, _, _ in columns] for label, group in grouped.items()}
+    for label, group in grouped.items():
+        shown = [
+            _cell(cells[label][i], [row[i] for row in cells.values()] if i < 3 else [], higher, form)
+            for i, (_, _, higher, form) in enumerate(columns)
+        ]
+        failed = [entry.error for entry in group if entry.error]
+        table.add_row(label, *shown, style="red" if failed else None)
+    return table
+
+
+def _time_to_target(summary: dict[str, Any]) -> float | None:
+    """The oracle does not federate, so it has no place in the race against the clock."""
+    return None if summary["protocol"] == "centralised" else summary["time_to_target_s"]
+
+
+def _statistic(group: list[Entry], read: Callable[[dict[str, Any]], Any]) -> tuple[float, float] | None:
+    return mean_and_spread([read(entry.summary) if entry.summary else None for entry in group])
+
+
+def _cell(value: tuple[float, float] | None, column: list[Any], higher: bool, form: str) -> str:
+    if value is None:
+        return "–"
+    means = [other[0] for other in column if other is not None]
+    best = means and value[0] == (max(means) if higher else min(means))
+    return f"{value[0]:{form}} ± {value[1]:{form}}" + (" *" if best else "")
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """A run's summary for a person."""
+    table = Table(show_header=False, title=f"{summary['protocol']}: {summary['status']}")
+    rows: list[tuple[str, str]] = [
+        (summary["metric"], "–" if summary["value"] is None else f"{summary['value']:.4f}"),
+        ("loss", "–" if summary["loss"] is None else f"{summary['loss']:.4f}"),
+        ("updates, epochs", f"{summary['updates']}, {summary['epochs']:.2f}"),
+        ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
+        ("bytes up, down, evaluation", " , ".join(f"{summary[key] / 1e6:.2f} MB" for key in _BYTES)),
+        ("staleness mean, p95, max", ", ".join(f"{value:.1f}" for value in summary["staleness"].values())),
+        ("utilisation", ", ".join(f"{role} {share:.0%}" for role, share in list(summary["utilisation"].items())[:9])),
+        ("trace", summary["trace_sha256"][:16]),
+        ("weights", summary["weights_sha256"][:16]),
+    ]
+    if summary["target"] is not None:
+        reached = summary["time_to_target_s"]
+        rows.insert(1, ("time to target", "not reached" if reached is None else f"{reached:.2f} s"))
+    for name, text in rows:
+        table.add_row(name, text)
+    return table
+
+
+_BYTES = ("bytes_up", "bytes_down", "bytes_eval")

@@ -1,0 +1,131 @@
+"""A race: the same data, stragglers and seeds for every method; a failed run is reported, the others go on."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import msgspec
+
+from colonnade.algorithms import METHODS, find_method
+from colonnade.experiments.config import Config, apply_overrides, from_dict
+from colonnade.experiments.run import Run, prepare
+from colonnade.protocol.errors import ColonnadeError, ConfigError
+
+__all__ = ["Contestant", "Entry", "compare", "contestants", "mean_and_spread"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One run of the race, before and after."""
+
+    label: str
+    seed: int
+    config: Config
+    summary: dict[str, Any] | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Its folder's name inside the comparison."""
+        return f"{self.label}-seed{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A method of the race with its own overrides."""
+
+    label: str
+    tables: dict[str, Any]
+
+
+def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contestant]:
+    """Each label is a method, or a name under [methods] whose overrides set `protocol.name`."""
+    overrides = tables.get("methods", {})
+    names = {label: overrides.get(label, {}).get("protocol.name", label) for label in labels}
+    if not labels:
+        raise ConfigError("--protocols", "", f"name at least one of: {', '.join(METHODS)}")
+    known = {label: _option_names(name) for label, name in names.items()}
+    shared = dict(tables.get("protocol", {}))
+    shared.pop("name", None)
+    for key, value in shared.items():
+        if not any(key in keys for keys in known.values()):
+            raise ConfigError(f"protocol.{key}", value, f"none of {', '.join(labels)} has this key")
+    result = []
+    for label in labels:
+        fields = {key: value for key, value in shared.items() if key in known[label]}
+        base = {key: value for key, value in tables.items() if key != "methods"}
+        base["protocol"] = {"name": names[label], **fields}
+        result.append(Contestant(label, apply_overrides(base, overrides.get(label, {}))))
+    return result
+
+
+def _option_names(method: str) -> set[str]:
+    return {option.name for option in msgspec.structs.fields(find_method(method).options)}
+
+
+def compare(
+    tables: Mapping[str, Any],
+    labels: Sequence[str],
+    seeds: int,
+    out: str | Path,
+    on_progress: Callable[[list[Entry], Entry, Run | None], None] | None = None,
+) -> list[Entry]:
+    """Run every contestant with every seed; write a folder for each and comparison.json."""
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
+    if seeds < 1:
+        raise ConfigError("--seeds", seeds, "must be 1 or more")
+    entries = _entries(tables, labels, seeds)
+    for entry in entries:  # refuse a bad config before the first long run
+        if entry.seed == entries[0].seed:
+            prepare(entry.config)
+    out.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        show = partial(on_progress, entries, entry) if on_progress is not None else _show_nothing
+        _run_entry(entry, out, show)
+        show(None)
+        _write(out, entries)
+    return entries
+
+
+def _show_nothing(run: Run | None) -> None:
+    pass
+
+
+def _entries(tables: Mapping[str, Any], labels: Sequence[str], seeds: int) -> list[Entry]:
+    first = from_dict(tables).train.seed
+    return [
+        Entry(contestant.label, seed, from_dict(apply_overrides(contestant.tables, {"train.seed": seed})))
+        for contestant in contestants(tables, labels)
+        for seed in range(first, first + seeds)
+    ]
+
+
+def _run_entry(entry: Entry, out: Path, on_progress: Callable[[Run], Any]) -> None:
+    try:
+        run = prepare(entry.config, out=out / entry.folder)
+        entry.summary = {"label": entry.label, **run.execute(on_progress)}
+        entry.rows = run.rows
+        if run.status != "finished":
+            entry.error = run.note or run.status
+    except ColonnadeError as error:
+        entry.error = str(error)
+
+
+def _write(out: Path, entries: list[Entry]) -> None:
+    finished = [entry.summary for entry in entries if entry.summary is not None]
+    (out / "comparison.json").write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")
+
+
+def mean_and_spread(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Mean and sample standard deviation; None if any value is missing."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return mean(known), stdev(known) if len(known) > 1 else 0.0

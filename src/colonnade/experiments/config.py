@@ -1,0 +1,220 @@
+"""The config: what a user may say, checked before anything starts.
+
+TOML becomes frozen structs; an unknown key, a wrong type or an impossible value raises ConfigError with the
+key, the value and what would be right. `--set a.b=v` and `[methods.NAME]` are dotted overrides of the same.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from colonnade.drivers.simulator import ClockConfig
+from colonnade.models import Regulariser
+from colonnade.protocol.errors import ConfigError
+
+__all__ = [
+    "Config",
+    "DataConfig",
+    "ModelConfig",
+    "RoleRates",
+    "TrainConfig",
+    "apply_overrides",
+    "difference",
+    "from_dict",
+    "parse_override",
+    "read_toml",
+    "to_dict",
+]
+
+
+class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the table comes from and who holds which columns."""
+
+    source: str = "digits"
+    dir: str | None = None
+    parties: int | None = None
+    split: str | dict[str, list[str]] = "even"
+    scale: str | None = None
+    test_fraction: float = 0.2
+    label: str | None = None
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The networks."""
+
+    party: str | list[str] = "mlp:64"
+    embedding: int | list[int] = 32
+    server: str = "linear"
+    aggregate: str = "concat"
+
+
+class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Different rates for the server and the parties."""
+
+    server: float
+    party: float | list[float]
+
+
+class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to train, how long, and how to judge."""
+
+    batch_size: int = 64
+    learning_rate: float | RoleRates = 0.1
+    optimiser: str | dict[str, Any] = "sgd"
+    regulariser: Regulariser | list[Regulariser] = Regulariser()
+    step_rule: str = "constant"
+    step_offset: float = 1000.0
+    epochs: float | None = None
+    updates: int | None = None
+    seconds: float | None = None
+    metric: str | None = None
+    target: float | None = None
+    eval_every: int | str | None = None
+    checkpoint_every: int | str | None = None
+    seed: int = 0
+    trace: str = "headers"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole run."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    protocol: dict[str, Any] = {}
+    methods: dict[str, dict[str, Any]] = {}
+    clock: ClockConfig = ClockConfig()
+    train: TrainConfig = TrainConfig()
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A config file as nested tables."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("CONFIG", str(path), "there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("CONFIG", str(path), f"cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("CONFIG", str(path), f"is not TOML: {error}") from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`a.b=v` as a key and a TOML value; what is no TOML value is a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError("--set", text, "write key=value, e.g. train.learning_rate=0.05")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def apply_overrides(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the tables with dotted keys replaced."""
+    result = _copy(tables)
+    for dotted, value in overrides.items():
+        *path, last = dotted.split(".")
+        place = result
+        for part in path:
+            inner = place.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(dotted, value, f"{part!r} is a value, not a table")
+            place = inner
+        place[last] = value
+    return result
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+def from_dict(tables: Mapping[str, Any]) -> Config:
+    """Tables to a checked Config."""
+    try:
+        return msgspec.convert(tables, Config)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), tables) from None
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """A Config as tables without empty values, ready for TOML."""
+    return _prune(msgspec.to_builtins(config, enc_hook=lambda value: getattr(value, "__qualname__", repr(value))))
+
+
+def _prune(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _prune(item) for key, item in value.items() if item is not None}
+    return [_prune(item) for item in value] if isinstance(value, list) else value
+
+
+_AT = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+
+
+def _explain(message: str, tables: Mapping[str, Any]) -> ConfigError:
+    """msgspec's message as key, value and advice."""
+    found = _AT.search(message)
+    path = found["path"].lstrip(".") if found else ""
+    text = _AT.sub("", message)
+    unknown = _UNKNOWN.search(text)
+    if unknown is None:
+        return ConfigError(path or "CONFIG", _lookup(tables, path), text[:1].lower() + text[1:])
+    name = unknown["name"]
+    key = f"{path}.{name}" if path else name
+    return ConfigError(key, _lookup(tables, key), unknown_key(name, _fields_at(path)))
+
+
+def unknown_key(name: str, known: Sequence[str]) -> str:
+    """Advice for a key that nobody knows."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown key; {hint}known here: {', '.join(known) or 'none'}"
+
+
+def _lookup(tables: Any, path: str) -> Any:
+    for part in re.findall(r"[^.\[\]]+", path):
+        if isinstance(tables, Mapping):
+            tables = tables.get(part)
+        elif isinstance(tables, list) and part.isdecimal():
+            tables = tables[int(part)]
+        else:
+            return None
+    return tables
+
+
+def _fields_at(path: str) -> list[str]:
+    """The keys of the struct at a path such as `clock.server`."""
+    kind: Any = Config
+    for part in re.findall(r"[^.\[\]]+", path):
+        fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+        if part not in fields:
+            continue  # an index into a list
+        candidates = _structs_in(fields[part])
+        if not candidates:
+            return []
+        kind = candidates[0]
+    return [field.name for field in msgspec.structs.fields(kind)]
+
+
+def _structs_in(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return [annotation]
+    return [found for part in getattr(annotation, "__args__", ()) for found in _structs_in(part)]
+
+
+def difference(left: Any, right: Any, path: str = "") -> str | None:
+    """The first key at which two table trees differ, with both values."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted({*left, *right}):
+            found = difference(left.get(key), right.get(key), f"{path}.{key}" if path else key)
+            if found:
+                return found
+        return None
+    return None if left == right else f"{path}: {left!r} there, {right!r} here"

@@ -1,0 +1,95 @@
+"""A run's folder: config.toml, metrics.jsonl, summary.json, checkpoint.safetensors."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from colonnade.experiments.config import Config, difference, from_dict, read_toml, to_dict
+from colonnade.protocol import state
+from colonnade.protocol.errors import CheckpointError, ConfigError
+
+__all__ = ["RunFolder"]
+
+FORMAT = 1
+
+
+class RunFolder:
+    """Where a run writes; everything that replaces a file does so in one rename."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._metrics = path / "metrics.jsonl"
+        self._checkpoint = path / "checkpoint.safetensors"
+
+    @classmethod
+    def create(cls, path: str | Path, config: Config) -> "RunFolder":
+        """A new folder; an existing one must be empty."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError("--out", str(path), "exists and is not empty: choose another folder, or --resume it")
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path)
+        folder._replace("config.toml", [tomli_w.dumps(to_dict(config)).encode()])
+        folder._metrics.touch()
+        return folder
+
+    @classmethod
+    def reopen(cls, path: str | Path, config: Config) -> "RunFolder":
+        """An existing run's folder, refused if it belongs to another config."""
+        path = Path(path)
+        if not (path / "config.toml").is_file():
+            raise CheckpointError(f"--resume {path}: no run lies there (config.toml is missing)")
+        there = to_dict(from_dict(read_toml(path / "config.toml")))
+        differs = difference(there, to_dict(config))
+        if differs:
+            raise CheckpointError(
+                f"--resume {path}: that run has another config ({differs}); start a new run with --out, "
+                f"or resume with {path}/config.toml"
+            )
+        return cls(path)
+
+    def append(self, row: dict[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What metrics.jsonl holds; a line cut off by a crash is left out."""
+        lines = self._metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def cut_back(self, count: int) -> list[dict[str, Any]]:
+        """Keep the first `count` rows: those that the checkpoint knows."""
+        rows = self.rows()[:count]
+        self._replace("metrics.jsonl", [(json.dumps(row) + "\n").encode() for row in rows])
+        return rows
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """summary.json."""
+        self._replace("summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+
+    def save_checkpoint(self, content: dict[str, Any]) -> None:
+        """Replace the checkpoint; a kill at any moment leaves the old or the new one whole."""
+        self._replace(self._checkpoint.name, state.chunks({"format": FORMAT, **content}))
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The newest checkpoint, or None if the run was killed before its first."""
+        if not self._checkpoint.exists():
+            return None
+        content: dict[str, Any] = state.unpack(self._checkpoint.read_bytes())
+        if content.get("format") != FORMAT:
+            raise CheckpointError(f"{self._checkpoint}: format {content.get('format')}, this release reads {FORMAT}")
+        return content
+
+    def _replace(self, name: str, chunks: Iterable[bytes | memoryview]) -> None:
+        temporary = self.path / f".{name}.tmp"
+        with temporary.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / name)

@@ -1,0 +1,225 @@
+"""From a checked config to roles: every default is filled in and every combination is tried here."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from colonnade.algorithms import find_method
+from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup
+from colonnade.algorithms.training import Every, StepRule, Training
+from colonnade.data import Partition, load, split
+from colonnade.experiments.config import Config, RoleRates, TrainConfig, unknown_key
+from colonnade.models import Factory, OptimiserSpec, default_metric
+from colonnade.models.metrics import require_metric
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.role import Role
+
+__all__ = ["Federation", "federation", "load_partition"]
+
+EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """Everything that a driver needs, and that can be refused, before it starts."""
+
+    config: Config
+    data: Partition
+    method: Method
+    options: Options
+    training: Training
+    checkpoint_every: Every
+    server: ServerSetup
+    parties: list[PartySetup]
+
+    def roles(self) -> list[Role]:
+        """Fresh roles, the server first."""
+        if self.method.joint is not None:
+            return [self.method.joint(self.server, self.parties)]
+        assert self.method.server is not None and self.method.party is not None
+        return [self.method.server(self.server), *(self.method.party(party) for party in self.parties)]
+
+
+def load_partition(config: Config) -> Partition:
+    """The data as the parties hold them."""
+    data = config.data
+    table = load(data.source, dir=data.dir, label=data.label)
+    return split(
+        table,
+        parties=data.parties,
+        how=data.split,
+        scale=data.scale,
+        test_fraction=data.test_fraction,
+        seed=config.train.seed,
+    )
+
+
+def federation(config: Config, data: Partition | None = None) -> Federation:
+    """Resolve a config; `data` may be given instead of loaded."""
+    method, options = _method(config.protocol)
+    data = load_partition(config) if data is None else data
+    parties = len(data.parties)
+    options.check(parties)
+    config.clock.check(data.parties)
+    training = _training(config.train, data, options)
+    checkpoint_every = _every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS)
+    widths = _embeddings(config.model.embedding, parties)
+    models = _party_models(config.model.party, parties)
+    server = ServerSetup(
+        options,
+        training,
+        data.parties,
+        widths,
+        config.model.server,
+        config.model.aggregate,
+        data.task,
+        data.y_train,
+        data.y_test,
+    )
+    setups = [
+        PartySetup(options, training, name, index, parties, widths[index], models[index], train, test)
+        for index, (name, train, test) in enumerate(zip(data.parties, data.train, data.test, strict=True))
+    ]
+    return Federation(config, data, method, options, training, checkpoint_every, server, setups)
+
+
+def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:
+    fields = dict(protocol)
+    method = find_method(str(fields.pop("name", "vafl")))
+    known = [field.name for field in msgspec.structs.fields(method.options)]
+    for key, value in fields.items():
+        if key not in known:
+            raise ConfigError(f"protocol.{key}", value, f"{method.name}: {unknown_key(key, known)}")
+    try:
+        return method, msgspec.convert(fields, method.options)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$.")
+        key = path.rstrip("`")
+        raise ConfigError(f"protocol.{key}", fields.get(key), text[:1].lower() + text[1:]) from None
+
+
+def _training(train: TrainConfig, data: Partition, options: Options) -> Training:
+    parties, rows = len(data.parties), len(data.y_train)
+    if train.batch_size < 1:
+        raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
+    limit = _limit(train)
+    metric = train.metric or default_metric(data.task)
+    require_metric(metric, data.task)
+    server_rate, party_rates = _rates(train.learning_rate, parties)
+    server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
+    if train.trace not in ("headers", "full"):
+        raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
+    return Training(
+        seed=train.seed,
+        rows=rows,
+        batch_size=min(train.batch_size, rows),
+        server_rate=server_rate,
+        party_rates=party_rates,
+        server_optimiser=server_optimiser,
+        party_optimisers=party_optimisers,
+        regularisers=_per_party("train.regulariser", train.regulariser, parties),
+        rule=_rule(train, limit, rows, parties, options),
+        limit=limit,
+        eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
+        metric=metric,
+    )
+
+
+def _limit(train: TrainConfig) -> Every:
+    given = {unit: getattr(train, unit) for unit in ("epochs", "updates", "seconds")}
+    given = {unit: amount for unit, amount in given.items() if amount is not None}
+    if len(given) > 1:
+        raise ConfigError("train." + " and train.".join(given), list(given.values()), "give only one of them")
+    unit, amount = next(iter(given.items()), ("epochs", 20.0))
+    if not 0 < amount < float("inf"):
+        raise ConfigError(f"train.{unit}", amount, "must be above 0")
+    return Every(unit, amount)  # type: ignore[arg-type]
+
+
+def _rule(train: TrainConfig, limit: Every, rows: int, parties: int, options: Options) -> StepRule:
+    if train.step_rule not in ("constant", "inverse-sqrt", "inverse"):
+        raise ConfigError("train.step_rule", train.step_rule, "use 'constant', 'inverse-sqrt' or 'inverse'")
+    if not train.step_offset > 0:
+        raise ConfigError("train.step_offset", train.step_offset, "must be above 0 (the K0 of 1/(k + K0))")
+    threshold = getattr(options, "threshold", lambda parties: parties)(parties)
+    planned = limit.updates(threshold * min(train.batch_size, rows), rows * parties)
+    if train.step_rule == "inverse-sqrt" and planned is None:
+        raise ConfigError(
+            "train.step_rule", train.step_rule, "c/√K needs the number of updates: limit by updates or epochs"
+        )
+    return StepRule(train.step_rule, planned or 1, train.step_offset)  # type: ignore[arg-type]
+
+
+_AMOUNT = re.compile(r"^\s*([0-9.eE+-]+)\s*(s|seconds?|epochs?|updates?)\s*$")
+
+
+def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every:
+    """50 (updates), "2 s", "0.5 epochs", or a fixed number of parts of the whole run."""
+    if value is None:
+        amount = limit.amount / parts
+        return Every(limit.unit, max(1.0, round(amount)) if limit.unit == "updates" else amount)
+    if isinstance(value, int):
+        every = Every("updates", value)
+    else:
+        match = _AMOUNT.match(value)
+        if match is None:
+            raise ConfigError(key, value, "write a number of updates, or e.g. '2 s' or '0.5 epochs'")
+        unit = {"s": "seconds", "e": "epochs", "u": "updates"}[match[2][0]]
+        every = Every(unit, float(match[1]))  # type: ignore[arg-type]
+    if not 0 < every.amount < float("inf"):
+        raise ConfigError(key, value, "must be above 0")
+    return every
+
+
+def _rates(rate: float | RoleRates, parties: int) -> tuple[float, tuple[float, ...]]:
+    if isinstance(rate, RoleRates):
+        server, of_parties = rate.server, _per_party("train.learning_rate.party", rate.party, parties)
+    else:
+        server, of_parties = rate, (rate,) * parties
+    for value in (server, *of_parties):
+        if not 0 <= value < float("inf"):
+            raise ConfigError("train.learning_rate", value, "must be 0 or more")
+    return server, of_parties
+
+
+def _optimisers(value: Any, parties: int) -> tuple[OptimiserSpec, tuple[OptimiserSpec, ...]]:
+    if isinstance(value, dict) and "name" not in value:
+        unknown = set(value) - {"server", "party"}
+        if unknown or set(value) != {"server", "party"}:
+            raise ConfigError("train.optimiser", value, "a table needs `name`, or both `server` and `party`")
+        of_parties = _per_party("train.optimiser.party", value["party"], parties)
+        return _optimiser(value["server"]), tuple(_optimiser(one) for one in of_parties)
+    spec = _optimiser(value)
+    return spec, (spec,) * parties
+
+
+def _optimiser(value: Any) -> OptimiserSpec:
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise ConfigError("train.optimiser", value, "write 'sgd', 'momentum', 'adam' or {name = ..., options}")
+    options = {key: item for key, item in value.items() if key != "name"}
+    spec = OptimiserSpec(value["name"], options)
+    spec.check()
+    return spec
+
+
+def _embeddings(value: int | list[int], parties: int) -> tuple[int, ...]:
+    widths = _per_party("model.embedding", value, parties)
+    if not all(width >= 1 for width in widths):
+        raise ConfigError("model.embedding", value, "must be 1 or more")
+    return widths
+
+
+def _party_models(value: Any, parties: int) -> tuple[Factory, ...]:
+    return _per_party("model.party", value, parties)
+
+
+def _per_party(key: str, value: Any, parties: int) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        return (value,) * parties
+    if len(value) != parties:
+        raise ConfigError(key, value, f"a list needs one entry for each of {parties} parties")
+    return tuple(value)

@@ -1,0 +1,228 @@
+"""One run in the simulator: prepare, execute with checkpoints, summarise."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colonnade.algorithms.evaluation import Measurement
+from colonnade.algorithms.training import Cadence
+from colonnade.data import Partition
+from colonnade.drivers.simulator import Simulator
+from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
+from colonnade.experiments.config import Config
+from colonnade.experiments.folder import RunFolder
+from colonnade.experiments.resolve import Federation, federation
+from colonnade.models.metrics import METRICS
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Payload
+
+__all__ = ["Run", "one_thread", "prepare"]
+
+SLICE_EVENTS = 500  # between two looks at the progress bar
+
+
+class Run:
+    """A run that is ready to start, or to go on."""
+
+    def __init__(self, setting: Federation, folder: RunFolder | None) -> None:
+        self.federation, self.folder = setting, folder
+        self.rows: list[dict[str, Any]] = []
+        self.simulator = Simulator(
+            setting.roles(),
+            Codec(setting.method.payloads),
+            setting.config.clock,
+            setting.config.train.seed,
+            full_trace=setting.config.train.trace == "full",
+            on_emit=self._record,
+        )
+        self._checkpoints = Cadence(setting.checkpoint_every, setting.training.rows_per_epoch)
+        self._wall_before = 0.0
+        self._started = time.perf_counter()
+        self.status = "running"
+        self.note = ""
+
+    def execute(self, on_progress: Callable[["Run"], None] | None = None) -> dict[str, Any]:
+        """Run to the end; the summary, also written to the folder."""
+        self._started = time.perf_counter()
+        with one_thread():
+            try:
+                while self.simulator.advance(SLICE_EVENTS):
+                    if on_progress is not None:
+                        on_progress(self)
+                    if self.folder is not None and self._checkpoint_due():
+                        self.folder.save_checkpoint(self._checkpoint())
+                self.status = self.simulator.status
+            except TrainingDiverged as error:
+                self.status, self.note = "diverged", str(error)
+        if self.status == "stalled":
+            self.note = f"waits for {', '.join(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
+        summary = self.summary()
+        if self.folder is not None:
+            self.folder.write_summary(summary)
+        if on_progress is not None:
+            on_progress(self)
+        return summary
+
+    def resume(self) -> bool:
+        """Go on from the folder's checkpoint; False if there is none yet (the run starts anew)."""
+        assert self.folder is not None
+        saved = self.folder.load_checkpoint()
+        self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
+        if saved is None:
+            return False
+        simulator_checkpoint.load(self.simulator, saved["simulator"])
+        self._checkpoints.count = saved["checkpoints"]
+        self._wall_before = saved["wall_s"]
+        return True
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of real time, earlier parts of a resumed run included."""
+        return self._wall_before + time.perf_counter() - self._started
+
+    @property
+    def clock_s(self) -> float:
+        """The run's virtual time."""
+        return self.simulator.now / NANOSECONDS
+
+    @property
+    def fraction(self) -> float:
+        """How much of the run is done, from 0 to 1."""
+        limit, progress = self.federation.training.limit, self._progress()
+        done = {"seconds": self.clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
+        return min(1.0, done / limit.amount)
+
+    def principal_summary(self) -> dict[str, Any]:
+        """What the coordinating role says of the run."""
+        return self.simulator.principal.role.summary()
+
+    def _progress(self) -> Any:
+        return self.simulator.principal.role.progress  # type: ignore[attr-defined]
+
+    def _record(self, record: Payload, simulator: Simulator) -> None:
+        if not isinstance(record, Measurement):
+            return
+        traffic = simulator.traffic
+        row = {
+            "clock_s": simulator.now / NANOSECONDS,
+            "wall_s": round(self.wall_s, 4),
+            "update": record.update,
+            "epochs": record.epochs,
+            "value": _finite(record.values[self.federation.training.metric]),
+            "accuracy": _finite(record.values.get("accuracy")),
+            "loss": _finite(record.loss),
+            "train_loss": _finite(record.train_loss),
+            "bytes_up": traffic.bytes_up,
+            "bytes_down": traffic.bytes_down,
+            "staleness": record.staleness,
+            "missing": record.missing,
+        }
+        self.rows.append(row)
+        if self.folder is not None:
+            self.folder.append(row)
+
+    def _checkpoint_due(self) -> bool:
+        at = self._checkpoints.timer()
+        if at is None:
+            progress = self._progress()
+            return self._checkpoints.due(progress.k, progress.rows)
+        if self.simulator.now < at:
+            return False
+        self._checkpoints.count = int(self.clock_s / self.federation.checkpoint_every.amount) + 1
+        return True
+
+    def _checkpoint(self) -> dict[str, Any]:
+        return {
+            "simulator": simulator_checkpoint.save(self.simulator),
+            "rows": len(self.rows),
+            "checkpoints": self._checkpoints.count,
+            "wall_s": self.wall_s,
+        }
+
+    def time_to_target(self) -> float | None:
+        """The clock at the first evaluation that reached the target."""
+        target, metric = self.federation.config.train.target, METRICS[self.federation.training.metric]
+        if target is None:
+            return None
+        reached = (
+            row["clock_s"] for row in self.rows if row["value"] is not None and metric.reached(row["value"], target)
+        )
+        return next(reached, None)
+
+    def summary(self) -> dict[str, Any]:
+        """summary.json."""
+        setting, simulator, principal = self.federation, self.simulator, self.principal_summary()
+        last = self.rows[-1] if self.rows else {}
+        traffic = simulator.traffic
+        weights = "".join(node.role.summary()["weights"] for node in simulator.nodes)
+        return {
+            "protocol": setting.method.name,
+            "parties": len(setting.data.parties),
+            "seed": setting.config.train.seed,
+            "driver": "sim",
+            "status": self.status,
+            "note": self.note,
+            "updates": principal["updates"],
+            "epochs": principal["epochs"],
+            "clock_s": self.clock_s,
+            "wall_s": round(self.wall_s, 3),
+            "metric": setting.training.metric,
+            "value": last.get("value"),
+            "accuracy": last.get("accuracy"),
+            "loss": last.get("loss"),
+            "target": setting.config.train.target,
+            "time_to_target_s": self.time_to_target(),
+            "messages": traffic.messages,
+            "bytes_up": traffic.bytes_up,
+            "bytes_down": traffic.bytes_down,
+            "bytes_eval": traffic.evaluation_bytes,
+            "bytes_by_kind": {kind: size for kind, (_, size) in traffic.by_kind.items()},
+            "duplicates_dropped": traffic.duplicates_dropped,
+            "undeliverable": traffic.undeliverable,
+            "fresh_rows": principal.get("fresh_rows", 0),
+            "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
+            "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
+            "privacy": None,
+            "trace_sha256": simulator.trace.hexdigest,
+            "weights_sha256": hashlib.sha256(weights.encode()).hexdigest(),
+        }
+
+
+def prepare(config: Config, data: Partition | None = None, out: str | Path | None = None) -> Run:
+    """A run ready to start; everything that can be refused has been."""
+    setting = federation(config, data)
+    run = Run(setting, None)  # builds the models, which may be refused too
+    if out is not None:
+        run.folder = RunFolder.create(out, config)
+    return run
+
+
+def reopen(config: Config, folder: str | Path, data: Partition | None = None) -> Run:
+    """A run that goes on where its folder's checkpoint stands."""
+    opened = RunFolder.reopen(folder, config)
+    run = Run(federation(config, data), opened)
+    run.resume()
+    return run
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread: roles share the machine, and results do not depend on its cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
