@@ -26,16 +26,12 @@ def scan(source: str) -> list[str]:
     """Everything in a module that a role may not do, as 'line N: what'."""
     tree = ast.parse(source)
     full_names = _imported_names(tree)
-    seeded = {
-        id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args + node.keywords
-    }
+    seeded = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args + node.keywords}
     faults = []
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                faults += [
-                    _fault(node, f"imports {a.name}") for a in names if a.name.split(".")[0] in IMPORTS
-                ]
+                faults += [_fault(node, f"imports {a.name}") for a in names if a.name.split(".")[0] in IMPORTS]
             case ast.ImportFrom(module=str(module), level=0) if module.split(".")[0] in IMPORTS:
                 faults.append(_fault(node, f"imports {module}"))
             case ast.Call(func=ast.Name(id=name)) if name in CALLS and name not in full_names:

@@ -17,9 +17,7 @@ def table(width):
 def picture(height, width):
     x = np.zeros((2, height * width), dtype=np.uint8)
     names = tuple(f"pixel{i}" for i in range(height * width))
-    return Dataset(
-        "picture", x, np.array([0, 1]), Task("binary", ("a", "b")), names, 0, image=(height, width)
-    )
+    return Dataset("picture", x, np.array([0, 1]), Task("binary", ("a", "b")), names, 0, image=(height, width))
 
 
 @settings(deadline=None)

@@ -30,9 +30,7 @@ def test_bytes(written):
     assert array.tolist() == [[[0, 1, 2]], [[253, 254, 255]]]
 
 
-@pytest.mark.parametrize(
-    ("code", "letter"), [(0x09, "b"), (0x0B, "h"), (0x0C, "i"), (0x0D, "f"), (0x0E, "d")]
-)
+@pytest.mark.parametrize(("code", "letter"), [(0x09, "b"), (0x0B, "h"), (0x0C, "i"), (0x0D, "f"), (0x0E, "d")])
 def test_other_types_come_in_native_order(written, code, letter):
     array = read_idx(written(idx(code, (3,), struct.pack(f">3{letter}", -2, 0, 100))))
     assert array.dtype == np.dtype(letter)

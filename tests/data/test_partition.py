@@ -84,9 +84,7 @@ def test_blocks_repeat_the_split_on_raw_rows(scale):
         assert block.dtype == np.float32
         np.testing.assert_array_equal(block, expected)
     index = partition.indices[2]
-    np.testing.assert_array_equal(
-        partition.scalers[2].apply(dataset.x[order[:359]][:, index]), partition.test[2]
-    )
+    np.testing.assert_array_equal(partition.scalers[2].apply(dataset.x[order[:359]][:, index]), partition.test[2])
 
 
 def test_blocks_of_no_rows():

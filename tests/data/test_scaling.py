@@ -41,9 +41,7 @@ def test_as_scikit_learn_does_and_on_new_rows_too(scale, oracle):
     generator = np.random.Generator(np.random.PCG64(1))
     x = generator.normal(5, 3, (200, 4)) * [1, 1e6, 1e-6, 0] + [0, 0, 0, 7]
     scaler = fit(scale, whole(x[:150]), 0.5)  # the factor cancels out
-    np.testing.assert_allclose(
-        scaler.apply(x[150:]), oracle.fit(x[:150]).transform(x[150:]), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(scaler.apply(x[150:]), oracle.fit(x[:150]).transform(x[150:]), rtol=1e-5, atol=1e-6)
 
 
 def test_none_multiplies_by_the_factor_alone():
@@ -61,9 +59,7 @@ def test_constant_columns_become_exactly_zero(scale, value):
 def test_large_offset_keeps_its_digits():
     x = np.array([[1e9 + 1], [1e9 + 2], [1e9 + 3]])
     np.testing.assert_allclose(fit("minmax", whole(x), 1.0).apply(x)[:, 0], [0, 0.5, 1])
-    np.testing.assert_allclose(
-        fit("standard", whole(x), 1.0).apply(x)[:, 0], np.sqrt(1.5) * np.array([-1, 0, 1])
-    )
+    np.testing.assert_allclose(fit("standard", whole(x), 1.0).apply(x)[:, 0], np.sqrt(1.5) * np.array([-1, 0, 1]))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

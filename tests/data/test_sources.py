@@ -144,9 +144,7 @@ def test_real_mnist():
     assert (dataset.x.shape, dataset.test_rows, dataset.image) == ((70_000, 784), 10_000, (28, 28))
     assert dataset.y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert dataset.y[-10_000:-9_995].tolist() == [7, 2, 1, 0, 4]
-    assert dataset.x[:60_000].mean() * dataset.factor == pytest.approx(
-        0.1307, abs=1e-4
-    )  # as torchvision says
+    assert dataset.x[:60_000].mean() * dataset.factor == pytest.approx(0.1307, abs=1e-4)  # as torchvision says
     partition = split(dataset, how="quarters")
     assert [block.shape for block in partition.test] == [(10_000, 196)] * 4
     assert max(block.max() for block in partition.train) == 1.0

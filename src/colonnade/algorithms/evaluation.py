@@ -11,6 +11,7 @@ import numpy as np
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
+from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
 from colonnade.protocol.role import EVALUATION
@@ -113,12 +114,21 @@ class Evaluation:
         """Keep the rows; when all are there, judge them."""
         if reply.number != self.number or sender not in self._outstanding:
             return []
+        self._check(sender, reply)
         rows = np.arange(reply.start, reply.start + len(reply.values))
         self._table.write(self._index[sender], rows, reply.values, 0)
         self._outstanding[sender] -= 1
         if not self._outstanding[sender]:
             del self._outstanding[sender]
         return self._judge_if_complete()
+
+    def _check(self, sender: str, reply: EvaluationReply) -> None:
+        rows, width = len(self._y), self._table.widths[self._index[sender]]
+        expected = (min(CHUNK_ROWS, rows - reply.start), width)
+        chunk = 0 <= reply.start < rows and reply.start % CHUNK_ROWS == 0
+        if not chunk or reply.values.shape != expected or reply.values.dtype != np.float32:
+            cause = f"evaluation rows from {reply.start} of shape {reply.values.shape}, expected {expected} float32"
+            raise RemoteProtocolError(sender, cause)
 
     def lose(self, peer: str) -> list[Effect]:
         """Stop waiting for a party that is gone."""

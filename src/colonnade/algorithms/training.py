@@ -86,7 +86,7 @@ class Cadence:
         done = updates if self._unit == "updates" else rows / self._rows_per_epoch
         if done < self.count * self._amount:
             return False
-        self.count = int(done // self._amount) + 1
+        self.count = max(self.count, int(done // self._amount)) + 1  # float division may come out one short
         return True
 
     def timer(self) -> int | None:

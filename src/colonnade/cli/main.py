@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from colonnade import __version__
 
@@ -75,8 +76,8 @@ def run(
     summary = run_with_bar(started, console)
     console.print(summary_table(summary))
     if summary["note"]:
-        console.print(f"[yellow]{summary['note']}[/]")
-    console.print(f"Folder: {started.folder.path if started.folder else '–'}")
+        console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+    _say(f"Folder: {started.folder.path if started.folder else '–'}")
     if summary["status"] != "finished":
         raise typer.Exit(1)
 
@@ -110,10 +111,10 @@ def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> N
     console.print(comparison_table(entries))
     for entry in entries:
         if entry.error:
-            console.print(f"[red]{entry.folder}[/]: {entry.error}")
+            console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)
     if any(entry.summary for entry in entries):
-        console.print(f"Report: {write_report(out)}")
-    console.print(f"Folder: {out}")
+        _say(f"Report: {write_report(out)}")
+    _say(f"Folder: {out}")
     if any(entry.error for entry in entries):
         raise typer.Exit(1)
 
@@ -148,7 +149,7 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's o
     """Write a self-contained HTML page with the plots."""
     from colonnade.report.page import write_report
 
-    console.print(f"Report: {write_report(folder)}")
+    _say(f"Report: {write_report(folder)}")
 
 
 def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:
@@ -159,6 +160,11 @@ def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -
     if seed is not None:
         overrides["train.seed"] = seed
     return apply_overrides(tables, overrides)
+
+
+def _say(text: str) -> None:
+    """A line that may hold a path: not wrapped, so that it can be copied, and not read as markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _fresh_folder(name: str) -> Path:
@@ -178,5 +184,5 @@ def main() -> None:
 
         if not isinstance(error, ColonnadeError):
             raise
-        Console(stderr=True).print(f"[red]Error:[/] {error}", highlight=False, markup=True)
+        Console(stderr=True).print(f"[red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -73,7 +74,7 @@ class RaceBoard:
         key, now = entry.folder, time.monotonic()
         began = self._began.setdefault(key, now)
         if run is None:
-            self._texts[key] = ("[red]failed[/]" if entry.error else "done", entry.error[:80])
+            self._texts[key] = ("[red]failed[/]" if entry.error else "done", escape(entry.error[:80]))
         else:
             done = run.fraction
             left = (now - began) * (1 - done) / done if done > 0.01 else float("nan")
@@ -90,53 +91,74 @@ class RaceBoard:
 
 
 def comparison_table(entries: Sequence[Entry]) -> Table:
-    """Mean ± standard deviation over seeds, the best of each column marked."""
-    grouped: dict[str, list[Entry]] = {}
+    """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked."""
+    groups: dict[str, list[Entry]] = {}
     for entry in entries:
-        grouped.setdefault(entry.label, []).append(entry)
-    first = next((entry.summary for entry in entries if entry.summary), {})
-    metric = first.get("metric", "value")
-    target = first.get("target")
-    columns: list[tuple[str, Callable[[dict[str, Any]], Any], bool, str]] = [
-        (
-            f"time to {metric} {target:g} (s)" if target is not None else "time to target (s)",
-            _time_to_target,
-            False,
-            ".2f",
-        ),
-        (metric, lambda s: s["value"], METRICS[metric].higher_is_better if metric in METRICS else True, ".4f"),
-        ("MB up + down", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, False, ".2f"),
-        ("updates", lambda s: s["updates"], True, ".0f"),
-        ("staleness", lambda s: s["staleness"]["mean"], False, ".1f"),
-        ("clock (s)", lambda s: s["clock_s"], False, ".1f"),
-    ]
-    table = Table("method", *(column[0] for column in columns), title="mean ± sd over seeds; * best of the column")
-    cells = {label: [_statistic(group, read) for _, read, _, _ in columns] for label, group in grouped.items()}
-    for label, group in grouped.items():
-        shown = [
-            _cell(cells[label][i], [row[i] for row in cells.values()] if i < 3 else [], higher, form)
-            for i, (_, _, higher, form) in enumerate(columns)
+        groups.setdefault(entry.label, []).append(entry)
+    first = next((entry.summary for entry in entries if entry.summary), None) or {"metric": "value", "target": None}
+    columns = _columns(first["metric"], first["target"])
+    seeds = max(len(group) for group in groups.values())
+    title = f"mean ± sd over {seeds} seeds; * best" if seeds > 1 else "one seed; * best"
+    table = Table(title=title, caption="an oracle and failed runs take no part in the race")
+    table.add_column("method", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=len(column.title) < 14)
+    values = {label: [_statistic(group, column.read) for column in columns] for label, group in groups.items()}
+    racing = [label for label, group in groups.items() if not _outside(group)]
+    best = [column.best([values[label][i] for label in racing]) for i, column in enumerate(columns)]
+    for label, group in groups.items():
+        cells = [
+            _cell(value, column.form, seeds > 1, label in racing and value is not None and value[0] == winner)
+            for value, column, winner in zip(values[label], columns, best, strict=True)
         ]
-        failed = [entry.error for entry in group if entry.error]
-        table.add_row(label, *shown, style="red" if failed else None)
+        table.add_row(label, *cells, style="red" if any(entry.error for entry in group) else None)
     return table
 
 
-def _time_to_target(summary: dict[str, Any]) -> float | None:
-    """The oracle does not federate, so it has no place in the race against the clock."""
-    return None if summary["protocol"] == "centralised" else summary["time_to_target_s"]
+class Column(NamedTuple):
+    """A number of a summary, how it is written, and which way is better (None: neither)."""
+
+    title: str
+    read: Callable[[dict[str, Any]], float | None]
+    form: str
+    higher_is_better: bool | None = None
+
+    def best(self, values: list[tuple[float, float] | None]) -> float | None:
+        """The winning mean, if the column has winners."""
+        means = [value[0] for value in values if value is not None]
+        if self.higher_is_better is None or not means:
+            return None
+        return max(means) if self.higher_is_better else min(means)
 
 
-def _statistic(group: list[Entry], read: Callable[[dict[str, Any]], Any]) -> tuple[float, float] | None:
+def _columns(metric: str, target: float | None) -> list[Column]:
+    upwards = METRICS[metric].higher_is_better if metric in METRICS else True
+    columns = [
+        Column(metric, lambda s: s["value"], ".4f", upwards),
+        Column("MB", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, ".1f", False),
+        Column("updates", lambda s: s["updates"], ".0f"),
+        Column("staleness", lambda s: s["staleness"]["mean"], ".1f"),
+        Column("clock (s)", lambda s: s["clock_s"], ".1f"),
+    ]
+    if target is None:
+        return columns
+    return [Column(f"s to {target:g}", lambda s: s["time_to_target_s"], ".2f", False), *columns]
+
+
+def _outside(group: list[Entry]) -> bool:
+    """The oracle does not federate, so its clock and bytes mean nothing."""
+    return any(entry.error or entry.summary is None or entry.summary["protocol"] == "centralised" for entry in group)
+
+
+def _statistic(group: list[Entry], read: Callable[[dict[str, Any]], float | None]) -> tuple[float, float] | None:
     return mean_and_spread([read(entry.summary) if entry.summary else None for entry in group])
 
 
-def _cell(value: tuple[float, float] | None, column: list[Any], higher: bool, form: str) -> str:
+def _cell(value: tuple[float, float] | None, form: str, spread: bool, best: bool) -> str:
     if value is None:
         return "–"
-    means = [other[0] for other in column if other is not None]
-    best = means and value[0] == (max(means) if higher else min(means))
-    return f"{value[0]:{form}} ± {value[1]:{form}}" + (" *" if best else "")
+    text = f"{value[0]:{form}} ± {value[1]:{form}}" if spread else f"{value[0]:{form}}"
+    return f"[bold]{text} *[/]" if best else text
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

@@ -45,10 +45,12 @@ class Contestant:
 
 def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contestant]:
     """Each label is a method, or a name under [methods] whose overrides set `protocol.name`."""
-    overrides = tables.get("methods", {})
+    overrides = {label: _dotted(fields) for label, fields in tables.get("methods", {}).items()}
     names = {label: overrides.get(label, {}).get("protocol.name", label) for label in labels}
     if not labels:
         raise ConfigError("--protocols", "", f"name at least one of: {', '.join(METHODS)}")
+    if len(names) < len(labels):
+        raise ConfigError("--protocols", ",".join(labels), "names a method twice")
     known = {label: _option_names(name) for label, name in names.items()}
     shared = dict(tables.get("protocol", {}))
     shared.pop("name", None)
@@ -61,6 +63,15 @@ def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contes
         base = {key: value for key, value in tables.items() if key != "methods"}
         base["protocol"] = {"name": names[label], **fields}
         result.append(Contestant(label, apply_overrides(base, overrides.get(label, {}))))
+    return result
+
+
+def _dotted(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`train.learning_rate = 0.03` without quotes is a table in TOML: the same override."""
+    result: dict[str, Any] = {}
+    for key, value in fields.items():
+        section = isinstance(value, dict) and "." not in key
+        result |= {f"{key}.{name}": item for name, item in value.items()} if section else {key: value}
     return result
 
 

@@ -33,8 +33,8 @@ class RunFolder:
             raise ConfigError("--out", str(path), "exists and is not empty: choose another folder, or --resume it")
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
-        folder._replace("config.toml", [tomli_w.dumps(to_dict(config)).encode()])
         folder._metrics.touch()
+        folder._replace("config.toml", [tomli_w.dumps(to_dict(config)).encode()])  # last: with it, --resume works
         return folder
 
     @classmethod
@@ -80,7 +80,10 @@ class RunFolder:
         """The newest checkpoint, or None if the run was killed before its first."""
         if not self._checkpoint.exists():
             return None
-        content: dict[str, Any] = state.unpack(self._checkpoint.read_bytes())
+        try:
+            content: dict[str, Any] = state.unpack(self._checkpoint.read_bytes())
+        except CheckpointError as error:
+            raise CheckpointError(f"{self._checkpoint}: {error}; without this file the run starts anew") from None
         if content.get("format") != FORMAT:
             raise CheckpointError(f"{self._checkpoint}: format {content.get('format')}, this release reads {FORMAT}")
         return content

@@ -152,7 +152,7 @@ def _rule(train: TrainConfig, limit: Every, rows: int, parties: int, options: Op
     return StepRule(train.step_rule, planned or 1, train.step_offset)  # type: ignore[arg-type]
 
 
-_AMOUNT = re.compile(r"^\s*([0-9.eE+-]+)\s*(s|seconds?|epochs?|updates?)\s*$")
+_AMOUNT = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(s|seconds?|epochs?|updates?)\s*$")
 
 
 def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,14 +53,29 @@ class ServerNetwork(Network):
     ) -> None:
         super().__init__(module, optimiser)
         self.objective, self._how, self._parties = objective, how, parties
+        # All blocks have the same gradient; if torch wrote it out for each, the heap would fill with holes.
+        self._alike = how in ("sum", "mean")
 
     def gradients(self, h: Array, targets: Array, seed: int = 0) -> Gradients:
         """VAFL Eq. (2a), (2b): both gradients from the same pass, before any step of θ_0."""
-        leaf = to_tensor(h).requires_grad_()
-        output = self.run(aggregate(self._how, leaf, self._parties), seed)
-        loss = self.objective.loss(output, torch.from_numpy(targets))
+        leaf = to_tensor(h)
+        if self._alike:
+            leaf = aggregate(self._how, leaf, self._parties).requires_grad_()
+            output = self.run(leaf, seed)
+        else:
+            output = self.run(aggregate(self._how, leaf.requires_grad_(), self._parties), seed)
+        loss = self.objective.loss(output, to_tensor(targets))
         parts = torch.autograd.grad(loss, [leaf, *self.parameters], allow_unused=True)
-        return Gradients(loss.item(), parts[0].numpy(), join(parts[1:], self.parameters))
+        return Gradients(loss.item(), self._of_blocks(parts[0]), join(parts[1:], self.parameters))
+
+    def _of_blocks(self, gradient: Tensor) -> Array:
+        """∂ℓ/∂h from the gradient of the leaf."""
+        if not self._alike:
+            values: Array = gradient.numpy()
+            return values
+        if self._how == "mean":
+            gradient = gradient / self._parties
+        return np.tile(gradient.numpy(), (1, self._parties))
 
     @torch.no_grad()
     def evaluate(self, h: Array, targets: Array) -> tuple[float, Array]:

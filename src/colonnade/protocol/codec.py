@@ -95,17 +95,18 @@ class Codec:
         if view[3] != VERSION:
             raise CodecError(peer, f"frame version {view[3]}, this side speaks {VERSION}: use the same release")
         length = int.from_bytes(view[4:8], "little")
-        if length > min(MAX_HEADER_BYTES, len(view) - _PREFIX_BYTES):
+        if length > MAX_HEADER_BYTES or (length + 7 & -8) > len(view) - _PREFIX_BYTES:
             raise CodecError(peer, f"frame header of {length} bytes does not fit")
         return view[_PREFIX_BYTES : _PREFIX_BYTES + length]
 
     def _array_to_header(self, value: Any) -> tuple[str, tuple[int, ...]]:
         if not isinstance(value, np.ndarray):
             raise LocalProtocolError(f"a payload cannot carry a {type(value).__name__}")
-        if value.dtype.str not in DTYPES:
+        name = value.dtype.str
+        if name not in DTYPES:
             raise LocalProtocolError(f"a payload cannot carry an array of {value.dtype}")
         self._buffers.append(np.ascontiguousarray(value))
-        return value.dtype.str, value.shape
+        return name, value.shape
 
     def _array_from_header(self, kind: type, value: Any) -> Array:
         match value:
@@ -117,9 +118,9 @@ class Codec:
             raise ValueError(f"bad array shape {str(shape)[:80]}")
         dtype, count = DTYPES[name], prod(shape)
         end = self._cursor + count * dtype.itemsize
-        if end > len(self._body):
+        if (end + 7 & -8) > len(self._body):
             raise ValueError("array runs past the end of the frame")
         array = np.frombuffer(self._body[self._cursor : end], dtype).reshape(shape)
-        self._cursor = min(end + 7 & -8, len(self._body))
+        self._cursor = end + 7 & -8
         array.flags.writeable = False
         return array

@@ -55,7 +55,7 @@ def unpack(data: bytes) -> Any:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         arrays = safetensors.numpy.load(data)
         return _from_json(json.loads(header["__metadata__"][_TREE]), arrays)
-    except (KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"not a Colonnade checkpoint, or a damaged one: {error}") from None
 
 
@@ -72,12 +72,12 @@ def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
             pairs = [[_to_json(key, arrays), _to_json(item, arrays)] for key, item in value.items()]
             return {"dict": pairs}
         case bytes():
-            return {"bytes": value.hex()}
+            return {"bytes": _to_json(np.frombuffer(value, np.uint8), arrays)["array"]}  # hex would be many copies
         case np.ndarray():
             if value.dtype.str not in _DTYPES:
                 raise CheckpointError(f"a state cannot hold an array of {value.dtype}")
             name = str(len(arrays))
-            arrays[name] = np.ascontiguousarray(value)
+            arrays[name] = np.ascontiguousarray(value).reshape(value.shape)  # numpy makes a scalar one-dimensional
             return {"array": name}
         case np.generic():
             return _to_json(value.item(), arrays)
@@ -98,7 +98,7 @@ def _from_json(value: Any, arrays: dict[str, Array]) -> Any:
         case "dict":
             return {_from_json(key, arrays): _from_json(item, arrays) for key, item in content}
         case "bytes":
-            return bytes.fromhex(content)
+            return arrays[content].tobytes()
         case "array":
             return arrays[content]
         case "generator":

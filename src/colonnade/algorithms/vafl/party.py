@@ -63,10 +63,8 @@ class Party:
         shared = setup.options.batches == "shared"
         path = ("batches",) if shared else ("batches", setup.index)
         batch_size = setup.training.batch_size
-        self._walk = Walk(len(self._x), batch_size, seed, *path)
-        # Further rows: of a shared walk the batches that others come to next, else a second walk over all rows.
+        self._walk = Walk(len(self._x), batch_size, seed, *path, first_pass=setup.options.first_pass)
         self._extra = round(setup.options.extra_rows * batch_size)
-        self._renewal = None if shared else Walk(len(self._x), max(1, self._extra), seed, "extra", setup.index)
         self._seed = derive(seed, "layers", setup.index)
         self._pauses = generator(seed, "pause", setup.index)
 
@@ -78,7 +76,7 @@ class Party:
         self.answers: dict[int, Rows] = {}  # fresh rows being computed, by request
         self._batch: Array = self._x[:0]  # the features of `rows`
         self.buffers: list[Array] = []  # as the batch's forward pass left them
-        self.k = 0  # the update that the newest gradient belongs to
+        self.k = 0  # the update that the last gradient belongs to
         self.dropped = 0  # messages of another step
 
     def handle(self, event: Event, now: int) -> list[Effect]:
@@ -152,14 +150,9 @@ class Party:
         return [Work(4 * self.step + EMBED, "step", amount / self._training.batch_size, job)]
 
     def _further_rows(self) -> Rows:
-        if self._renewal is not None:
-            return self._renewal.batch(self.step)
-        pieces, missing, position = [], self._extra, self.step
-        while missing > 0:
-            position += 1
-            pieces.append(self._walk.batch(position)[:missing])
-            missing -= len(pieces[-1])
-        return np.concatenate(pieces)
+        if self._options.batches == "shared":
+            return self._walk.following(self.step, self._extra)
+        return self._walk.opposite(self.step, self._extra)
 
     def _embedded(self, result: Embedded, now: int) -> list[Effect]:
         """Alg. 1 l. 5: upload."""

@@ -136,8 +136,9 @@ class Server:
         if len(self.table.values):
             self.table.write(party, message.rows, message.values, self.k)
         if message.request:
-            if self.asked.get(sender) == message.request:
-                del self.asked[sender]
+            if self.asked.get(sender) != message.request:
+                return []  # it was given up for lost meanwhile, and the step went on without it
+            del self.asked[sender]
             return [] if self.asked else self._start()
         if message.batch:
             kept = None if len(self.table.values) else message.values
@@ -153,8 +154,11 @@ class Server:
                 sender,
                 f"embeddings of shape {message.values.shape}, expected ({len(rows)}, {self._widths[party]}) float32",
             )
-        if rows.dtype != np.int32 or (len(rows) and rows.view(np.uint32).max() >= self._rows):  # negative: huge
+        numbers = rows.ndim == 1 and rows.dtype == np.int32
+        if not numbers or (len(rows) and rows.view(np.uint32).max() >= self._rows):  # negative: huge
             raise RemoteProtocolError(sender, f"row numbers outside 0..{self._rows - 1}")
+        if not 0 <= message.batch <= len(rows):
+            raise RemoteProtocolError(sender, f"a batch of {message.batch} among {len(rows)} rows")
 
     def _query(self, sender: str, step: int) -> list[Effect]:
         """Alg. 1 l. 11–13 by themselves (†)."""
@@ -252,15 +256,16 @@ class Server:
             raise TrainingDiverged(self._divergence())
         groups = [self.taken] if not len(self.table.values) else self._groups()
         replies: list[Effect] = []
+        k = self.k  # both sides take the rate η_k of this update
         if any(request.learn for request in self.taken):
-            rate = self._training.rule.rate(self._training.server_rate, self.k)
+            rate = self._training.rule.rate(self._training.server_rate, k)
             self.network.apply(result.theta_0, rate, result.buffers)
             self.progress.count(sum(len(request.rows) for request in self.taken), result.losses)
         for group, h in zip(groups, result.h, strict=True):
             for request in group:
                 if request.reply:
                     values = np.ascontiguousarray(h[:, self.table.blocks[request.party]])
-                    replies.append(Send(self._parties[request.party], Gradient(request.step, self.k, values)))
+                    replies.append(Send(self._parties[request.party], Gradient(request.step, k, values)))
         self.taken = []
         return [*replies, *self._check_progress(), *self._advance()]
 
@@ -314,7 +319,8 @@ class Server:
         if self.asked:
             return list(self.asked)
         have = {request.party for request in self.line}
-        return [name for name in self._waited_for() if self._index[name] not in have]
+        everyone = self._waited_for() or self._parties  # with nobody here, anybody would do
+        return [name for name in everyone if self._index[name] not in have]
 
     def validate(self) -> None:
         """What must hold between any two events."""

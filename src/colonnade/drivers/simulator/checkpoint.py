@@ -22,7 +22,7 @@ def save(simulator: Simulator) -> dict[str, Any]:
         "now": simulator.now,
         "number": simulator.number,
         "pending": simulator.pending,
-        "idle_timers": simulator.idle_timers,
+        "idle_timers": (simulator.idle_timers, simulator.idle_since),
         "trace": (simulator.trace.digest, simulator.trace.events),
         "traffic": simulator.traffic.save(),
         "heap": [(*entry[:4], _event_out(entry[4], codec), entry[5]) for entry in simulator.heap],
@@ -45,7 +45,8 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
     """The reverse of `save`, into a freshly made simulator of the same run."""
     codec = simulator.codec
     simulator.now, simulator.number = state["now"], state["number"]
-    simulator.pending, simulator.idle_timers = state["pending"], state["idle_timers"]
+    simulator.pending = state["pending"]
+    simulator.idle_timers, simulator.idle_since = state["idle_timers"]
     simulator.trace.digest, simulator.trace.events = state["trace"]
     simulator.traffic.load(state["traffic"])
     simulator.heap = [(*entry[:4], _event_in(entry[4], codec), entry[5]) for entry in state["heap"]]

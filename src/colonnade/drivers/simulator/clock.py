@@ -54,9 +54,12 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def utilisation(self, key: str = "clock.compute") -> np.ndarray:
         """The trace's CPU use in percent: the last column of the file, or the list."""
         if self.file is None:
-            return np.asarray(self.cpu or [0.0], float)
+            return np.asarray([0.0] if self.cpu is None else self.cpu, float)
         try:
-            table = np.loadtxt(Path(self.file), delimiter=",", ndmin=2, comments="#")
+            lines = Path(self.file).read_text(encoding="utf-8").splitlines()
+            if not any(line.partition("#")[0].strip() for line in lines):
+                raise ValueError("it has no rows")  # numpy would only warn
+            table = np.loadtxt(lines, delimiter=",", ndmin=2, comments="#")
         except (OSError, ValueError) as error:
             raise ConfigError(f"{key}.file", self.file, f"not a CSV of time, utilisation: {error}") from None
         return table[:, -1]
@@ -167,13 +170,13 @@ class Pace:
     def _through_trace(self, work_s: float, now: int) -> int:
         """Spend `work_s` seconds of an idle machine at the trace's changing speed; the trace wraps around."""
         interval, at = self._compute.interval_s, now / NANOSECONDS
-        start = at
+        start, index = at, int(at // interval)
         while True:
-            index = int(at // interval)
             self.wrapped |= index >= len(self._speeds)
             speed = float(self._speeds[index % len(self._speeds)])
             left = (index + 1) * interval - at
             if work_s <= left * speed or not isfinite(left):
                 return round((at + work_s / speed - start) * NANOSECONDS)
             work_s -= left * speed
-            at = (index + 1) * interval
+            index += 1  # counted: at // interval may round down to the interval just left
+            at = index * interval

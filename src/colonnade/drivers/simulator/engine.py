@@ -5,13 +5,12 @@ TimerFired. A job's result is computed when the job starts and delivered when it
 Evaluation is delivered at once, outside clock, trace and byte totals.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
-from colonnade.drivers.simulator.clock import ClockConfig, Fault, Pace
-from colonnade.drivers.simulator.links import NEVER, Links
+from colonnade.drivers.simulator.clock import ClockConfig, Pace
+from colonnade.drivers.simulator.links import NEVER, Links, Outages
 from colonnade.drivers.simulator.node import Job, Node
 from colonnade.drivers.simulator.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -72,54 +71,64 @@ class Simulator:
         self.nodes = [self._node(index, role, clock, parties, seed) for index, role in enumerate(roles)]
         links = [clock.link_of(parties.index(r.name)) if r.name in parties else clock.server.network for r in roles]
         self.links = Links(links, faults, generator(seed, "links"))
+        self._duplicating = any(port.duplicates for port in self.links.ports)
+        # When a role's process does not run; an offline one does, it only cannot be reached.
+        self._down = [Outages([fault for fault in own if fault.kind in ("crash", "late")]) for own in faults]
         self.principal = self.nodes[self._index[principal]]
         self.now = 0
         self.number = 0
         self.trace = Trace(full=full_trace)
         self.traffic = Traffic()
         self.heap: list[Entry] = []
-        self._instant: deque[tuple[Node, Event]] = deque()
+        self._instant: list[tuple[Node, Event]] = []  # evaluation to be delivered now
         self.pending = 0  # entries in the heap that are not timers
         self.idle_timers = 0
+        self.idle_since = 0  # the running number at the first of them
         self._seed = seed
         self._lost_after = round(clock.lost_after_s * NANOSECONDS)
         self.status = "running"
-        self._schedule_starts(faults)
+        self._schedule_starts()
 
     def _node(self, index: int, role: Role, clock: ClockConfig, parties: list[str], seed: int) -> Node:
         party = role.name in parties
         compute = clock.compute_of(parties.index(role.name)) if party else clock.server.compute
         return Node(index, role, Pace(compute, generator(seed, "pace", role.name)))
 
-    def _schedule_starts(self, faults: list[list[Fault]]) -> None:
-        """Starts, joins, losses and crashes are known beforehand."""
+    def _schedule_starts(self) -> None:
+        """Starts, crashes, joins and losses are known beforehand."""
+        for node in self.nodes:
+            self._schedule_process(node)
         for node in self.nodes:
             outages = self.links.ports[node.index].outages
-            begin = max((fault.at_s for fault in faults[node.index] if fault.kind == "late"), default=0.0)
-            entropy = derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
-            self._push(round(begin * NANOSECONDS), FIRST, node.index, Started(entropy))
-            joined = outages.reachable_from(0)
-            if joined < NEVER:
-                self._push_to_watchers(joined, node, PeerJoined)
+            self._push_to_watchers(outages.reachable_from(0), node, PeerJoined)
             for start, end in outages.spans:
-                if start < 0 or end - start <= self._lost_after:
+                if start <= 0 or end - start <= self._lost_after:
                     continue
                 self._push_to_watchers(start + self._lost_after, node, PeerLost)
+                self._push_to_watchers(end, node, PeerJoined)
+
+    def _schedule_process(self, node: Node) -> None:
+        begin = self._down[node.index].reachable_from(0)
+        node.up = begin == 0
+        if begin < NEVER:
+            entropy = derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
+            self._push(begin, FIRST, node.index, Started(entropy))
+        for start, end in self._down[node.index].spans:
+            if start > 0:
+                self._push(start, FIRST, node.index, "crash")
                 if end < NEVER:
-                    self._push_to_watchers(end, node, PeerJoined)
-            for fault in faults[node.index]:
-                if fault.kind == "crash":
-                    self._push(round(fault.at_s * NANOSECONDS), FIRST, node.index, "crash")
-                    if fault.until_s < float("inf"):
-                        self._push(round(fault.until_s * NANOSECONDS), FIRST, node.index, "restart")
+                    self._push(end, FIRST, node.index, "restart")
 
     def _push_to_watchers(self, time: int, node: Node, kind: type[PeerJoined] | type[PeerLost]) -> None:
-        """The server watches the parties and they watch the server."""
+        """The server watches the parties and they watch the server; who is down hears of it when it is up."""
         server = self._index.get("server")
         watchers = range(len(self.nodes)) if node.index == server else [server]
         for watcher in watchers:
-            if watcher is not None and watcher != node.index:
-                self._push(time, FIRST, watcher, kind(node.role.name))
+            if watcher is None or watcher == node.index:
+                continue
+            heard = self._down[watcher].reachable_from(time)
+            if heard < NEVER:
+                self._push(heard, FIRST, watcher, kind(node.role.name))
 
     def _push(self, time: int, rank: int, node: int, event: Any, extra: Any = None) -> int:
         self.number = number = self.number + 1
@@ -130,9 +139,9 @@ class Simulator:
 
     def advance(self, events: int = 1000) -> bool:
         """Deliver up to so many events; False when the run is over."""
-        heap, nodes = self.heap, self.nodes
+        heap, nodes, principal = self.heap, self.nodes, self.principal
         for _ in range(events):
-            if self.principal.finished:
+            if principal.finished:
                 self.status = "finished"
                 return False
             if not heap:
@@ -163,9 +172,15 @@ class Simulator:
         return self.status
 
     def _is_stalled(self) -> bool:
+        """Many timers in a row, nothing else to come, and all were set after the first: they set themselves anew."""
         self.idle_timers += 1
+        if self.idle_timers == 1:
+            self.idle_since = self.number
         if self.pending or self.idle_timers <= IDLE_TIMERS:
             return False
+        waiting = (node.timers.values() for node in self.nodes if not node.finished)
+        if any(number <= self.idle_since for numbers in waiting for number in numbers):
+            return False  # a long pause, or the end of the run
         self.status = "stalled"
         return True
 
@@ -179,9 +194,8 @@ class Simulator:
         self._perform(node, node.role.handle(event, time))
         if self._check:
             node.role.validate()
-        while self._instant:
-            node, event = self._instant.popleft()
-            self._perform(node, node.role.handle(event, time))
+        if self._instant:
+            self._deliver_instants(time)
 
     def _message(self, node: Node, time: int, number: int, event: Any, extra: Any) -> None:
         sender, header, size, message_number = extra
@@ -189,13 +203,15 @@ class Simulator:
             arrival = self.links.receive(node.index, size, time)
             self._push(arrival, MESSAGE, node.index, event, (sender, header, size, -message_number))
             return
-        if not message_number:  # evaluation that waited for an outage to end
-            self._deliver_instantly(node, time, event)
-            return
-        if not node.up:  # crashed while reading it in: the sender repeats it
+        if not node.up:  # crashed meanwhile: the sender repeats it
             back = self.links.ports[node.index].outages.reachable_from(time)
             if back < NEVER:
                 self._push(back, MESSAGE, node.index, event, extra)
+            return
+        if not message_number:  # evaluation that waited for an outage to end
+            self.now = time
+            self._instant.append((node, event))
+            self._deliver_instants(time)
             return
         if message_number <= node.seen.get(sender, 0):
             self.traffic.duplicates_dropped += 1
@@ -204,11 +220,13 @@ class Simulator:
         if not node.finished:
             self._deliver(node, time, MESSAGE, number, event, sender, size, header)
 
-    def _deliver_instantly(self, node: Node, time: int, event: Event) -> None:
-        self.now = time
-        self._instant.append((node, event))
-        while self._instant:
-            node, event = self._instant.popleft()
+    def _deliver_instants(self, time: int) -> None:
+        """What follows from an event comes before the next one: one answer at a time is in memory, not all."""
+        stack: list[tuple[Node, Event]] = []
+        while stack or self._instant:
+            stack += reversed(self._instant)
+            self._instant.clear()
+            node, event = stack.pop()
             self._perform(node, node.role.handle(event, time))
 
     def _work_done(self, node: Node, time: int, number: int, event: WorkDone) -> None:
@@ -224,9 +242,11 @@ class Simulator:
         if node.timers.get(event.name) != number or node.finished:
             return  # replaced or cancelled
         if not node.up:
-            back = self.links.ports[node.index].outages.reachable_from(time)
+            back = self._down[node.index].reachable_from(time)
             if back < NEVER:
                 node.timers[event.name] = self._push(back, TIMER, node.index, event)
+            else:
+                del node.timers[event.name]
             return
         del node.timers[event.name]
         self._deliver(node, time, TIMER, number, event, -1, 0, event.name.encode())
@@ -236,9 +256,9 @@ class Simulator:
             self._crash(node, time)
         elif event == "restart":
             self._restart(node, time)
-        elif node.up and not node.finished:
+        elif not node.finished:
             if isinstance(event, Started):
-                node.started_at = time
+                node.started_at, node.up = time, True
             self._deliver(node, time, FIRST, number, event, -1, 0, type(event).__name__.encode())
 
     def _crash(self, node: Node, time: int) -> None:
@@ -290,29 +310,30 @@ class Simulator:
                 node.lane = None
 
     def _send(self, node: Node, effect: Send) -> None:
-        message, receiver = effect.message, self._index.get(effect.to)
+        message, to, sender, links = effect.message, effect.to, node.index, self.links
+        receiver = self._index.get(to)
         if receiver is None:
-            raise LocalProtocolError(f"{node.role.name}: no role {effect.to!r} to send to")
+            raise LocalProtocolError(f"{node.role.name}: no role {to!r} to send to")
         frame = self.codec.encode(message)
         event = Received(node.role.name, message)
         if message.evaluation:
             self.traffic.evaluation_bytes += frame.size
-            self._send_evaluation(node.index, receiver, event)
+            self._send_evaluation(sender, receiver, event)
             return
-        arrival, transmissions = self.links.send(node.index, receiver, frame.size, self.now)
-        self.traffic.count(type(message).__name__, effect.to == "server", frame.size, transmissions)
+        size = frame.size
+        arrival, transmissions = links.send(sender, receiver, size, self.now)
+        self.traffic.count(type(message).__name__, to == "server", size, transmissions)
         if arrival >= NEVER:
             self.traffic.undeliverable += 1
             return
         header = frame.header
         if self.trace.full:
             header += b"".join(buffer.tobytes() for buffer in frame.buffers)
-        unlimited = not self.links.ports[receiver].ns_per_byte
         number = self.number + 1
-        extra = (node.index, header, frame.size, number if unlimited else -number)
+        extra = (sender, header, size, -number if links.ports[receiver].ns_per_byte else number)
         self._push(arrival, MESSAGE, receiver, event, extra)
-        if self.links.duplicated(node.index, receiver, self.now):
-            self.traffic.count(type(message).__name__, effect.to == "server", frame.size, 1)
+        if self._duplicating and links.duplicated(sender, receiver, self.now):
+            self.traffic.count(type(message).__name__, to == "server", size, 1)
             self._push(arrival, MESSAGE, receiver, event, extra)
 
     def _send_evaluation(self, sender: int, receiver: int, event: Received) -> None:

@@ -1,0 +1,102 @@
+"""One party ten times slower: how much longer does each method need, and how much of that is inherent?
+
+    python benchmarks/straggler.py [--seeds 5]
+
+Digits, four parties, fixed speeds (20 ms a step); then the last party needs 200 ms. Printed: time to 95 % with
+equal speeds, with the straggler, and their ratio, mean over seeds. The last row is the control: one joint
+model in plain torch whose slow block is stepped only every tenth step, with nothing stale anywhere. What it
+loses, every method must lose: those columns simply learn later.
+"""
+
+import argparse
+from statistics import mean
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+import colonnade
+from colonnade.data import Partition
+
+PARTIES, TARGET, FACTOR, STEP_S, RATE, BATCH = 4, 0.95, 10, 0.02, 0.3, 64
+METHODS: dict[str, dict[str, Any]] = {
+    "sync": {"name": "sync"},
+    "t-sync (t = 2)": {"name": "t-sync", "t": 2},
+    "vafl": {"name": "vafl"},
+    "vafl, zero table": {"name": "vafl", "table": "zeros"},
+}
+
+
+def time_to_target(data: Partition, protocol: dict[str, Any], slow: float, seed: int) -> float | None:
+    """The clock when the target is first reached."""
+    speeds = [STEP_S] * (PARTIES - 1) + [STEP_S * slow]
+    clock = {
+        "compute": [{"kind": "fixed", "mean_s": seconds} for seconds in speeds],
+        "network": {"latency_s": 0.0005, "bandwidth_mbps": 1000.0},
+    }
+    shape: dict[str, Any] = {"party_model": "mlp:64", "server_model": "mlp:64", "embedding": 16}
+    result = colonnade.train(
+        data, protocol, **shape, clock=clock, batch_size=BATCH, learning_rate=RATE, seconds=40.0 * max(1.0, slow / 2.5),
+        eval_every="0.1 s", target=TARGET, seed=seed,
+    )  # fmt: skip
+    return result.summary["time_to_target_s"]
+
+
+def joint_control(data: Partition, every: int, seed: int) -> float | None:
+    """Steps to the target, as seconds, of a joint model whose last block learns in every `every`-th step only."""
+    torch.manual_seed(seed)
+    blocks, tests = [torch.from_numpy(b) for b in data.train], [torch.from_numpy(b) for b in data.test]
+    y, y_test = torch.from_numpy(data.y_train), torch.from_numpy(data.y_test)
+    parties = nn.ModuleList(
+        nn.Sequential(nn.Linear(block.shape[1], 64), nn.ReLU(), nn.Linear(64, 16)) for block in blocks
+    )
+    top = nn.Sequential(nn.Linear(16 * PARTIES, 64), nn.ReLU(), nn.Linear(64, 10))
+    fast = torch.optim.SGD([*parties[:-1].parameters(), *top.parameters()], lr=RATE)
+    slow = torch.optim.SGD(parties[-1].parameters(), lr=RATE)
+    step = 0
+    while step < 20_000:
+        for rows in torch.randperm(len(y)).split(BATCH):
+            h = torch.cat([party(block[rows]) for party, block in zip(parties, blocks, strict=True)], 1)
+            fast.zero_grad()
+            slow.zero_grad()
+            nn.functional.cross_entropy(top(h), y[rows]).backward()
+            fast.step()
+            step += 1
+            if step % every == 0:
+                slow.step()
+            if step % 5 == 0:
+                with torch.no_grad():
+                    output = top(torch.cat([party(b) for party, b in zip(parties, tests, strict=True)], 1))
+                if float((output.argmax(1) == y_test).float().mean()) >= TARGET:
+                    return step * STEP_S
+    return None
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--seeds", type=int, default=5)
+    seeds = range(arguments.parse_args().seeds)
+    torch.set_num_threads(1)
+    data = [colonnade.split(colonnade.load("digits"), parties=PARTIES, seed=seed) for seed in seeds]
+    table = Table(
+        "method", "equal speeds (s)", f"one {FACTOR}× slower (s)", "ratio", title=f"digits, time to {TARGET:.0%}"
+    )
+    for label, protocol in METHODS.items():
+        calm, hurt = ([time_to_target(data[s], protocol, slow, s) for s in seeds] for slow in (1.0, FACTOR))
+        table.add_row(label, *_cells(calm, hurt))
+    calm, hurt = ([joint_control(data[s], every, s) for s in seeds] for every in (1, FACTOR))
+    table.add_row("control: fresh, late block", *_cells(calm, hurt))
+    Console(width=110).print(table)
+
+
+def _cells(calm: list[float | None], hurt: list[float | None]) -> tuple[str, str, str]:
+    if None in calm or None in hurt:
+        return (f"{calm.count(None)} not reached", f"{hurt.count(None)} not reached", "–")
+    before, after = mean(t for t in calm if t), mean(t for t in hurt if t)
+    return f"{before:.2f}", f"{after:.2f}", f"{after / before:.2f}"
+
+
+if __name__ == "__main__":
+    main()

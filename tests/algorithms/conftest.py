@@ -1,0 +1,157 @@
+"""What the tests of methods share: tiny roles driven by hand, and simulations whose every event is recorded."""
+
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from colonnade.algorithms.method import PartySetup, ServerSetup
+from colonnade.algorithms.training import Every, StepRule, Training
+from colonnade.algorithms.vafl.party import Party
+from colonnade.algorithms.vafl.server import Server
+from colonnade.data import Task, load, split
+from colonnade.drivers.simulator import Simulator
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.resolve import federation
+from colonnade.models import OptimiserSpec, Regulariser
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.events import PeerJoined, Started, Work, WorkDone
+from colonnade.protocol.role import EVALUATION
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_torch_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def partition():
+    """Datasets, split once."""
+    made = {}
+
+    def get(source, parties=4):
+        if (source, parties) not in made:
+            made[source, parties] = split(load(source), parties=parties)
+        return made[source, parties]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def resolve(partition):
+    """A federation from tables; `source` and `parties` say of which data."""
+
+    def make(tables, source="digits", parties=4, data=None):
+        return federation(from_dict(tables), data if data is not None else partition(source, parties))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def simulate(resolve):
+    """Run tables to the end, checking every invariant; events, records, roles and the simulator."""
+
+    def run(tables, source="digits", parties=4, data=None, until=None):
+        setting = resolve(tables, source, parties, data)
+        found = types.SimpleNamespace(events=[], records=[], federation=setting)
+        simulator = Simulator(
+            setting.roles(),
+            Codec(setting.method.payloads),
+            setting.config.clock,
+            setting.config.train.seed,
+            full_trace=True,
+            on_emit=lambda record, _: found.records.append(record),
+            on_event=lambda time, role, event: found.events.append((time, role, event)),
+            check=True,
+        )
+        found.simulator = simulator
+        found.roles = {node.role.name: node.role for node in simulator.nodes}
+        found.server = found.roles["server"]
+        found.parties = [role for name, role in found.roles.items() if name != "server"]
+        if until is None:
+            found.status = simulator.run()
+        else:
+            simulator.advance(until)
+            found.status = simulator.status
+        return found
+
+    return run
+
+
+def weighted(*weights):
+    """A layer without bias whose weights are given."""
+
+    def make(inputs, outputs):
+        layer = nn.Linear(inputs, outputs, bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(torch.tensor(weights).reshape(outputs, inputs))
+        return layer
+
+    return make
+
+
+class Tiny:
+    """A server and parties of one column each, driven event by event, without a driver."""
+
+    def __init__(self, options, x, y, weights, theta_0, task, batch=2, rates=(0.1, 0.2), limit=1000, rule=None):
+        y = np.asarray(y)
+        self.x = [np.asarray(column, np.float32)[:, None] for column in x]
+        self.names = tuple(f"party-{m + 1}" for m in range(len(x)))
+        plain, none = OptimiserSpec(), Regulariser()
+        training = Training(
+            seed=0, rows=len(y), batch_size=batch, server_rate=rates[0], party_rates=(rates[1],) * len(x),
+            server_optimiser=plain, party_optimisers=(plain,) * len(x), regularisers=(none,) * len(x),
+            rule=rule or StepRule(), limit=Every("updates", limit), eval_every=Every("updates", limit),
+            metric="rmse" if task.kind == "regression" else "accuracy",
+        )  # fmt: skip
+        model = "none" if theta_0 is None else weighted(theta_0)
+        self.server = Server(
+            ServerSetup(options, training, self.names, (1,) * len(x), model, "sum", task, y, y[:1])
+        )  # fmt: skip
+        self.parties = [
+            Party(PartySetup(options, training, name, m, len(x), 1, weighted(weights[m]), self.x[m], self.x[m][:1]))
+            for m, name in enumerate(self.names)
+        ]
+        self.told(self.server, Started(b""))
+        for name in self.names:
+            self.told(self.server, PeerJoined(name))
+
+    def told(self, role, event):
+        """Deliver one event and say what the role wants; evaluation is left out."""
+        effects = role.handle(event, 0)
+        role.validate()
+        kept = []
+        for effect in effects:
+            evaluation = effect.kind == EVALUATION if isinstance(effect, Work) else False
+            message = getattr(effect, "message", None)
+            if not evaluation and not (message is not None and message.evaluation):
+                kept.append(effect)
+        return kept
+
+    def work(self, role, effects):
+        """Do the one job among the effects; its result, and what the role wants then."""
+        (work,) = [effect for effect in effects if isinstance(effect, Work)]
+        result = role.compute(work.job)
+        return result, self.told(role, WorkDone(work.token, result))
+
+    def start(self, m):
+        """A party's first activation, up to its upload; the other wishes of that moment."""
+        party = self.parties[m]
+        return self.work(party, self.told(party, Started(b"")))[1]
+
+
+@pytest.fixture
+def tiny():
+    return Tiny
+
+
+@pytest.fixture
+def regression():
+    return Task("regression", ())
+
+
+@pytest.fixture
+def binary():
+    return Task("binary", ("no", "yes"))

@@ -1,0 +1,122 @@
+"""What every method must do, whatever it is: learn, keep its invariants, repeat itself, survive a save."""
+
+import dataclasses
+import sys
+import types
+
+import pytest
+
+from colonnade.algorithms import METHODS, find_method
+from colonnade.drivers.simulator import Simulator
+from colonnade.drivers.simulator.checkpoint import load, save
+from colonnade.protocol import state
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.errors import ConfigError
+
+VARIANTS = [(name, {}) for name in METHODS] + [
+    ("vafl", {"order": "query-first"}),
+    ("vafl", {"batches": "shared", "extra_rows": 1.0, "table": "zeros"}),
+    ("vafl", {"max_delay": 5, "pause_s": 0.005}),
+    ("t-sync", {"t": 3, "max_delay": 10}),
+]
+
+
+def name_of(variant):
+    return "-".join([variant[0], *(f"{key}={value}" for key, value in variant[1].items())])
+
+
+def tables(variant):
+    method, options = variant
+    return {
+        "protocol": {"name": method, **options},
+        "model": {"party": "mlp:16", "embedding": 8, "server": "linear"},
+        "clock": {
+            "compute": {"kind": "exponential", "mean_s": 0.01},
+            "faults": [{"party": "party-2", "kind": "crash", "at_s": 0.3, "until_s": 0.4}],
+            "lost_after_s": 0.05,
+        },
+        "train": {"epochs": 4, "batch_size": 32, "learning_rate": 0.3, "eval_every": "1 epoch"},
+    }
+
+
+def simulator(setting, records):
+    return Simulator(
+        setting.roles(), Codec(setting.method.payloads), setting.config.clock, setting.config.train.seed,
+        full_trace=True, check=True, on_emit=lambda record, _: records.append(record),
+    )  # fmt: skip
+
+
+def outcome(made):
+    """All that a run leaves behind: trace, weights and whatever else its roles would save."""
+    return made.trace.hexdigest, [node.role.summary() for node in made.nodes], state.pack(save(made))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_learns(variant, simulate):
+    run = simulate(tables(variant))
+    assert run.status == "finished"
+    first, last = run.records[0], run.records[-1]
+    assert first.update == 0 and first.values["accuracy"] < 0.35
+    assert last.values["accuracy"] > 0.75, "ten classes"
+    assert last.loss < first.loss
+    assert last.epochs >= 4 and last.update == run.server.summary()["updates"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_repeats_itself_and_continues_identically(variant, resolve):
+    short = tables(variant)
+    short["train"] |= {"epochs": 1, "optimiser": "adam", "learning_rate": 0.01, "eval_every": 15}
+    setting, whole_records = resolve(short), []
+    whole = simulator(setting, whole_records)
+    whole.run()
+    middle = whole.trace.events // 2 + 1
+    records = []
+    begun = simulator(setting, records)
+    begun.advance(middle)
+    assert 0 < begun.trace.events < whole.trace.events
+    saved = state.unpack(state.pack(save(begun)))
+    resumed = simulator(setting, records)
+    load(resumed, saved)
+    resumed.run()
+    assert outcome(resumed) == outcome(whole)
+    assert repr(records) == repr(whole_records)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_another_seed_is_another_run(method, resolve):
+    digests = set()
+    for seed in (0, 1):
+        short = tables((method, {}))
+        short["train"] |= {"seed": seed, "epochs": 0.3}
+        made = simulator(resolve(short), [])
+        made.run()
+        digests.add(made.nodes[0].role.summary()["weights"])
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_says_what_it_is(method):
+    assert method.paper and method.summary and method.reveals
+    assert find_method(method.name) is method
+    assert (method.joint is None) == (method.server is not None) == (method.party is not None)
+
+
+def test_a_method_of_ones_own_is_found_by_its_path(monkeypatch):
+    module = types.ModuleType("own_method_of_a_test")
+    module.METHOD = dataclasses.replace(METHODS["vafl"], name="mine")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert find_method("own_method_of_a_test:METHOD") is module.METHOD
+
+
+def test_a_path_to_something_else_is_refused():
+    with pytest.raises(ConfigError, match="is a tuple, not a colonnade Method"):
+        find_method("colonnade.algorithms.vafl:METHODS")
+    with pytest.raises(ConfigError, match="protocol.name = 'no_such_package:METHOD': cannot be imported"):
+        find_method("no_such_package:METHOD")
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        find_method("colonnade.algorithms.vafl:NOTHING")
+
+
+def test_an_unknown_method_is_refused_with_a_hint():
+    with pytest.raises(ConfigError, match="protocol.name = 'vaffl': unknown method; did you mean 'vafl'. there are: "):
+        find_method("vaffl")

@@ -1,0 +1,149 @@
+"""What a peer may not send, and numbers that leave the finite range: errors that name whom and what."""
+
+import numpy as np
+import pytest
+
+from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Query
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.events import PeerJoined, Received, Started, Work, WorkDone
+from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message
+
+ROWS = np.arange(4, dtype=np.int32)
+GOOD = np.ones((4, 6), np.float32)
+
+
+@pytest.fixture
+def roles(resolve):
+    def make(method="vafl", **train):
+        tables = {
+            "protocol": {"name": method} | ({} if method == "sync" else {"table": "zeros"}),
+            "model": {"party": "linear", "embedding": [5, 6, 7], "server": "linear"},
+            "train": train,
+        }
+        server, *parties = resolve(tables, parties=3).roles()
+        server.handle(Started(b""), 0)
+        for party in parties:
+            server.handle(PeerJoined(party.name), 0)
+        return server, parties
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "cause"),
+    [
+        (ROWS, np.ones((4, 5), np.float32), r"embeddings of shape \(4, 5\), expected \(4, 6\) float32"),
+        (ROWS, np.ones((3, 6), np.float32), r"embeddings of shape \(3, 6\), expected \(4, 6\)"),
+        (ROWS, np.ones(24, np.float32), r"embeddings of shape \(24,\)"),
+        (ROWS, np.ones((4, 6), np.float64), "float32"),
+        (ROWS.astype(np.int64), GOOD, "row numbers"),
+        (ROWS + 1435, GOOD, r"row numbers outside 0\.\.1437"),
+        (ROWS - 1, GOOD, "row numbers outside"),
+        (ROWS[:, None], GOOD, "row numbers"),
+    ],
+)
+def test_a_bad_upload_names_the_party(rows, values, cause, roles):
+    server, _ = roles()
+    with pytest.raises(RemoteProtocolError, match=cause) as caught:
+        server.handle(Received("party-2", Embeddings(0, 4, rows, values)), 0)
+    assert caught.value.peer == "party-2" and str(caught.value).startswith("party-2: ")
+    assert not server.table.values.any(), "nothing of it was kept"
+    assert server.handle(Received("party-2", Embeddings(0, 4, ROWS, GOOD)), 0), "the next one is taken"
+
+
+@pytest.mark.parametrize("batch", [-1, 5])
+def test_a_batch_is_among_the_rows(batch, roles):
+    with pytest.raises(RemoteProtocolError, match="party-2: .*batch"):
+        roles()[0].handle(Received("party-2", Embeddings(0, batch, ROWS, GOOD)), 0)
+
+
+def test_a_query_about_what_was_never_uploaded(roles):
+    with pytest.raises(RemoteProtocolError, match="party-1: queries step 3, which it has not uploaded"):
+        roles()[0].handle(Received("party-1", Query(3)), 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "values"),
+    [(0, np.ones((359, 5), np.float32)), (0, np.ones((359, 1), np.float32)), (300, np.ones((359, 6), np.float32)),
+     (-1, np.ones((1, 6), np.float32)), (0, np.ones((359, 6), np.float64)),
+     (0, np.ones((2, 6), np.float32))],
+)  # fmt: skip
+def test_a_bad_evaluation_reply_names_the_party(start, values, roles):
+    server, _ = roles()
+    server.handle(Received("party-1", Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))), 0)  # begins an evaluation
+    with pytest.raises(RemoteProtocolError, match=r"^party-2: .*evaluation"):
+        server.handle(Received("party-2", EvaluationReply(1, start, 0, values)), 0)
+
+
+def test_a_bad_gradient_names_the_server(roles):
+    _, (party, *_) = roles(batch_size=4)
+    (work,) = party.handle(Started(b""), 0)
+    party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+    with pytest.raises(RemoteProtocolError, match=r"server: gradient of shape \(4, 9\) for 4 rows"):
+        party.handle(Received("server", Gradient(step=0, update=0, values=np.ones((4, 9), np.float32))), 0)
+
+
+def test_a_gradient_of_another_step_is_dropped_and_counted(roles):
+    _, (party, *_) = roles(batch_size=4)
+    (work,) = party.handle(Started(b""), 0)
+    early = Gradient(step=0, update=0, values=np.ones((4, 5), np.float32))
+    assert party.handle(Received("server", early), 0) == [], "not uploaded yet"
+    party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+    other = Gradient(step=7, update=0, values=np.ones((4, 5), np.float32))
+    assert party.handle(Received("server", other), 0) == []
+    assert party.summary()["dropped"] == 2
+
+
+def test_parties_of_a_coordinated_round_must_send_the_same_rows(roles):
+    server, _ = roles("sync")
+    widths = (5, 6, 7)
+    for m in (0, 1):
+        upload = Embeddings(0, 4, ROWS, np.ones((4, widths[m]), np.float32))
+        server.handle(Received(f"party-{m + 1}", upload), 0)
+    server.evaluation.running, server.due = False, ""
+    with pytest.raises((LocalProtocolError, RemoteProtocolError), match="different rows"):
+        server.handle(Received("party-3", Embeddings(0, 4, ROWS + 1, np.ones((4, 7), np.float32))), 0)
+
+
+def test_a_loss_that_is_not_finite_ends_training_and_names_the_batch(roles):
+    server, _ = roles()
+    bad = GOOD.copy()
+    bad[0, 0] = np.nan
+    effects = server.handle(Received("party-2", Embeddings(0, 4, ROWS, bad)), 0)
+    (work,) = [effect for effect in effects if isinstance(effect, Work)]
+    with pytest.raises(
+        TrainingDiverged, match=r"not finite at update 0 \(batch of party-2\); lower train.learning_rate"
+    ):
+        server.handle(WorkDone(work.token, server.compute(work.job)), 0)
+
+
+@pytest.mark.parametrize("method", ["vafl", "t-sync", "sync", "centralised"])
+def test_too_large_a_rate_diverges_in_every_method(method, simulate):
+    tables = {"protocol": {"name": method}, "train": {"learning_rate": 1e18, "updates": 200, "batch_size": 200}}
+    with pytest.raises(TrainingDiverged, match="not finite at update"):
+        simulate(tables)
+
+
+class Stranger(Message, frozen=True):
+    """A message that no role knows."""
+
+
+def test_unknown_events_and_jobs_are_a_bug_on_this_side(roles, resolve):
+    server, (party, *_) = roles()
+    oracle = resolve({"protocol": {"name": "centralised"}}).roles()[0]
+    for role in (server, party, oracle):
+        with pytest.raises(LocalProtocolError, match="no rule for Received"):
+            role.handle(Received("x", Stranger()), 0)
+        with pytest.raises(LocalProtocolError, match="no job Stranger"):
+            role.compute(Stranger())
+
+
+def test_evaluation_answers_while_a_job_runs_and_changes_nothing(roles):
+    _, (party, *_) = roles(batch_size=4)
+    party.handle(Started(b""), 0)
+    before = party.network.digest(), party.busy, party.step
+    (work,) = party.handle(Received("server", EvaluationRequest(1, 100, 9999)), 0)
+    assert work.aside and work.amount == 0
+    (reply,) = party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+    assert reply.message.start == 100 and len(reply.message.values) == 359 - 100
+    assert (party.network.digest(), party.busy, party.step) == before

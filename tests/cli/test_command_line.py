@@ -1,0 +1,271 @@
+"""The commands: what they print, what they write, and that a bad input is one clear line and exit code 2."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from colonnade.cli.main import main
+
+SMALL = """
+[data]
+source = "digits"
+parties = 2
+[model]
+party = "linear"
+embedding = 4
+[train]
+updates = 12
+eval_every = 4
+"""
+
+
+@pytest.fixture
+def colonnade(monkeypatch, capsys, tmp_path):
+    """`colonnade ARGS` in a folder of its own: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["colonnade", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run", ["--set", "--seed", "--out", "--driver", "--resume", "Examples"]),
+        ("compare", ["--protocols", "--seeds", "--set", "--out", "Example"]),
+        ("protocols", ["reveals"]),
+        ("report", ["DIR", "self-contained"]),
+        ("demo", ["--seeds", "ten times slower"]),
+    ],
+)
+def test_help(command, words, colonnade):
+    code, out, _ = colonnade(command, "--help")
+    assert code == 0
+    assert all(word in out for word in words)
+
+
+def test_version_and_commands(colonnade):
+    from colonnade import __version__
+
+    assert colonnade("--version")[:2] == (0, f"colonnade {__version__}\n")
+    out = colonnade("--help")[1]
+    assert all(command in out for command in ("run", "compare", "demo", "protocols", "report"))
+
+
+def test_protocols_says_what_each_reveals(colonnade):
+    from colonnade.algorithms import METHODS
+
+    code, out, _ = colonnade("protocols")
+    assert code == 0 and all(name in out for name in METHODS)
+    assert "what it reveals" in out
+
+
+def test_run_writes_its_folder(colonnade, config, tmp_path):
+    code, out, _ = colonnade(
+        "run",
+        config,
+        "--set",
+        "protocol.name=t-sync",
+        "--set",
+        "train.updates=5",
+        "--seed",
+        7,
+        "--out",
+        tmp_path / "out",
+    )
+    assert code == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["protocol"], summary["seed"], summary["updates"], summary["status"]) == ("t-sync", 7, 5, "finished")
+    assert "t-sync: finished" in out and f"{summary['value']:.4f}" in out
+    assert f"Folder: {tmp_path / 'out'}" in out, "a path is never broken over lines"
+
+
+def test_run_without_out_takes_the_next_free_folder(colonnade, config):
+    for number in (1, 2):
+        assert colonnade("run", config)[0] == 0
+        assert Path(f"runs/small-{number}/summary.json").exists()
+
+
+def test_compare_prints_a_table_and_writes_a_report(colonnade, config, tmp_path):
+    code, out, _ = colonnade("compare", config, "--protocols", "sync, vafl", "--seeds", 2, "--out", tmp_path / "race")
+    assert code == 0
+    assert "mean ± sd" in out and "sync" in out and "vafl" in out and "±" in out
+    assert len(json.loads((tmp_path / "race" / "comparison.json").read_text())) == 4
+    assert (tmp_path / "race" / "report.html").exists()
+    assert f"Report: {tmp_path / 'race' / 'report.html'}" in out
+
+
+def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, config, tmp_path):
+    text = (
+        SMALL.replace("updates = 12", "updates = 100")
+        + '\n[methods.wild]\n"protocol.name" = "vafl"\n"train.learning_rate" = 1e20\n'
+    )
+    config.write_text(text)
+    code, out, _ = colonnade("compare", config, "--protocols", "wild,centralised", "--out", tmp_path / "race")
+    assert code == 1
+    assert "wild-seed0" in out and "not finite" in out
+    assert len(json.loads((tmp_path / "race" / "comparison.json").read_text())) == 2
+
+
+def test_a_diverged_run_ends_with_code_1_and_says_why(colonnade, config, tmp_path):
+    code, out, _ = colonnade("run", config, "--set", "train.learning_rate=1e20", "--set", "train.updates=100")
+    assert code == 1 and "lower train.learning_rate" in out
+
+
+def test_report_of_a_run(colonnade, config, tmp_path):
+    colonnade("run", config, "--out", tmp_path / "out")
+    code, out, _ = colonnade("report", tmp_path / "out")
+    assert code == 0 and (tmp_path / "out" / "report.html").exists() and "report.html" in out
+
+
+# --- bad inputs
+
+
+def csv(tmp_path, text):
+    (tmp_path / "table.csv").write_text(text)
+    return ["--set", f"data.source={tmp_path / 'table.csv'}", "--set", "model.party=linear"]
+
+
+GOOD_ROWS = "".join(f"{i},{i * i % 7},{i % 3},{i % 2}\n" for i in range(20))
+REFUSALS = {
+    "unknown key": (["--set", "train.learning_rat=0.1"], ["train.learning_rat = 0.1", "did you mean 'learning_rate'"]),
+    "unknown section": (["--set", "trian.epochs=1"], ["trian", "unknown key", "did you mean 'train'"]),
+    "unknown method": (["--set", "protocol.name=vaffl"], ["protocol.name = 'vaffl'", "did you mean 'vafl'", "t-sync"]),
+    "t above M": (
+        ["--set", "protocol={name='t-sync', t=3}"],
+        ["protocol.t = 3", "between 1 and the number of parties, 2"],
+    ),
+    "wrong dotted model": (
+        ["--set", "model.party=no_such_package.nets:Net"],
+        ["model.party of party-1", "no_such_package.nets:Net", "cannot import"],
+    ),
+    "wrong class": (["--set", "model.server=torch.nn:Lineer"], ["model.server = 'torch.nn:Lineer'", "has no 'Lineer'"]),
+    "width": (["--set", "model.party=torch.nn:Identity"], ["model.party of party-1", "(2, 32)", "should be (2, 4)"]),
+    "server none": (
+        ["--set", "model.server=none"],
+        ["model.server = 'none'", "8 wide", "10 outputs", "model.embedding = 10"],
+    ),
+    "no columns": (["--set", "data.parties=65"], ["data.parties = 65", "party-65 would be a party without columns"]),
+    "empty list": (
+        ["--set", "data={source='wine', split={a=['alcohol'], b=[]}}"],
+        ["data.split", "b would be a party without columns"],
+    ),
+    "overlap": (
+        ["--set", "data={source='wine', split={a=['alcohol'], b=['alcohol', 'ash']}}"],
+        ["data.split = 'alcohol'", "both a and b"],
+    ),
+    "wrong type": (["--set", "train.batch_size=many"], ["train.batch_size = 'many'", "expected `int`"]),
+    "two limits": (["--set", "train.epochs=3"], ["train.epochs and train.updates", "give only one"]),
+    "metric": (["--set", "train.metric=mae"], ["train.metric = 'mae'", "accuracy, auc"]),
+    "no such file": (["--set", "data.source=nowhere.csv"], ["data.source = 'nowhere.csv'", "there is no file"]),
+    "brackets": (["--set", "data.source=[/bold]"], ["data.source = '[/bold]'"]),
+    "no equals sign": (["--set", "train.epochs"], ["--set = 'train.epochs'", "write key=value"]),
+    "driver": (["--driver", "ray"], ["--driver = 'ray'", "'sim'"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refused_with_code_2_and_no_folder(case, colonnade, config, tmp_path):
+    settings, words = REFUSALS[case]
+    code, out, err = colonnade("run", config, *settings, "--out", tmp_path / "out")
+    assert code == 2
+    line = re.sub(r"\s+", " ", err)
+    assert line.startswith("Error: ") and "Traceback" not in err
+    assert err.count("\n") == 1, "one line, whatever the terminal's width"
+    assert all(word in line for word in words), line
+    assert out == "" and not (tmp_path / "out").exists()
+
+
+def test_bad_tables_are_refused(colonnade, config, tmp_path):
+    def refused(text, *settings):
+        config.write_text(SMALL.replace('source = "digits"', ""))
+        code, _, err = colonnade("run", config, *csv(tmp_path, text), *settings, "--out", tmp_path / "out")
+        assert code == 2 and not (tmp_path / "out").exists()
+        return err
+
+    good = "a,b,c,y\n" + GOOD_ROWS
+    assert "data.label = None: name the column of table.csv that is to be predicted" in refused(good)
+    assert "data.label = 'Y': no such column in table.csv" in refused(good, "--set", "data.label=Y")
+    bad = good.replace("\n7,0,1,1\n", "\n7,0,NaN,1\n")
+    error = refused(bad, "--set", "data.label=y")
+    assert "party-2" in error and "'c'" in error and "row 7" in error
+
+
+def test_nan_in_an_npz_names_party_and_column(colonnade, config, tmp_path):
+    x, y = np.random.default_rng(0).random((30, 4)), np.arange(30) % 2
+    x[5, 2] = np.nan
+    np.savez(tmp_path / "table.npz", x=x, y=y)
+    code, _, err = colonnade("run", config, "--set", f"data.source={tmp_path / 'table.npz'}", "--out", tmp_path / "out")
+    assert code == 2 and "party-2" in err and "'x2'" in err and "row 5" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_out_folder_in_use(colonnade, config, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "note.txt").write_text("mine")
+    for command in (["run"], ["compare"]):
+        code, _, err = colonnade(*command, config, "--out", tmp_path / "out")
+        assert code == 2 and "--out" in err and "exists and is not empty" in err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["note.txt"]
+
+
+def test_resuming_another_config(colonnade, config, tmp_path):
+    assert colonnade("run", config, "--out", tmp_path / "out")[0] == 0
+    before = (tmp_path / "out" / "summary.json").read_bytes()
+    code, _, err = colonnade("run", config, "--set", "train.updates=13", "--resume", tmp_path / "out")
+    assert code == 2 and "another config (train.updates: 12 there, 13 here)" in err
+    code, _, err = colonnade("run", config, "--resume", tmp_path / "nothing")
+    assert code == 2 and "no run lies there" in err
+    code, _, err = colonnade("run", config, "--resume", tmp_path / "out", "--out", tmp_path / "new")
+    assert code == 2 and "leave --out away" in err
+    assert (tmp_path / "out" / "summary.json").read_bytes() == before and not (tmp_path / "new").exists()
+
+
+def test_config_files_that_cannot_be_read(colonnade, tmp_path):
+    code, _, err = colonnade("run", tmp_path / "none.toml", "--out", tmp_path / "out")
+    assert code == 2 and "none.toml" in err and "there is no such file" in err
+    (tmp_path / "bad.toml").write_text("[train\n")
+    code, _, err = colonnade("run", tmp_path / "bad.toml", "--out", tmp_path / "out")
+    assert code == 2 and "is not TOML" in err and "line 1" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_report_of_nothing(colonnade, tmp_path):
+    code, _, err = colonnade("report", tmp_path)
+    assert code == 2 and "holds neither a finished run nor a comparison" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_option_is_refused(colonnade, config):
+    code, _, err = colonnade("run", config, "--sed", "1")
+    assert code == 2 and "--sed" in err and not Path("runs").exists()
+
+
+def test_the_installed_command(tmp_path):
+    """Once for real: another process, from another folder."""
+    command = Path(sys.executable).with_name("colonnade")
+    result = subprocess.run(
+        [command, "run", "--set", "protocol.name=vaffl"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "did you mean 'vafl'" in result.stderr and list(tmp_path.iterdir()) == []

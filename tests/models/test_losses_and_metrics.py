@@ -1,0 +1,135 @@
+"""Losses, predictions, metrics and aggregates against torch, scikit-learn and pencil and paper."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+from torch import nn
+
+from colonnade.data import Task
+from colonnade.models import Objective, OptimiserSpec, ServerNetwork, aggregated_width, default_metric
+from colonnade.models.metrics import METRICS, measure, require_metric
+from colonnade.models.server import aggregate
+from colonnade.protocol.errors import ConfigError, ModelError
+
+MULTI, BINARY, REGRESSION = Task("multiclass", ("a", "b", "c")), Task("binary", ("n", "y")), Task("regression", ())
+
+
+def test_multiclass_loss_and_probabilities():
+    objective, y = Objective(MULTI, np.array([0, 1, 2])), np.array([2, 0])
+    output = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]], np.float32)
+    p = np.exp(output) / np.exp(output).sum(1, keepdims=True)
+    targets = objective.targets(y)
+    assert targets.dtype == np.int64
+    loss = objective.loss(torch.from_numpy(output), torch.from_numpy(targets))
+    assert loss.item() == pytest.approx(-(np.log(p[0, 2]) + np.log(1 / 3)) / 2)
+    np.testing.assert_allclose(objective.predict(torch.from_numpy(output)), p, rtol=1e-6)
+
+
+def test_binary_loss_and_probabilities():
+    objective, y = Objective(BINARY, np.array([0, 1])), np.array([1, 0, 1])
+    z = np.array([0.5, -1.0, 0.0], np.float32)
+    p = 1 / (1 + np.exp(-z))
+    loss = objective.loss(torch.from_numpy(z[:, None]), torch.from_numpy(objective.targets(y)))
+    assert loss.item() == pytest.approx(-(np.log(p[0]) + np.log(1 - p[1]) + np.log(p[2])) / 3)
+    np.testing.assert_allclose(objective.predict(torch.from_numpy(z[:, None])), np.stack([1 - p, p], 1), rtol=1e-6)
+
+
+def test_regression_is_standardised_by_the_training_labels_and_read_in_their_unit():
+    y_train = np.array([10.0, 20.0, 30.0, 40.0], np.float32)
+    objective = Objective(REGRESSION, y_train)
+    targets = objective.targets(np.array([25.0, 50.0], np.float32))
+    np.testing.assert_allclose(targets, np.array([0.0, 25 / y_train.std()]), rtol=1e-6)
+    output = torch.tensor([[1.0], [0.0]])
+    assert objective.loss(output, torch.from_numpy(targets)).item() == pytest.approx((1 + targets[1] ** 2) / 2)
+    np.testing.assert_allclose(objective.predict(output), [25 + y_train.std(), 25])
+
+
+def test_a_constant_target_is_not_divided_by_zero():
+    assert Objective(REGRESSION, np.array([3.0, 3.0])).targets(np.array([4.0])).tolist() == [1.0]
+
+
+def test_metrics_are_scikit_learns():
+    generator = np.random.default_rng(0)
+    y, raw = generator.integers(0, 3, 200), generator.random((200, 3))
+    prediction = raw / raw.sum(1, keepdims=True)
+    assert METRICS["accuracy"].compute(y, prediction) == sk.accuracy_score(y, prediction.argmax(1))
+    assert METRICS["auc"].compute(y, prediction) == sk.roc_auc_score(y, prediction, multi_class="ovr")
+    y, score = generator.integers(0, 2, 200), generator.random(200)
+    pairs = np.stack([1 - score, score], 1)
+    assert METRICS["auc"].compute(y, pairs) == sk.roc_auc_score(y, score)
+    assert METRICS["accuracy"].compute(y, pairs) == sk.accuracy_score(y, score > 0.5)
+    target, value = generator.random(50), generator.random(50)
+    assert METRICS["mae"].compute(target, value) == pytest.approx(np.abs(target - value).mean())
+    assert METRICS["rmse"].compute(target, value) == pytest.approx(np.sqrt(((target - value) ** 2).mean()))
+
+
+def test_auc_without_a_class_is_not_a_number_and_not_an_error():
+    assert np.isnan(METRICS["auc"].compute(np.zeros(4, int), np.full((4, 2), 0.5)))
+    assert np.isnan(METRICS["auc"].compute(np.array([0, 1]), np.full((2, 3), 1 / 3)))
+
+
+def test_reached_knows_which_way_is_better():
+    assert METRICS["accuracy"].reached(0.9, 0.9) and not METRICS["accuracy"].reached(0.89, 0.9)
+    assert METRICS["mae"].reached(0.1, 0.2) and not METRICS["mae"].reached(0.3, 0.2)
+
+
+@pytest.mark.parametrize(("task", "name"), [(MULTI, "accuracy"), (BINARY, "accuracy"), (REGRESSION, "rmse")])
+def test_default_metrics_fit(task, name):
+    assert default_metric(task) == name
+    assert require_metric(name, task) is METRICS[name]
+
+
+@pytest.mark.parametrize(("name", "task"), [("mae", MULTI), ("accuracy", REGRESSION), ("f1", BINARY)])
+def test_a_metric_that_does_not_fit_is_refused(name, task):
+    with pytest.raises(ConfigError, match=f"train.metric = '{name}': a {task.kind} task is judged by one of: "):
+        require_metric(name, task)
+
+
+def test_measure_adds_accuracy_where_it_applies():
+    y, prediction = np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]])
+    assert measure("auc", BINARY, y, prediction) == {"auc": 1.0, "accuracy": 0.5}
+    assert measure("mae", REGRESSION, np.array([1.0]), np.array([3.0])) == {"mae": 2.0}
+
+
+def test_aggregates_by_hand():
+    h = torch.tensor([[1.0, 2.0, 5.0, 0.0, 0.0, 4.0]])  # three parties, two wide
+    assert aggregate("concat", h, 3).tolist() == h.tolist()
+    assert aggregate("sum", h, 3).tolist() == [[6.0, 6.0]]
+    assert aggregate("mean", h, 3).tolist() == [[2.0, 2.0]]
+    assert aggregate("max", h, 3).tolist() == [[5.0, 4.0]]
+
+
+def test_aggregated_widths():
+    assert aggregated_width("concat", (2, 3)) == 5
+    assert [aggregated_width(how, (4, 4)) for how in ("sum", "mean", "max")] == [4, 4, 4]
+    for how in ("sum", "mean", "max"):
+        with pytest.raises(ModelError, match=rf"'{how}' needs equal embedding widths, not \[2, 3\]; use 'concat'"):
+            aggregated_width(how, (2, 3))
+    with pytest.raises(ConfigError, match="model.aggregate = 'median': use one of concat, mean, sum, max"):
+        aggregated_width("median", (2, 2))
+
+
+@pytest.mark.parametrize("how", ["concat", "sum", "mean", "max"])
+def test_server_gradients_are_autograds(how):
+    torch.manual_seed(0)
+    width = aggregated_width(how, (2, 2))
+    module = nn.Sequential(nn.Linear(width, 5), nn.Tanh(), nn.Linear(5, 3))
+    network = ServerNetwork(module, OptimiserSpec(), Objective(MULTI, np.array([0, 1, 2])), how, parties=2)
+    h, y = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32), np.array([0, 2, 1, 1])
+    parts = [torch.from_numpy(h[:, :2]).requires_grad_(), torch.from_numpy(h[:, 2:]).requires_grad_()]
+    joined = {
+        "concat": lambda: torch.cat(parts, 1),
+        "sum": lambda: parts[0] + parts[1],
+        "mean": lambda: (parts[0] + parts[1]) / 2,
+        "max": lambda: torch.maximum(parts[0], parts[1]),
+    }[how]()
+    loss = nn.functional.cross_entropy(module(joined), torch.from_numpy(y))
+    expected = torch.autograd.grad(loss, [*parts, *module.parameters()])
+    found = network.gradients(h, y)
+    assert found.loss == pytest.approx(loss.item())
+    np.testing.assert_allclose(found.h, torch.cat(expected[:2], 1), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.theta_0, torch.cat([g.reshape(-1) for g in expected[2:]]), rtol=1e-5, atol=1e-7)
+    judged, prediction = network.evaluate(h, y)
+    assert judged == pytest.approx(loss.item())
+    np.testing.assert_allclose(prediction.sum(1), 1)

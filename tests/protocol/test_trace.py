@@ -1,0 +1,70 @@
+"""The hash chain: h ← sha256(h ‖ record)."""
+
+import hashlib
+import struct
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colonnade.protocol.trace import Trace
+
+Record = tuple[int, int, int, int, int, int, bytes]
+
+records = st.tuples(
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 3),
+    st.integers(0, 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.integers(0, 2**32 - 1),
+    st.binary(max_size=20),
+)
+
+
+def digest(chain: list[Record]) -> str:
+    trace = Trace()
+    for record in chain:
+        trace.add(*record)
+    assert trace.events == len(chain)
+    return trace.hexdigest
+
+
+def test_nothing_recorded_is_all_zeros() -> None:
+    assert digest([]) == "00" * 32
+
+
+@settings(deadline=None)
+@given(st.lists(records, max_size=5))
+def test_against_a_direct_computation(chain: list[Record]) -> None:
+    h = bytes(32)
+    for time, rank, order, sender, receiver, size, header in chain:
+        fixed = struct.pack("<q", time) + bytes([rank]) + struct.pack("<qiiI", order, sender, receiver, size)
+        h = hashlib.sha256(h + fixed + header).digest()
+    assert digest(chain) == h.hex()
+
+
+@settings(deadline=None)
+@given(st.lists(records, min_size=1, max_size=4), st.data())
+def test_any_change_of_any_field_changes_the_digest(chain: list[Record], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(chain) - 1))
+    field = data.draw(st.integers(0, 6))
+    other = data.draw(records)[field]
+    changed = list(chain)
+    changed[place] = (*chain[place][:field], other, *chain[place][field + 1 :])  # type: ignore[assignment]
+    assert (digest(changed) == digest(chain)) == (changed == chain)
+
+
+def test_order_and_number_of_events_count() -> None:
+    one: Record = (1, 0, 1, -1, 0, 0, b"Started")
+    two: Record = (1, 0, 2, -1, 1, 0, b"Started")
+    assert len({digest(chain) for chain in ([one, two], [two, one], [one], [one, one], [one, two, two])}) == 5
+
+
+def test_a_digest_of_the_format_that_runs_are_compared_by() -> None:
+    assert digest([(1, 2, 3, 4, 5, 6, b"header")]) == (
+        hashlib.sha256(
+            bytes(32)
+            + bytes.fromhex("0100000000000000" + "02" + "0300000000000000" + "04000000" + "05000000" + "06000000")
+            + b"header"
+        ).hexdigest()
+    )
