@@ -21,7 +21,7 @@ from colonnade.experiments.config import from_dict
 from colonnade.experiments.resolve import Federation, federation
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.events import NANOSECONDS, Event, PeerLost, Started, TimerFired
+from colonnade.protocol.events import NANOSECONDS, Event, Started, TimerFired
 
 FEDERATIONS, CHUNK = 1000, 100
 MOST_EVENTS = 200_000
@@ -112,7 +112,6 @@ class Witness:
         }
         self.now = 0
         self.started: set[str] = set()
-        self.lost = False
 
     def __call__(self, time: int, name: str, event: Event) -> None:
         assert time >= self.now
@@ -121,7 +120,6 @@ class Witness:
         if isinstance(event, TimerFired):
             assert time >= event.due
         self.started.add(name)
-        self.lost |= isinstance(event, PeerLost)
         self.now = time
 
 
@@ -145,7 +143,7 @@ def digests(run: Simulator) -> list[str]:
     return [run.trace.hexdigest, *(node.role.summary()["weights"] for node in run.nodes)]
 
 
-def check_end(drawn: Federation, run: Simulator, witness: Witness) -> None:
+def check_end(drawn: Federation, run: Simulator) -> None:
     server: Any = run.nodes[0].role
     assert run.status in ("finished", "stalled")
     if run.status == "finished":
@@ -226,10 +224,10 @@ def test_a_hundred_federations(chunk: int) -> None:
     outcomes = []
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         drawn = setting(seed)
-        run, witness = simulator(drawn)
+        run, _ = simulator(drawn)
         try:
             finish(run)
-            check_end(drawn, run, witness)
+            check_end(drawn, run)
             if seed % 10 == 0:
                 check_resume(seed, drawn)
         except Exception as error:

@@ -51,13 +51,13 @@ class Walk:
         Uploaded beside every batch they halve (third, …) the age that a row reaches before it is renewed.
         """
         _, _, place = self._locate(position)
-        size = len(self.batch(position))
-        rows = len(self._order)
-        count = min(count, rows - size)
-        blocks = max(1, -(-count // self._batch_size))
-        starts = [place * self._batch_size + rows * (block + 1) // (blocks + 1) for block in range(blocks)]
-        wanted = np.concatenate([start + np.arange(self._batch_size) for start in starts])[:count] % rows
-        chosen: Rows = self._order[np.unique(wanted)]
+        after = place * self._batch_size + len(self.batch(position))
+        rest = len(self._order) - len(self.batch(position))
+        count = min(count, rest)
+        blocks, free = -(-count // self._batch_size), rest - count
+        places = np.arange(count)
+        gaps = free * (places // self._batch_size + 1) // (blocks + 1)  # before the block that a row is in
+        chosen: Rows = self._order[(after + places + gaps) % len(self._order)]
         return chosen
 
     def _locate(self, position: int) -> tuple[int, int, int]:

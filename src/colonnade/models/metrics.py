@@ -1,10 +1,9 @@
-"""How a model is judged; scikit-learn does the counting."""
+"""How a model is judged; scikit-learn does the counting, imported when first needed: it takes a second."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn import metrics as sk
 
 from colonnade.data import Task
 from colonnade.protocol.errors import ConfigError
@@ -33,15 +32,29 @@ def _accuracy(y: Any, prediction: Any) -> float:
 def _auc(y: Any, prediction: Any) -> float:
     if len(np.unique(y)) < prediction.shape[1]:
         return float("nan")  # a class without test rows
+    from sklearn.metrics import roc_auc_score
+
     score = prediction[:, 1] if prediction.shape[1] == 2 else prediction
-    return float(sk.roc_auc_score(y, score, multi_class="ovr"))
+    return float(roc_auc_score(y, score, multi_class="ovr"))
+
+
+def _mae(y: Any, prediction: Any) -> float:
+    from sklearn.metrics import mean_absolute_error
+
+    return float(mean_absolute_error(y, prediction))
+
+
+def _rmse(y: Any, prediction: Any) -> float:
+    from sklearn.metrics import root_mean_squared_error
+
+    return float(root_mean_squared_error(y, prediction))
 
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(_CLASSES, True, _accuracy),
     "auc": Metric(_CLASSES, True, _auc),
-    "mae": Metric(("regression",), False, lambda y, p: float(sk.mean_absolute_error(y, p))),
-    "rmse": Metric(("regression",), False, lambda y, p: float(sk.root_mean_squared_error(y, p))),
+    "mae": Metric(("regression",), False, _mae),
+    "rmse": Metric(("regression",), False, _rmse),
 }
 
 

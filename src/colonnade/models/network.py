@@ -34,9 +34,15 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "sgd"
     options: dict[str, Any] = {}
 
+    @property
+    def plain(self) -> bool:
+        """θ ← θ − η·g and nothing else; then torch.optim is left alone: its first use imports for seconds."""
+        return self.name == "sgd" and not self.options
+
     def check(self) -> None:
         """Refuse an optimiser that cannot be made."""
-        self.build(nn.Parameter(torch.zeros(1)))
+        if not self.plain:
+            self.build(nn.Parameter(torch.zeros(1)))
 
     def build(self, theta: nn.Parameter) -> torch.optim.Optimizer:
         """The torch optimiser over θ."""
@@ -93,8 +99,7 @@ class Network:
         self._draws = not all(isinstance(part, _DRAWS_NOTHING) for part in self._trainer.modules())
         self._regulariser = regulariser or Regulariser()
         self._flat = nn.Parameter(self.theta, requires_grad=self.theta.numel() > 0)
-        self._plain = optimiser.name == "sgd" and not optimiser.options
-        self._optimiser = optimiser.build(self._flat)
+        self._optimiser = None if optimiser.plain else optimiser.build(self._flat)
         self._tape: tuple[int, Tensor] | None = None
         self.steps = 0
 
@@ -139,7 +144,7 @@ class Network:
         if self._regulariser.kind != "none":
             step = step.clone()
             self._regulariser.add_gradient(step, self.theta)
-        if self._plain:  # what torch.optim.SGD does, without its 15 µs of bookkeeping
+        if self._optimiser is None:  # what torch.optim.SGD does, without its 15 µs of bookkeeping
             self.theta.add_(step, alpha=-rate)
             return
         self._flat.grad = step
@@ -164,7 +169,7 @@ class Network:
 
     def save(self) -> dict[str, Any]:
         """Parameters, buffers and optimiser state."""
-        state = self._optimiser.state.get(self._flat, {})
+        state = self._optimiser.state.get(self._flat, {}) if self._optimiser is not None else {}
         return {
             "theta": self.theta.numpy().copy(),
             "buffers": [buffer.numpy().copy() for buffer in self._committed],
@@ -177,10 +182,11 @@ class Network:
         self.theta.copy_(torch.from_numpy(saved["theta"]))
         for buffer, value in zip(self._committed, saved["buffers"], strict=True):
             buffer.copy_(torch.from_numpy(value))
-        state = {name: _tensor_value(value) for name, value in saved["optimiser"].items()}
-        self._optimiser.state.clear()
-        if state:
-            self._optimiser.state[self._flat] = state
+        if self._optimiser is not None:
+            self._optimiser.state.clear()
+            state = {name: _tensor_value(value) for name, value in saved["optimiser"].items()}
+            if state:
+                self._optimiser.state[self._flat] = state
         self.steps, self._tape = saved["steps"], None
 
 

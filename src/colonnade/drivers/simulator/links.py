@@ -1,7 +1,7 @@
 """When a message arrives: queueing at the sender, latency, outages, loss with repetition, duplication.
 
-Delivery is reliable and in order, as the network driver's is: what an outage or a loss swallows is sent
-again (and its bytes counted again); a duplicate is delivered twice to the driver, which drops the second.
+Delivery is reliable and in order, as the network driver's is: what an outage cuts off is sent after it, what a
+loss swallows is sent again (and its bytes counted again); a duplicate reaches the driver twice and the role once.
 """
 
 from dataclasses import dataclass, field
