@@ -22,9 +22,16 @@ GRID_POINTS = 200
 
 
 def curve(
-    runs: Mapping[str, Sequence[Rows]], metric: str, against: str = "clock_s", target: float | None = None
+    runs: Mapping[str, Sequence[Rows]],
+    metric: str,
+    against: str = "clock_s",
+    target: float | None = None,
+    oracles: Mapping[str, float] | None = None,
 ) -> go.Figure:
-    """One line per label; several runs of a label (seeds) become their mean and a band of one deviation."""
+    """One line per label; several runs of a label (seeds) become their mean and a band of one deviation.
+
+    An oracle does not federate, so it has no clock and no bytes: the level where it ends is drawn instead.
+    """
     figure = go.Figure()
     for index, (label, repeats) in enumerate(runs.items()):
         colour = PALETTE[index % len(PALETTE)]
@@ -39,8 +46,16 @@ def curve(
         figure.add_trace(
             go.Scatter(x=x, y=mean, name=label, legendgroup=label, line={"color": colour, "width": 2}, mode="lines")
         )
+    for label, level in (oracles or {}).items():
+        figure.add_hline(y=level, line_dash="dash", line_color="#444444", annotation_text=label)
     if target is not None:
-        figure.add_hline(y=target, line_dash="dot", line_color="#888888", annotation_text=f"target {target:g}")
+        figure.add_hline(
+            y=target,
+            line_dash="dot",
+            line_color="#888888",
+            annotation_text=f"target {target:g}",
+            annotation_position="bottom right",
+        )
     figure.update_layout(
         xaxis_title=AXES.get(against, against), yaxis_title=metric, template="plotly_white",
         legend={"orientation": "h", "y": 1.08}, margin={"l": 60, "r": 20, "t": 40, "b": 50}, hovermode="x unified",

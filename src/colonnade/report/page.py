@@ -4,6 +4,7 @@ import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from plotly.io import to_html
@@ -30,8 +31,11 @@ def write_report(folder: str | Path) -> Path:
     grouped: dict[str, list[Any]] = {}
     for summary, rows in runs:
         grouped.setdefault(summary["label"], []).append(rows)
+    oracles = _levels(summaries)
+    if len(grouped) > len(oracles):  # a lone oracle is shown as a curve after all
+        grouped = {label: rows for label, rows in grouped.items() if label not in oracles}
     metric, target = summaries[0]["metric"], summaries[0]["target"]
-    figures = [curve(grouped, metric, axis, target) for axis in ("clock_s", "bytes_up")]
+    figures = [curve(grouped, metric, axis, target, oracles) for axis in ("clock_s", "bytes_up")]
     titles = (f"{metric} against the clock", f"{metric} against bytes uploaded")
     parts = [
         f"<h2>{title}</h2>{to_html(figure, full_html=False, include_plotlyjs=index == 0)}"
@@ -57,6 +61,15 @@ def _runs(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
         lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         runs.append((summary, [json.loads(line) for line in lines]))
     return runs
+
+
+def _levels(summaries: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Where the oracles end, on average over seeds."""
+    ends: dict[str, list[float]] = {}
+    for summary in summaries:
+        if summary["protocol"] == "centralised" and summary["value"] is not None:
+            ends.setdefault(summary["label"], []).append(summary["value"])
+    return {label: mean(values) for label, values in ends.items()}
 
 
 def _table(summaries: Sequence[dict[str, Any]]) -> str:
