@@ -73,11 +73,16 @@ def run(
     else:
         out = out or _fresh_folder(config.stem if config else "digits")
         started = prepare(checked, out=out)
-    summary = run_with_bar(started, console)
+    assert started.folder is not None
+    try:
+        summary = run_with_bar(started, console)
+    except KeyboardInterrupt:
+        _say(f"Stopped. To go on from the last checkpoint: colonnade run --resume {started.folder.path}")
+        raise typer.Exit(130) from None
     console.print(summary_table(summary))
     if summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
-    _say(f"Folder: {started.folder.path if started.folder else '–'}")
+    _say(f"Folder: {started.folder.path}")
     if summary["status"] != "finished":
         raise typer.Exit(1)
 

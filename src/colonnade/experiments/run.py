@@ -27,6 +27,7 @@ from colonnade.protocol.messages import Payload
 __all__ = ["Run", "one_thread", "prepare"]
 
 SLICE_EVENTS = 500  # between two looks at the progress bar
+CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
 
 
 class Run:
@@ -45,13 +46,13 @@ class Run:
         )
         self._checkpoints = Cadence(setting.checkpoint_every, setting.training.rows_per_epoch)
         self._wall_before = 0.0
-        self._started = time.perf_counter()
+        self._started = self._saved_at = time.perf_counter()
         self.status = "running"
         self.note = ""
 
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> dict[str, Any]:
         """Run to the end; the summary, also written to the folder."""
-        self._started = time.perf_counter()
+        self._started = self._saved_at = time.perf_counter()
         with one_thread():
             try:
                 while self.simulator.advance(SLICE_EVENTS):
@@ -59,6 +60,7 @@ class Run:
                         on_progress(self)
                     if self.folder is not None and self._checkpoint_due():
                         self.folder.save_checkpoint(self._checkpoint())
+                        self._saved_at = time.perf_counter()
                 self.status = self.simulator.status
             except TrainingDiverged as error:
                 self.status, self.note = "diverged", str(error)
@@ -130,6 +132,10 @@ class Run:
             self.folder.append(row)
 
     def _checkpoint_due(self) -> bool:
+        by_wall = time.perf_counter() - self._saved_at >= CHECKPOINT_WALL_S
+        return self._checkpoint_due_by_progress() or by_wall
+
+    def _checkpoint_due_by_progress(self) -> bool:
         at = self._checkpoints.timer()
         if at is None:
             progress = self._progress()

@@ -74,6 +74,7 @@ class Batch(Payload, frozen=True):
 
     h: Array  # (rows, Σ widths)
     targets: Array
+    uploads: int = 1  # how many parties sent it
 
 
 class Step(Payload, frozen=True):

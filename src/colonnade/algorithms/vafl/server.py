@@ -118,11 +118,7 @@ class Server:
         match job:
             case Step(seed=seed, batches=batches):
                 passes = [self.network.gradients(batch.h, batch.targets, seed) for batch in batches]
-                theta_0 = passes[0].theta_0
-                for other in passes[1:]:
-                    theta_0 = theta_0 + other.theta_0
-                if len(passes) > 1:
-                    theta_0 = theta_0 / np.float32(len(passes))
+                theta_0 = _mean_over_uploads([p.theta_0 for p in passes], [batch.uploads for batch in batches])
                 buffers = self.network.buffers_after_forward()
                 return Stepped([p.loss for p in passes], theta_0, [p.h for p in passes], buffers)
             case EvaluateAll():
@@ -211,9 +207,8 @@ class Server:
         return sends
 
     def _waited_for(self) -> list[str]:
-        return (
-            list(self._parties) if self._options.on_lost == "wait" else [p for p in self._parties if p in self.present]
-        )
+        everyone = self._options.on_lost == "wait"
+        return [name for name in self._parties if everyone or name in self.present]
 
     def _start(self) -> list[Effect]:
         """Gather the batches of the taken requests and run the pass."""
@@ -247,7 +242,7 @@ class Server:
         uploaders = [request.party for request in group]
         others = [party for party in range(len(self._parties)) if party not in uploaders]
         self.staleness.add(self.table.ages(rows, self.k), others)
-        return Batch(self.table.values[rows], self._targets[rows])
+        return Batch(self.table.values[rows], self._targets[rows], len(group))
 
     def _stepped(self, result: Stepped) -> list[Effect]:
         """Alg. 1 l. 9–10 and 12–13: step θ_0 with the mean gradient (App. D), answer each uploader."""
@@ -375,6 +370,14 @@ class Server:
 
 
 _STATE = ("due", "present", "asked", "requests", "working", "fresh_rows")
+
+
+def _mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:
+    """App. D: the sum over the t uploads, divided by t."""
+    if len(gradients) == 1:
+        return gradients[0]
+    mean: Array = np.average(gradients, axis=0, weights=uploads).astype(np.float32)
+    return mean
 
 
 def _fields(request: Request) -> tuple[Any, ...]:
