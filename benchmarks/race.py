@@ -114,7 +114,7 @@ def race(options: argparse.Namespace, pool: Any, console: Console) -> None:
     table = Table(
         "method", f"time to {TARGET:.0%} (s)", "of sync", "optimiser, rate", "grid edge", "ends at", title=title
     )
-    chosen = [label for label in METHODS if not options.only or label in options.only.split(",")]
+    chosen = [label for label in METHODS if not options.only or label in options.only]
     reference = None
     for label in chosen:
         protocol = METHODS[label]

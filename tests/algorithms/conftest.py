@@ -111,7 +111,9 @@ class Tiny:
             ServerSetup(options, training, self.names, (1,) * len(x), model, "sum", task, y, y[:1])
         )  # fmt: skip
         self.parties = [
-            Party(PartySetup(options, training, name, m, len(x), 1, weighted(weights[m]), self.x[m], self.x[m][:1]))
+            Party(
+                PartySetup(options, training, name, m, len(x), 1, weighted(weights[m]), self.x[m], self.x[m][:1], (1,))
+            )
             for m, name in enumerate(self.names)
         ]
         self.told(self.server, Started(b""))

@@ -56,6 +56,7 @@ class PartySetup:
     model: Factory
     train: Array  # (rows, columns)
     test: Array
+    shape: tuple[int, ...]  # of one row: what the columns are to the model
 
 
 @dataclass(frozen=True)

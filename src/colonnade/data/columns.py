@@ -122,3 +122,12 @@ def _claim(owner: dict[str, str], party: str, column: str) -> None:
         raise ConfigError("data.split", column, f"{party} has this column twice")
     else:
         raise ConfigError("data.split", column, f"both {owner[column]} and {party} have this column")
+
+
+def row_shape(dataset: Dataset, how: str | Mapping[str, Sequence[str]], index: Array) -> tuple[int, ...]:
+    """The shape of one row of a party: its piece of an image where the split keeps pieces, else its columns."""
+    if dataset.image is None or how not in ("rows", "quarters"):
+        return (len(index),)
+    width = dataset.image[1]
+    rows, columns = np.unique(index // width), np.unique(index % width)
+    return (len(rows), len(columns))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from colonnade.data.block import Block, refuse_unusable
-from colonnade.data.columns import assign
+from colonnade.data.columns import assign, row_shape
 from colonnade.data.dataset import Dataset
 from colonnade.data.scaling import Scaler, check_scale, fit
 from colonnade.data.task import Array, Task
@@ -32,6 +32,7 @@ class Partition:
     scalers: tuple[Scaler, ...]  # per party
     indices: tuple[Array, ...]  # per party, int64: columns of the dataset
     width: int  # columns of the dataset, some of which no party may hold
+    shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,) or (height, width) of its piece of an image
 
     def blocks(self, x: Array) -> list[Array]:
         """Split and scale raw rows of the dataset's columns (rows, width), in the units of `Dataset.x`."""
@@ -80,6 +81,7 @@ def split(
         scalers=scalers,
         indices=indices,
         width=len(dataset.columns),
+        shapes=tuple(row_shape(dataset, how, index) for index in indices),
     )
 
 

@@ -79,8 +79,10 @@ def federation(config: Config, data: Partition | None = None) -> Federation:
         data.y_test,
     )
     setups = [
-        PartySetup(options, training, name, index, parties, widths[index], models[index], train, test)
-        for index, (name, train, test) in enumerate(zip(data.parties, data.train, data.test, strict=True))
+        PartySetup(options, training, name, index, parties, widths[index], models[index], train, test, shape)
+        for index, (name, train, test, shape) in enumerate(
+            zip(data.parties, data.train, data.test, data.shapes, strict=True)
+        )
     ]
     return Federation(config, data, method, options, training, checkpoint_every, server, setups)
 
