@@ -5,8 +5,8 @@
 Softmax on the sum of the parties' outputs, batch 600. One party computes a step in Exp(2 s), the others in
 Exp(0.2 s); or, with `poisson`, party m in Poisson(2m)/2M s as in VAFL. Every method is tuned by itself over
 optimisers and rates (all settings with one seed, those within 1.6 times of the best with all seeds); the
-reported mean is over fresh seeds, and a best value at the edge of its grid is said. Afterwards each method runs on, with a
-decaying rate, to see where it ends.
+reported mean is over fresh seeds, and a best value at the edge of its grid is said. Afterwards each method
+runs on, with a decaying rate, to see where it ends.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def race(options: argparse.Namespace, pool: Any, console: Console) -> None:
         decay = {"step_rule": "inverse", "step_offset": 300.0 if label == "sync" else 2000.0}
         end = train(protocol, clock, seconds=600.0, learning_rate=rate, optimiser=optimiser, **decay)["accuracy"]
         row = (
-            f"{time_s:.1f}",
+            f"{time_s:.1f}" + (f" ({missed} missed)" if missed else ""),
             f"{time_s / reference:.2f}",
             f"{optimiser} {rate:g}",
             "yes" if edge else "no",
