@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -99,16 +100,21 @@ def comparison_table(entries: Sequence[Entry]) -> Table:
     columns = _columns(first["metric"], first["target"])
     seeds = max(len(group) for group in groups.values())
     title = f"mean ± sd over {seeds} seeds; * best" if seeds > 1 else "one seed; * best"
-    table = Table(title=title, caption="an oracle and failed runs take no part in the race")
+    table = Table(title=title, box=SIMPLE_HEAD, caption="an oracle and failed runs take no part in the race")
     table.add_column("method", no_wrap=True)
     for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=len(column.title) < 14)
+        table.add_column(column.title, justify="right", no_wrap=True)
     values = {label: [_statistic(group, column.read) for column in columns] for label, group in groups.items()}
     racing = [label for label, group in groups.items() if not _outside(group)]
     best = [column.best([values[label][i] for label in racing]) for i, column in enumerate(columns)]
     for label, group in groups.items():
         cells = [
-            _cell(value, column.form, seeds > 1, label in racing and value is not None and value[0] == winner)
+            _cell(
+                value,
+                column.form,
+                seeds > 1 and column.in_race,
+                label in racing and value is not None and value[0] == winner,
+            )
             for value, column, winner in zip(values[label], columns, best, strict=True)
         ]
         table.add_row(label, *cells, style="red" if any(entry.error for entry in group) else None)
@@ -123,10 +129,15 @@ class Column(NamedTuple):
     form: str
     higher_is_better: bool | None = None
 
+    @property
+    def in_race(self) -> bool:
+        """Whether the column has winners."""
+        return self.higher_is_better is not None
+
     def best(self, values: list[tuple[float, float] | None]) -> float | None:
-        """The winning mean, if the column has winners."""
+        """The winning mean."""
         means = [value[0] for value in values if value is not None]
-        if self.higher_is_better is None or not means:
+        if not self.in_race or not means:
             return None
         return max(means) if self.higher_is_better else min(means)
 
@@ -138,7 +149,6 @@ def _columns(metric: str, target: float | None) -> list[Column]:
         Column("MB", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, ".1f", False),
         Column("updates", lambda s: s["updates"], ".0f"),
         Column("staleness", lambda s: s["staleness"]["mean"], ".1f"),
-        Column("clock (s)", lambda s: s["clock_s"], ".1f"),
     ]
     if target is None:
         return columns
