@@ -34,9 +34,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "vafl": {"name": "vafl", "table": "zeros"},
     "t-sync (t = 3)": {"name": "t-sync", "t": 3, "table": "zeros"},
     "vafl, extra rows": {"name": "vafl", "table": "zeros", "extra_rows": 0.25},
-    "vafl, growing passes": {"name": "vafl", "table": "zeros", "first_pass": 24},
-    "vafl, growing, extra": {"name": "vafl", "table": "zeros", "first_pass": 24, "extra_rows": 0.25},
-    "t-sync, growing": {"name": "t-sync", "t": 3, "table": "zeros", "first_pass": 24},
 }
 
 

@@ -11,29 +11,24 @@ Rows = npt.NDArray[np.int32]
 
 
 class Walk:
-    """Batches of a new permutation in every pass; the last batch of a pass may be shorter.
+    """Batches of a new permutation in every epoch; the last batch of an epoch may be shorter.
 
     Two walks with the same seed and path are the same, so a shared walk needs no messages, and a walk's
     state is its position.
-
-    With `first_pass` the first pass goes over that many batches only, and each further one over twice as many
-    until all rows take part. The working set is the same for every walk of a seed, whatever its path: while
-    it is small, the table's rows are renewed often.
     """
 
-    def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int, first_pass: int | None = None) -> None:
+    def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int) -> None:
         self._rows, self._batch_size, self._seed, self._path = rows, min(batch_size, rows), seed, path
         self.per_epoch = -(-rows // self._batch_size)
-        self._first = min(first_pass or self.per_epoch, self.per_epoch)
+        self._epoch = -1
         self._order = np.zeros(0, np.int32)
-        self._pass = -1
 
     def batch(self, position: int) -> Rows:
-        """The rows of batch number `position`, counted from 0 through all passes."""
-        number, batches, place = self._locate(position)
-        if number != self._pass:
-            self._order = self._permutation(number, min(batches * self._batch_size, self._rows))
-            self._pass = number
+        """The rows of batch number `position`, counted from 0 through all epochs."""
+        epoch, place = divmod(position, self.per_epoch)
+        if epoch != self._epoch:
+            self._order = generator(self._seed, *self._path, epoch).permutation(self._rows).astype(np.int32)
+            self._epoch = epoch
         return self._order[place * self._batch_size : (place + 1) * self._batch_size]
 
     def following(self, position: int, count: int) -> Rows:
@@ -46,12 +41,11 @@ class Walk:
         return np.concatenate(pieces)
 
     def opposite(self, position: int, count: int) -> Rows:
-        """`count` further rows of the pass, in blocks as far from this batch and each other as can be.
+        """`count` further rows of the epoch, in blocks as far from this batch and each other as can be.
 
         Uploaded beside every batch they halve (third, …) the age that a row reaches before it is renewed.
         """
-        _, _, place = self._locate(position)
-        after = place * self._batch_size + len(self.batch(position))
+        after = position % self.per_epoch * self._batch_size + len(self.batch(position))
         rest = len(self._order) - len(self.batch(position))
         count = min(count, rest)
         blocks, free = -(-count // self._batch_size), rest - count
@@ -59,19 +53,3 @@ class Walk:
         gaps = free * (places // self._batch_size + 1) // (blocks + 1)  # before the block that a row is in
         chosen: Rows = self._order[(after + places + gaps) % len(self._order)]
         return chosen
-
-    def _locate(self, position: int) -> tuple[int, int, int]:
-        """(pass, its batches, place in it)."""
-        number, batches = 0, self._first
-        while batches < self.per_epoch and position >= batches:
-            position -= batches
-            number, batches = number + 1, min(2 * batches, self.per_epoch)
-        whole, place = divmod(position, batches)
-        return number + whole, batches, place
-
-    def _permutation(self, number: int, rows: int) -> Rows:
-        order = generator(self._seed, *self._path, number).permutation(rows).astype(np.int32)
-        if rows == self._rows:
-            return order
-        working_set: Rows = generator(self._seed, "working set").permutation(self._rows)[:rows].astype(np.int32)
-        return working_set[order]

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["DEMO", "DEMO_METHODS"]
 
-DEMO_METHODS = ["centralised", "sync", "t-sync", "vafl", "vafl-growing"]
+DEMO_METHODS = ["centralised", "sync", "t-sync", "vafl", "vafl-zeros"]
 
 DEMO: dict[str, Any] = {
     "data": {"source": "digits", "parties": 4},
@@ -24,6 +24,6 @@ DEMO: dict[str, Any] = {
     "methods": {
         "centralised": {"train.seconds": None, "train.epochs": 40, "train.eval_every": "1 epoch"},
         "sync": {"train.learning_rate": 0.02},
-        "vafl-growing": {"protocol.name": "vafl", "protocol.first_pass": 6},
+        "vafl-zeros": {"protocol.name": "vafl", "protocol.table": "zeros"},
     },
 }

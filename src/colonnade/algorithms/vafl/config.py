@@ -12,7 +12,6 @@ class VaflOptions(Options, frozen=True):
     """Algorithm 1 and its † options."""
 
     batches: Literal["own", "shared"] = "own"
-    first_pass: int | None = None  # batches of the first pass over the data; each further pass has twice as many
     table: Literal["warm", "zeros"] = "warm"
     max_delay: int | None = None  # D
     extra_rows: float = 0.0  # further rows with each upload, in batches (†)
@@ -37,8 +36,6 @@ class VaflOptions(Options, frozen=True):
         """Refuse what cannot work."""
         if self.max_delay is not None and self.max_delay < 1:
             raise ConfigError("protocol.max_delay", self.max_delay, "must be 1 or more, or left out for no bound")
-        if self.first_pass is not None and self.first_pass < 1:
-            raise ConfigError("protocol.first_pass", self.first_pass, "must be 1 or more batches, or left out")
         if not self.extra_rows >= 0:
             raise ConfigError("protocol.extra_rows", self.extra_rows, "must be 0 or more batches")
         pauses = self.pause_s if isinstance(self.pause_s, list) else [self.pause_s]
@@ -70,7 +67,6 @@ class SyncOptions(Options, frozen=True):
     """Lock-step: nothing to choose. It always waits for everyone."""
 
     batches = "shared"
-    first_pass = None
     table = "zeros"
     max_delay = None
     extra_rows = 0.0
