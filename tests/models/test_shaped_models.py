@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import colonnade
+from colonnade.drivers.simulator import checkpoint
 from colonnade.models import Network, OptimiserSpec, party_module, server_module
 from colonnade.models.shaped import Recurrent
 from colonnade.protocol import state
@@ -212,6 +213,32 @@ def test_parties_of_three_kinds_learn_together(quarters, method):
     assert results[0].summary["weights_sha256"] == results[1].summary["weights_sha256"]
     raw = colonnade.load("digits").x[:7]
     assert results[0].predict(raw).shape == (7, 10)
+
+
+def test_a_run_that_is_cut_off_goes_on_to_the_bit(quarters):
+    def run():
+        settings = {"embedding": 4, "updates": 40, "batch_size": 16, "eval_every": 20, "optimiser": "momentum"}
+        return colonnade.prepare(quarters, "vafl", ["cnn", "lstm", "mlp:16", Shaped], **settings)
+
+    whole, cut, resumed = run(), run(), run()
+    cut.simulator.advance(150)
+    assert 0 < cut.summary()["updates"] < 40
+    checkpoint.load(resumed.simulator, state.unpack(state.pack(checkpoint.save(cut.simulator))))
+    ends = [started.execute() for started in (whole, resumed)]
+    assert ends[0]["status"] == ends[1]["status"] == "finished"
+    for key in ("updates", "accuracy", "weights_sha256", "trace_sha256"):
+        assert ends[0][key] == ends[1][key]
+
+
+def test_reading_many_rows_reads_each_of_them():
+    network, x = Network(build("cnn", (4, 4)), SGD), rows((4, 4), count=2500)
+    whole = network.read(x)
+    assert whole.shape == (2500, 3)
+    for start in (0, 1000, 2400):
+        np.testing.assert_allclose(
+            network.read(x[start : start + 100]), whole[start : start + 100], rtol=1e-4, atol=1e-6
+        )
+    assert network.read(x[:0]).shape == (0, 3)
 
 
 @pytest.mark.parametrize("aggregate", ["concat", "mean", "sum", "max"])

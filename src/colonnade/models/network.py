@@ -22,6 +22,8 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["Network", "OptimiserSpec", "Regulariser", "join", "to_tensor"]
 
+READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
+
 # Layers known to draw no random numbers in training; anything else, a subclass too, gets a generator of its own.
 _DRAWS_NOTHING = {
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Bilinear, nn.Identity, nn.Flatten, nn.Unflatten,
@@ -158,7 +160,9 @@ class Network:
     @torch.no_grad()
     def read(self, x: Array) -> Array:
         """The output of the committed state in evaluation mode: moves no generator and no buffer."""
-        output: Array = self._reader(to_tensor(x)).numpy()
+        starts = range(0, max(len(x), 1), READ_ROWS)
+        parts = [self._reader(to_tensor(x[start : start + READ_ROWS])) for start in starts]
+        output: Array = (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy()
         return output
 
     @property
