@@ -81,8 +81,8 @@ def require_metric(name: str, task: Task) -> Metric:
     """The metric of this name, refused if it does not fit the task."""
     fitting = sorted(key for key, metric in METRICS.items() if metric.fits(task))
     if name not in fitting:
-        kind = f"{task.kind} task" + (f" of {len(task.classes)} classes" if task.kind == "multiclass" else "")
-        raise ConfigError("train.metric", name, f"a {kind} is judged by one of: {', '.join(fitting)}")
+        few = f"is always 1 of {len(task.classes)} classes; " if name == "top5" and task.classes else ""
+        raise ConfigError("train.metric", name, f"{few}a {task.kind} task is judged by one of: {', '.join(fitting)}")
     return METRICS[name]
 
 
