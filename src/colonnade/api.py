@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "prepare", "split", "train"]
 
-Model = str | nn.Module | Callable[[int, int], nn.Module]
+Model = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs or shape, and outputs
 
 
 def split(
@@ -115,8 +115,8 @@ def train(
     """Train in the simulator.
 
     `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
-    (inputs, outputs) -> module, one for all parties or a list; further settings are `embedding`, `aggregate`,
-    `clock`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
+    (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
+    `embedding`, `aggregate`, `clock`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

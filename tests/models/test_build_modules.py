@@ -12,7 +12,7 @@ from colonnade.protocol.errors import ModelError
 
 
 def build(model, inputs=5, outputs=3, seed=7):
-    return party_module(model, inputs, outputs, seed, "party-2")
+    return party_module(model, (inputs,), outputs, seed, "party-2")
 
 
 def layers(module):

@@ -6,13 +6,20 @@ import torch
 from sklearn import metrics as sk
 from torch import nn
 
+import colonnade
 from colonnade.data import Task
 from colonnade.models import Objective, OptimiserSpec, ServerNetwork, aggregated_width, default_metric
 from colonnade.models.metrics import METRICS, measure, require_metric
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import ConfigError, ModelError
 
+TEN = Task("multiclass", tuple("0123456789"))
 MULTI, BINARY, REGRESSION = Task("multiclass", ("a", "b", "c")), Task("binary", ("n", "y")), Task("regression", ())
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return colonnade.split(colonnade.load("digits"), parties=2)
 
 
 def test_multiclass_loss_and_probabilities():
@@ -64,6 +71,14 @@ def test_metrics_are_scikit_learns():
     assert METRICS["rmse"].compute(target, value) == pytest.approx(np.sqrt(((target - value) ** 2).mean()))
 
 
+def test_top5_is_scikit_learns_even_where_a_class_has_no_row():
+    generator = np.random.default_rng(0)
+    y, raw = generator.integers(0, 9, 200), generator.random((200, 10))  # none of class 9
+    by_hand = np.mean([label in np.argsort(-row)[:5] for label, row in zip(y, raw, strict=True)])
+    assert METRICS["top5"].compute(y, raw) == by_hand
+    assert METRICS["top5"].compute(y, raw) == sk.top_k_accuracy_score(y, raw, k=5, labels=range(10))
+
+
 def test_auc_without_a_class_is_not_a_number_and_not_an_error():
     assert np.isnan(METRICS["auc"].compute(np.zeros(4, int), np.full((4, 2), 0.5)))
     assert np.isnan(METRICS["auc"].compute(np.array([0, 1]), np.full((2, 3), 1 / 3)))
@@ -71,7 +86,9 @@ def test_auc_without_a_class_is_not_a_number_and_not_an_error():
 
 def test_reached_knows_which_way_is_better():
     assert METRICS["accuracy"].reached(0.9, 0.9) and not METRICS["accuracy"].reached(0.89, 0.9)
-    assert METRICS["mae"].reached(0.1, 0.2) and not METRICS["mae"].reached(0.3, 0.2)
+    assert METRICS["top5"].reached(0.9, 0.9)
+    for name in ("mae", "rmse", "loss"):
+        assert METRICS[name].reached(0.1, 0.2) and not METRICS[name].reached(0.3, 0.2)
 
 
 @pytest.mark.parametrize(("task", "name"), [(MULTI, "accuracy"), (BINARY, "accuracy"), (REGRESSION, "rmse")])
@@ -80,16 +97,52 @@ def test_default_metrics_fit(task, name):
     assert require_metric(name, task) is METRICS[name]
 
 
-@pytest.mark.parametrize(("name", "task"), [("mae", MULTI), ("accuracy", REGRESSION), ("f1", BINARY)])
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("mae", MULTI), ("accuracy", REGRESSION), ("f1", BINARY), ("top5", BINARY), ("top5", MULTI), ("top5", REGRESSION)],
+)
 def test_a_metric_that_does_not_fit_is_refused(name, task):
-    with pytest.raises(ConfigError, match=f"train.metric = '{name}': a {task.kind} task is judged by one of: "):
+    with pytest.raises(ConfigError, match=f"train.metric = '{name}': .*a {task.kind} task is judged by one of: "):
         require_metric(name, task)
+
+
+def test_the_refusal_says_what_fits():
+    with pytest.raises(
+        ConfigError, match="always 1 of 3 classes; a multiclass task is judged by one of: accuracy, auc, loss$"
+    ):
+        require_metric("top5", MULTI)
+    with pytest.raises(ConfigError, match="a regression task is judged by one of: loss, mae, rmse$"):
+        require_metric("auc", REGRESSION)
+    assert require_metric("top5", TEN) is METRICS["top5"]
 
 
 def test_measure_adds_accuracy_where_it_applies():
     y, prediction = np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]])
-    assert measure("auc", BINARY, y, prediction) == {"auc": 1.0, "accuracy": 0.5}
-    assert measure("mae", REGRESSION, np.array([1.0]), np.array([3.0])) == {"mae": 2.0}
+    assert measure("auc", BINARY, y, prediction, loss=0.7) == {"auc": 1.0, "accuracy": 0.5}
+    assert measure("loss", BINARY, y, prediction, loss=0.7) == {"loss": 0.7, "accuracy": 0.5}
+    assert measure("mae", REGRESSION, np.array([1.0]), np.array([3.0]), loss=0.7) == {"mae": 2.0}
+    assert measure("loss", REGRESSION, np.array([1.0]), np.array([3.0]), loss=0.7) == {"loss": 0.7}
+
+
+@pytest.mark.parametrize(("name", "task"), [("auc", TEN), ("top5", TEN), ("rmse", REGRESSION), ("mae", REGRESSION)])
+def test_predictions_that_are_not_finite_are_no_error(name, task):
+    y, prediction = np.arange(10), np.full((10, 10) if task is TEN else 10, np.nan)
+    assert np.isnan(measure(name, task, y, prediction, loss=float("nan"))[name])
+
+
+@pytest.mark.parametrize("method", ["vafl", "centralised"])
+@pytest.mark.parametrize("metric", ["loss", "top5", "auc", "accuracy"])
+def test_the_target_is_about_the_chosen_metric(method, metric, digits):
+    settings = {"embedding": 8, "updates": 120, "eval_every": 20, "batch_size": 64}
+    target = 1.9 if metric == "loss" else 0.7
+    run = colonnade.prepare(digits, method, "linear", metric=metric, target=target, **settings)
+    summary, rows = run.execute(), run.rows
+    assert summary["metric"] == metric and summary["value"] == rows[-1]["value"]
+    if metric in ("loss", "accuracy"):
+        assert summary["value"] == summary[metric]
+    reached = [row["value"] <= target if metric == "loss" else row["value"] >= target for row in rows]
+    assert not reached[0] and reached[-1]
+    assert summary["time_to_target_s"] == rows[reached.index(True)]["clock_s"]
 
 
 def test_aggregates_by_hand():

@@ -145,7 +145,7 @@ class Evaluation:
     def judge(self, network: ServerNetwork) -> Evaluated:
         """The metric and the loss over the collected rows."""
         loss, prediction = network.evaluate(self._table.values, network.objective.targets(self._y))
-        return Evaluated(self.number, loss, measure(self._metric, network.objective.task, self._y, prediction))
+        return Evaluated(self.number, loss, measure(self._metric, network.objective.task, self._y, prediction, loss))
 
     def save(self) -> dict[str, Any]:
         """Collected rows and what is outstanding."""

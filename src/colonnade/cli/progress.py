@@ -185,6 +185,8 @@ def summary_table(summary: dict[str, Any]) -> Table:
         ("trace", summary["trace_sha256"][:16]),
         ("weights", summary["weights_sha256"][:16]),
     ]
+    if summary["metric"] == "loss":
+        del rows[1]  # it is there already
     if summary["target"] is not None:
         reached = summary["time_to_target_s"]
         rows.insert(1, ("time to target", "not reached" if reached is None else f"{reached:.2f} s"))

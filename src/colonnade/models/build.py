@@ -3,32 +3,53 @@
     linear          one layer
     dense           one layer and ReLU
     mlp:64,32       hidden layers of these widths, then a layer to the output
+    cnn, lstm       (party) for rows with two dimensions: pieces of images, and series; see shaped.py
     none            (server) the aggregate is the output
-    package.module:Class    your own `nn.Module`, called with (inputs, outputs)
+    package.module:Class    your own `nn.Module`, called with (inputs, outputs), or with (shape, outputs) if its
+                    first parameter is called `shape`: the shape of one row, e.g. (14, 14)
 
-From Python a model may also be a module (copied for each party) or any callable (inputs, outputs) -> module.
+From Python a model may also be a module (copied for each party) or any callable that makes one, called alike.
 """
 
 import copy
 import importlib
+import inspect
 import itertools
 from collections.abc import Callable
+from math import prod
+from typing import Any
 
 import torch
 from torch import nn
 
+from colonnade.models import shaped
 from colonnade.protocol.errors import ModelError
 
 __all__ = ["Factory", "party_module", "server_module"]
 
-Factory = str | nn.Module | Callable[[int, int], nn.Module]
+Shape = tuple[int, ...]  # of one row
+Factory = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs or shape, and outputs
 
-_KNOWN = "linear, dense, mlp:WIDTH[,WIDTH...] or package.module:Class"
+_KNOWN = "linear, dense, mlp:WIDTH[,WIDTH...], cnn or lstm (a party's) or package.module:Class"
+_SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
+_WANTS = {
+    "cnn": "a piece of an image (height, width)",
+    "lstm": "a series (time, channels), or the rows of a piece of an image",
+}
 
 
-def party_module(model: Factory, inputs: int, outputs: int, seed: int, who: str) -> nn.Module:
-    """A party's network from its columns to its embedding; refused if the width does not fit."""
-    return _seeded(model, inputs, outputs, seed, f"model.party of {who}")
+def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str) -> nn.Module:
+    """A party's network from its columns to its embedding; refused if the width does not fit.
+
+    Its input is (rows, columns) whatever the shape of a row: a network that needs the shape reshapes.
+    """
+    what = f"model.party of {who}"
+    if isinstance(model, str) and model in _SHAPED and len(shape) != 2:
+        raise ModelError(
+            f"{what} = {model!r}: a row must be {_WANTS[model]}, but is a plain list of {prod(shape)} columns; "
+            "images keep their pieces with data.split = 'rows' or 'quarters', for tables use 'mlp:64'"
+        )
+    return _seeded(model, shape, outputs, seed, what)
 
 
 def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Module:
@@ -40,35 +61,49 @@ def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Mo
                 f"set model.embedding = {outputs} with aggregate 'sum', 'mean' or 'max', or choose a server model"
             )
         return nn.Identity()
-    return _seeded(model, inputs, outputs, seed, "model.server")
+    if isinstance(model, str) and model in _SHAPED:
+        raise ModelError(f"model.server = {model!r}: is for parties; an aggregate has no shape, use e.g. 'mlp:64'")
+    return _seeded(model, (inputs,), outputs, seed, "model.server")
 
 
-def _seeded(model: Factory, inputs: int, outputs: int, seed: int, what: str) -> nn.Module:
+def _seeded(model: Factory, shape: Shape, outputs: int, seed: int, what: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = _build(model, inputs, outputs, what)
-        _check_width(module, inputs, outputs, what)
+        module = _build(model, shape, outputs, what)
+        _check_width(module, prod(shape), outputs, what)
     return module
 
 
-def _build(model: Factory, inputs: int, outputs: int, what: str) -> nn.Module:
+def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module:
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if isinstance(model, str):
         if ":" in model and not model.startswith("mlp:"):
             model = _import(model, what)
         else:
-            return _named(model, inputs, outputs, what)
+            return _named(model, shape, outputs, what)
+    name, first = ("shape", shape) if _takes_shape(model) else ("inputs", prod(shape))
     try:
-        module = model(inputs, outputs)
+        module = model(first, outputs)
     except TypeError as error:
-        raise ModelError(f"{what}: could not be made from (inputs={inputs}, outputs={outputs}): {error}") from None
+        raise ModelError(f"{what}: could not be made from ({name}={first}, outputs={outputs}): {error}") from None
     if not isinstance(module, nn.Module):
         raise ModelError(f"{what}: {model!r} made a {type(module).__name__}, not a torch.nn.Module")
     return module
 
 
-def _named(name: str, inputs: int, outputs: int, what: str) -> nn.Module:
+def _takes_shape(model: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(model).parameters
+    except (TypeError, ValueError):  # some of C's functions do not say
+        return False
+    return next(iter(parameters), "") == "shape"
+
+
+def _named(name: str, shape: Shape, outputs: int, what: str) -> nn.Module:
+    if name in _SHAPED:
+        return _SHAPED[name](shape, outputs)
+    inputs = prod(shape)
     if name == "linear":
         return nn.Linear(inputs, outputs)
     if name == "dense":
@@ -92,10 +127,10 @@ def _mlp(widths: list[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def _import(path: str, what: str) -> Callable[[int, int], nn.Module]:
+def _import(path: str, what: str) -> Callable[[Any, int], nn.Module]:
     name, _, attribute = path.partition(":")
     try:
-        found: Callable[[int, int], nn.Module] = getattr(importlib.import_module(name), attribute)
+        found: Callable[[Any, int], nn.Module] = getattr(importlib.import_module(name), attribute)
     except (ImportError, ValueError) as error:
         raise ModelError(f"{what} = {path!r}: cannot import {name!r}: {error}; is it on PYTHONPATH?") from None
     except AttributeError:

@@ -11,6 +11,7 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["METRICS", "Metric", "default_metric", "measure", "require_metric"]
 
 _CLASSES = ("binary", "multiclass")
+TOP = 5
 
 
 class Metric(NamedTuple):
@@ -18,7 +19,12 @@ class Metric(NamedTuple):
 
     tasks: tuple[str, ...]
     higher_is_better: bool
-    compute: Callable[[Any, Any], float]
+    compute: Callable[[Any, Any], float] | None  # None: it is the objective's own loss on the test rows
+    least_classes: int = 0
+
+    def fits(self, task: Task) -> bool:
+        """Whether it says anything about the task."""
+        return task.kind in self.tasks and len(task.classes) >= self.least_classes
 
     def reached(self, value: float, target: float) -> bool:
         """Whether `value` is as good as `target`."""
@@ -27,6 +33,12 @@ class Metric(NamedTuple):
 
 def _accuracy(y: Any, prediction: Any) -> float:
     return float(np.mean(prediction.argmax(1) == y))
+
+
+def _top5(y: Any, prediction: Any) -> float:
+    from sklearn.metrics import top_k_accuracy_score
+
+    return float(top_k_accuracy_score(y, prediction, k=TOP, labels=np.arange(prediction.shape[1])))
 
 
 def _auc(y: Any, prediction: Any) -> float:
@@ -52,9 +64,11 @@ def _rmse(y: Any, prediction: Any) -> float:
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(_CLASSES, True, _accuracy),
+    "top5": Metric(("multiclass",), True, _top5, least_classes=TOP + 1),  # of five classes it is always 1
     "auc": Metric(_CLASSES, True, _auc),
     "mae": Metric(("regression",), False, _mae),
     "rmse": Metric(("regression",), False, _rmse),
+    "loss": Metric((*_CLASSES, "regression"), False, None),
 }
 
 
@@ -65,15 +79,22 @@ def default_metric(task: Task) -> str:
 
 def require_metric(name: str, task: Task) -> Metric:
     """The metric of this name, refused if it does not fit the task."""
-    fitting = sorted(key for key, metric in METRICS.items() if task.kind in metric.tasks)
+    fitting = sorted(key for key, metric in METRICS.items() if metric.fits(task))
     if name not in fitting:
-        raise ConfigError("train.metric", name, f"a {task.kind} task is judged by one of: {', '.join(fitting)}")
+        few = f"is always 1 of {len(task.classes)} classes; " if name == "top5" and task.classes else ""
+        raise ConfigError("train.metric", name, f"{few}a {task.kind} task is judged by one of: {', '.join(fitting)}")
     return METRICS[name]
 
 
-def measure(name: str, task: Task, y: Any, prediction: Any) -> dict[str, float]:
-    """The chosen metric, and accuracy wherever it applies."""
-    values = {name: require_metric(name, task).compute(y, prediction)}
+def measure(name: str, task: Task, y: Any, prediction: Any, loss: float) -> dict[str, float]:
+    """The chosen metric, and accuracy wherever it applies; `loss` is the objective's on the same rows."""
+    compute = require_metric(name, task).compute
+    if compute is None:
+        values = {name: loss}
+    elif not np.isfinite(prediction).all():
+        values = {name: float("nan")}  # training diverged: scikit-learn would raise
+    else:
+        values = {name: compute(y, prediction)}
     if task.kind in _CLASSES:
         values.setdefault("accuracy", _accuracy(y, prediction))
     return values

@@ -16,16 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from colonnade.models.shaped import Recurrent
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
 __all__ = ["Network", "OptimiserSpec", "Regulariser", "join", "to_tensor"]
 
-# Layers known to draw no random numbers in training; anything else gets a generator of its own.
-_DRAWS_NOTHING = (
-    nn.Sequential, nn.Linear, nn.ReLU, nn.Identity, nn.Tanh, nn.Sigmoid, nn.Flatten, nn.Conv1d, nn.Conv2d,
-    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GELU, nn.LeakyReLU,
-)  # fmt: skip
+READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
+
+# Layers known to draw no random numbers in training; anything else, a subclass too, gets a generator of its own.
+_DRAWS_NOTHING = {
+    nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Bilinear, nn.Identity, nn.Flatten, nn.Unflatten,
+    nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid, nn.Softmax,
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d,
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding, Recurrent,
+}  # fmt: skip
 
 
 class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +102,7 @@ class Network:
         bind(twins, self.theta)
         self._buffers = list(self._trainer.buffers())
         self._committed = list(self._reader.buffers())
-        self._draws = not all(isinstance(part, _DRAWS_NOTHING) for part in self._trainer.modules())
+        self._draws = any(_may_draw(part) for part in self._trainer.modules())
         self._regulariser = regulariser or Regulariser()
         self._flat = nn.Parameter(self.theta, requires_grad=self.theta.numel() > 0)
         self._optimiser = None if optimiser.plain else optimiser.build(self._flat)
@@ -154,7 +160,9 @@ class Network:
     @torch.no_grad()
     def read(self, x: Array) -> Array:
         """The output of the committed state in evaluation mode: moves no generator and no buffer."""
-        output: Array = self._reader(to_tensor(x)).numpy()
+        starts = range(0, max(len(x), 1), READ_ROWS)
+        parts = [self._reader(to_tensor(x[start : start + READ_ROWS])) for start in starts]
+        output: Array = (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy()
         return output
 
     @property
@@ -220,6 +228,12 @@ def join(parts: Sequence[Tensor | None], parameters: list[nn.Parameter]) -> Arra
     ]
     gradient: Array = torch.cat(flat).numpy()
     return gradient
+
+
+def _may_draw(part: nn.Module) -> bool:
+    if type(part) in (nn.RNN, nn.GRU, nn.LSTM):
+        return bool(part.dropout)  # between its layers
+    return type(part) not in _DRAWS_NOTHING
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class Centralised:
         self.network = ServerNetwork(top, training.server_optimiser, objective, server.aggregate, len(parties))
         self.parts = [
             Network(
-                party_module(p.model, p.train.shape[1], p.width, derive(training.seed, "init", p.index), p.name),
+                party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name),
                 training.party_optimisers[p.index],
                 training.regularisers[p.index],
             )
@@ -122,7 +122,8 @@ class Centralised:
                 h = np.concatenate([part.read(x) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
                 objective = self.network.objective
                 loss, prediction = self.network.evaluate(h, objective.targets(self._y_test))
-                return Evaluated(0, loss, measure(self._training.metric, objective.task, self._y_test, prediction))
+                values = measure(self._training.metric, objective.task, self._y_test, prediction, loss)
+                return Evaluated(0, loss, values)
         raise LocalProtocolError(f"centralised: no job {type(job).__name__}")
 
     def _joint_step(self, rows: Array, seed: int) -> JointStepped:

@@ -54,9 +54,7 @@ class Party:
         self._options, self._training = setup.options, setup.training
         self._x, self._x_test = setup.train, setup.test
         seed = setup.training.seed
-        module = party_module(
-            setup.model, setup.train.shape[1], setup.width, derive(seed, "init", setup.index), setup.name
-        )
+        module = party_module(setup.model, setup.shape, setup.width, derive(seed, "init", setup.index), setup.name)
         self.network = Network(
             module, setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
         )

@@ -1,0 +1,61 @@
+"""Networks for rows that have a shape: pieces of images, and series. The networks of VAFL's App. G.3.
+
+    cnn     seven layers, counted as LeNet's: conv 16, pool, conv 32, pool, conv 32, dense 64, dense to the embedding
+    lstm    a bidirectional LSTM of 16 units each way, an LSTM of 16, its last state to the embedding
+
+A party's rows stay flat (rows, columns) everywhere else, so each of these first gives them their shape again.
+VAFL names the number of layers and of LSTM units only; widths and kernels are ours, small enough for a CPU. The
+layer to the embedding's width is ours too where the paper's server takes the last LSTM's units as they are.
+"""
+
+from math import prod
+
+from torch import Tensor, nn
+
+__all__ = ["Recurrent", "cnn", "lstm"]
+
+UNITS = 16  # of each LSTM
+
+
+def cnn(shape: tuple[int, ...], outputs: int) -> nn.Sequential:
+    """A convolutional network from a piece (height, width) of an image to `outputs`."""
+    first, halved = _pool(shape)
+    second, quartered = _pool(halved)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, *shape)),
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), first,
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), second,
+        nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * prod(quartered), 64), nn.ReLU(),
+        nn.Linear(64, outputs),
+    )  # fmt: skip
+
+
+def _pool(shape: tuple[int, ...]) -> tuple[nn.MaxPool2d, tuple[int, ...]]:
+    """Halve each side that can be halved; the sides after that."""
+    strides = tuple(min(2, side) for side in shape)
+    return nn.MaxPool2d(strides), tuple(side // stride for side, stride in zip(shape, strides, strict=True))
+
+
+def lstm(shape: tuple[int, ...], outputs: int) -> "Recurrent":
+    """A recurrent network from a series (time, channels) to `outputs`."""
+    return Recurrent((shape[0], shape[1]), outputs)
+
+
+class Recurrent(nn.Module):
+    """Two LSTMs, the first in both directions, and a layer from the last state of the second."""
+
+    def __init__(self, shape: tuple[int, int], outputs: int) -> None:
+        super().__init__()
+        self.series = nn.Unflatten(1, shape)
+        self.first = nn.LSTM(shape[1], UNITS, batch_first=True, bidirectional=True)
+        self.second = nn.LSTM(2 * UNITS, UNITS, batch_first=True)
+        self.output = nn.Linear(UNITS, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, time · channels) → (rows, outputs)."""
+        states, _ = self.first(self.series(x))  # (rows, time, 2 · UNITS)
+        _, (last, _) = self.second(states)  # (1, rows, UNITS)
+        embedding: Tensor = self.output(last[0])
+        return embedding
