@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.data.table import Table
 from colonnade.data.task import Array, Task, read_labels
 from colonnade.protocol.errors import DataError
 
@@ -18,7 +19,7 @@ class Dataset:
     """A table: `x` (rows, columns) of numbers and one label per row."""
 
     name: str
-    x: Array  # (rows, columns), any real dtype
+    x: Array | Table  # (rows, columns), any real dtype; a table may hold categories
     y: Array  # (rows,), class index (int64) or target (float32)
     task: Task
     columns: tuple[str, ...]
@@ -26,6 +27,7 @@ class Dataset:
     factor: float = 1.0  # x is multiplied by this: 1/255 for bytes of images
     image: tuple[int, int] | None = None  # (height, width) if the columns are pixels, row by row
     scale: str = "standard"  # what `split` does unless told otherwise
+    notes: tuple[str, ...] = ()  # what a reader of the results should know about the rows
 
     def __post_init__(self) -> None:
         """Refuse a table that cannot be split; all that comes later trusts these shapes."""
@@ -38,16 +40,16 @@ class Dataset:
             raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
 
 
-def _check_table(name: str, x: Array) -> None:
-    if x.ndim != 2:
+def _check_table(name: str, x: Array | Table) -> None:
+    if isinstance(x, np.ndarray) and x.ndim != 2:
         raise DataError(f"{name}: x must be 2-D (rows, columns), not have shape {x.shape}")
     if 0 in x.shape:
         raise DataError(f"{name}: x is empty, it has shape {x.shape}")
-    if x.dtype.kind not in "biuf":
+    if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
         raise DataError(f"{name}: x must hold real numbers, not dtype {x.dtype}")
 
 
-def _check_labels(name: str, x: Array, y: Array, task: Task) -> None:
+def _check_labels(name: str, x: Array | Table, y: Array, task: Task) -> None:
     if y.shape != (len(x),):
         raise DataError(f"{name}: x has {len(x)} rows, so y must have shape ({len(x)},), not {y.shape}")
     if task.kind == "regression":

@@ -6,6 +6,7 @@
 | "minmax" | (x - min) / (max - min), test rows may lie outside 0..1 | x - min |
 | "none" | x, times the factor of its dataset | the same |
 
+One-hot columns stay 0 and 1 whatever the scale.
 The factor needs no place in the first two: it cancels out. Statistics are float64, the results float32.
 """
 
@@ -59,6 +60,12 @@ def check_scale(scale: str) -> None:
 
 def fit(scale: str, block: Block, factor: float) -> Scaler:
     """Learn the scaler of a block of training rows, which must be finite."""
+    numeric = np.ones(block.shape[1], bool) if block.encoder is None else block.encoder.numeric
+    scaler = _fit(scale, block, factor)
+    return Scaler(np.where(numeric, scaler.shift, 0.0), np.where(numeric, scaler.gain, 1.0))
+
+
+def _fit(scale: str, block: Block, factor: float) -> Scaler:
     width = block.shape[1]
     if scale == "none":
         return Scaler(np.zeros(width), np.full(width, factor))

@@ -7,6 +7,8 @@
 | a path: .npz, .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir` where that is given |
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 
 from colonnade.data.dataset import Dataset
 from colonnade.data.images import NAMED, image_dataset, image_folder, named_images
+from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean
 from colonnade.data.tables import read_npz, read_table
 from colonnade.data.task import classification, read_labels
@@ -29,18 +32,41 @@ EMBEDDED = {
 TABLES = (".csv", ".csv.gz", ".parquet")
 
 
-def load(source: str, *, dir: str | Path | None = None, label: str | None = None) -> Dataset:
-    """Return the table that a source names; `label` is the column to predict, for CSV and Parquet alone.
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What a file of columns needs to be told."""
 
-    Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome")`.
+    label: str | None
+    id: str | None
+    categorical: tuple[str, ...]
+    progress: Progress
+
+
+def load(
+    source: str,
+    *,
+    dir: str | Path | None = None,
+    label: str | None = None,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return the table that a source names.
+
+    For CSV and Parquet alone: `label` is the column to predict, `id` a column to check and drop, `categorical`
+    the columns whose numbers are codes. `progress(what, part)` is called now and then, with `part` from 0 to 1.
+
+    Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome", id="nr")`.
     """
-    if label is not None and not source.lower().endswith(TABLES):
-        raise ConfigError("data.label", label, f"only CSV and Parquet have a label column, not {source}")
+    for key, value in (("label", label), ("id", id), ("categorical", categorical or None)):
+        if value is not None and not source.lower().endswith(TABLES):
+            raise ConfigError(f"data.{key}", value, f"only CSV and Parquet have a {key} column, not {source}")
+    table = TableOptions(label, id, tuple(categorical), progress or silent)
     if source in EMBEDDED:
         return _embedded(source)
     if source in NAMED:
         return named_images(source, dir)
-    return _from_path(source, _path(source, dir), label)
+    return _from_path(source, _path(source, dir), table)
 
 
 def _path(source: str, dir: str | Path | None) -> Path:
@@ -48,7 +74,7 @@ def _path(source: str, dir: str | Path | None) -> Path:
     return path if dir is None else Path(dir).expanduser() / path
 
 
-def _from_path(source: str, path: Path, label: str | None) -> Dataset:
+def _from_path(source: str, path: Path, options: TableOptions) -> Dataset:
     name = path.name.lower()
     known_suffix = name.endswith((".npz", *TABLES))
     if known_suffix and not path.is_file():
@@ -56,7 +82,9 @@ def _from_path(source: str, path: Path, label: str | None) -> Dataset:
     if name.endswith(".npz"):
         return read_npz(path)
     if known_suffix:
-        return read_table(path, label)
+        return read_table(
+            path, options.label, id=options.id, categorical=options.categorical, progress=options.progress
+        )
     if path.is_dir():
         return image_folder(path)
     known = [*EMBEDDED, *NAMED]
