@@ -36,7 +36,7 @@ class Partition:
     scalers: tuple[Scaler, ...]  # per party
     indices: tuple[Array, ...]  # per party, int64: columns of the dataset
     width: int  # columns of the dataset, some of which no party may hold
-    shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,) or (height, width) of its piece of an image
+    shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,), (height, width) or (steps, channels)
     notes: tuple[str, ...] = ()  # what a reader of the results should know about the data
 
     def blocks(self, raw: Any) -> list[Array]:
@@ -99,7 +99,8 @@ def split(
     rows = _rows(dataset, test_fraction, seed)
     shares = []
     for name, index in zip(names, indices, strict=True):
-        shares.append(_share(dataset, name, index, rows, scale, missing))
+        shape = row_shape(dataset, how, index)
+        shares.append(_share(dataset, name, index, rows, scale, missing, shape))
         if release and isinstance(dataset.x, Table):
             dataset.x.release(index)
     return Partition(
@@ -115,10 +116,7 @@ def split(
         scalers=tuple(share.scaler for share in shares),
         indices=indices,
         width=len(dataset.columns),
-        shapes=tuple(
-            row_shape(dataset, how, index) if len(index) == share.train.shape[1] else share.train.shape[1:]
-            for index, share in zip(indices, shares, strict=True)
-        ),
+        shapes=tuple(share.shape for share in shares),
         notes=(*dataset.notes, *(note for share in shares for note in share.notes)),
     )
 
@@ -131,21 +129,32 @@ class _Share:
     scaler: Scaler
     train: Array
     test: Array
+    shape: tuple[int, ...]
     notes: list[str]
 
 
-def _share(dataset: Dataset, party: str, index: Array, rows: tuple[Array, Array], scale: str, missing: str) -> _Share:
+def _share(
+    dataset: Dataset,
+    party: str,
+    index: Array,
+    rows: tuple[Array, Array],
+    scale: str,
+    missing: str,
+    shape: tuple[int, ...],
+) -> _Share:
     x, columns = dataset.x, tuple(dataset.columns[i] for i in index)
     refuse_unusable(Block(x, np.arange(len(x)), index), party, columns, missing)
     means = training_means(Block(x, rows[0], index), party, columns) if missing == "mean" else None
     encoder = Encoder(columns, fit_categories(x, rows[0], index, columns, party), means)
     train = Block(x, rows[0], index, encoder)
-    scaler = fit(scale, train, dataset.factor)
+    steps = shape[0] if dataset.series and len(shape) > 1 else 1
+    scaler = fit(scale, train, dataset.factor, steps)
     return _Share(
         encoder,
         scaler,
         scaler.fill(train),
         scaler.fill(Block(x, rows[1], index, encoder)),
+        shape if len(index) == train.shape[1] else train.shape[1:],
         notes_on_tests(x, rows[1], index, encoder, party),
     )
 

@@ -4,10 +4,11 @@
 |---|---|
 | digits, breast-cancer, wine, diabetes | scikit-learn, no file needed |
 | mnist, fashion-mnist | four IDX files in `dir` or in its subfolder of that name |
-| a path: .npz, .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir` where that is given |
+| a9a, mfeat, physionet2012 | their files in `dir` or in its subfolder of that name |
+| a path: .npz, .libsvm, .svm (.gz), .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir`, if given |
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,9 @@ import numpy as np
 
 from colonnade.data.dataset import Dataset
 from colonnade.data.images import NAMED, image_dataset, image_folder, named_images
+from colonnade.data.libsvm import SUFFIXES, read_a9a, read_libsvm
+from colonnade.data.mfeat import read_mfeat
+from colonnade.data.physionet import read_physionet
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean
 from colonnade.data.tables import read_npz, read_table
@@ -28,6 +32,11 @@ EMBEDDED = {
     "breast-cancer": "load_breast_cancer",
     "wine": "load_wine",
     "diabetes": "load_diabetes",
+}
+FOLDERS: dict[str, tuple[Callable[[Path, Progress], Dataset], str]] = {
+    "a9a": (read_a9a, "a9a.gz"),
+    "mfeat": (read_mfeat, "mfeat-fou.gz"),
+    "physionet2012": (read_physionet, "set-a.tar.xz"),
 }
 TABLES = (".csv", ".csv.gz", ".parquet")
 
@@ -66,7 +75,21 @@ def load(
         return _embedded(source)
     if source in NAMED:
         return named_images(source, dir)
+    if source in FOLDERS:
+        read, needed = FOLDERS[source]
+        return read(_folder(source, dir, needed), progress or silent)
     return _from_path(source, _path(source, dir), table)
+
+
+def _folder(source: str, dir: str | Path | None, needed: str) -> Path:
+    """`dir`, or its subfolder with the name of the source."""
+    if dir is None:
+        raise ConfigError("data.dir", None, f"say where the files of {source} lie ({needed} and others)")
+    folders = [Path(dir).expanduser() / source, Path(dir).expanduser()]
+    found = next((folder for folder in folders if (folder / needed).is_file()), None)
+    if found is None:
+        raise ConfigError("data.dir", str(dir), f"there is no {needed} there, nor in a subfolder {source}")
+    return found
 
 
 def _path(source: str, dir: str | Path | None) -> Path:
@@ -76,23 +99,25 @@ def _path(source: str, dir: str | Path | None) -> Path:
 
 def _from_path(source: str, path: Path, options: TableOptions) -> Dataset:
     name = path.name.lower()
-    known_suffix = name.endswith((".npz", *TABLES))
+    known_suffix = name.endswith((".npz", *SUFFIXES, *TABLES))
     if known_suffix and not path.is_file():
         raise ConfigError("data.source", source, f"there is no file {path}")
     if name.endswith(".npz"):
         return read_npz(path)
+    if name.endswith(SUFFIXES):
+        return read_libsvm(path)
     if known_suffix:
         return read_table(
             path, options.label, id=options.id, categorical=options.categorical, progress=options.progress
         )
     if path.is_dir():
         return image_folder(path)
-    known = [*EMBEDDED, *NAMED]
+    known = [*EMBEDDED, *NAMED, *FOLDERS]
     raise ConfigError(
         "data.source",
         source,
         f"unknown{did_you_mean(source, known)}; known are {', '.join(known)}, a path that ends in .npz, .csv,"
-        " .csv.gz or .parquet, and a folder of IDX files",
+        " .csv.gz, .parquet, .libsvm or .svm (.gz), and a folder of IDX files",
     )
 
 

@@ -1,15 +1,15 @@
-"""Tables from files: NPZ (arrays x, y, optionally x_test, y_test), CSV and Parquet (with a label column)."""
+"""Tables from files: CSV and Parquet (with a label column), NPZ (arrays x, y, optionally x_test, y_test; or views)."""
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars
 
-from colonnade.data.dataset import Dataset, from_arrays
+from colonnade.data.dataset import Dataset, from_arrays, from_views
 from colonnade.data.delimited import CsvFile, read_csv
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean, listing
@@ -29,12 +29,32 @@ def read_npz(path: Path) -> Dataset:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(f"{path}: cannot be read as .npz: it holds one array without a name")
             found = list(archive.files)
-            parts: dict[str, Any] = {key: archive[key] for key in PARTS if key in found}
+            parts: dict[str, Any] = {key: archive[key] for key in found if key in PARTS or key.startswith("x_")}
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read as .npz: {error}") from error
+    if views := [key for key in parts if key.startswith("x_") and not key.endswith("_test")]:
+        return _views(path, parts, views)
     if missing := [key for key in ("x", "y") if key not in parts]:
         raise DataError(f"{path}: there is no array '{missing[0]}', only: {listing(found) or 'nothing'}")
-    return from_arrays(**parts, name=path.stem)
+    return from_arrays(**{key: parts[key] for key in PARTS if key in parts}, name=path.stem)
+
+
+def _views(path: Path, parts: Mapping[str, Any], keys: Sequence[str]) -> Dataset:
+    """Arrays x_bank and x_shop are the views bank and shop; x_bank_test and x_shop_test their test rows."""
+    if "x" in parts:
+        raise DataError(f"{path}: there is an array 'x' beside '{keys[0]}'; give either one table or several views")
+    if "y" not in parts:
+        raise DataError(f"{path}: there is no array 'y'")
+    tests = [key for key in (f"{view}_test" for view in keys) if key in parts]
+    if (len(tests) not in (0, len(keys))) or bool(tests) != ("y_test" in parts):
+        raise DataError(f"{path}: a test set needs y_test and, for every view, an array like {keys[0]}_test")
+    return from_views(
+        {key.removeprefix("x_"): parts[key] for key in keys},
+        parts["y"],
+        x_test={key[2:-5]: parts[key] for key in tests} if tests else None,
+        y_test=parts.get("y_test"),
+        name=path.stem,
+    )
 
 
 def read_table(
