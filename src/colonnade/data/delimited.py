@@ -19,7 +19,7 @@ from colonnade.data.table import Coder, Column, own_memory
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
-PIECE_BYTES = 1 << 24
+PIECE_BYTES = 1 << 22
 EMPTY = ("", "NA", "NaN", "nan", "null", "?")  # texts of a missing value
 NUMBER = polars.Float32
 Types = Mapping[str, type[polars.DataType]]

@@ -5,6 +5,7 @@ from it, which a two-dimensional array cannot.
 """
 
 import mmap
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
 MISSING = "missing"  # the category of an empty cell
+WHOLE = re.compile(r"^(-?\d+)\.0+$")
 TEXT = (polars.String, polars.Categorical, polars.Enum, polars.Boolean)
 
 
@@ -78,12 +80,15 @@ class Coder:
 
     def encode(self, series: polars.Series) -> Array:
         """Codes in the order of first appearance."""
-        texts = category_texts(series)
-        for text in texts.unique(maintain_order=True):
-            self._codes.setdefault(text, len(self._codes))
+        if series.dtype.is_float():
+            series = series.fill_nan(None)
+        texts = series.cast(polars.String).fill_null(MISSING)
         if texts.is_empty():
             return np.empty(0, np.int32)
-        return texts.replace_strict(self._codes, return_dtype=polars.Int32).to_numpy()
+        codes = {}
+        for text in texts.unique(maintain_order=True):
+            codes[text] = self._codes.setdefault(category_name(text), len(self._codes))
+        return texts.replace_strict(codes, return_dtype=polars.Int32).to_numpy()
 
     def finish(self, codes: Array) -> Column:
         """Sort the categories, and bring the codes (changed in place) to their order."""
@@ -91,22 +96,16 @@ class Coder:
         place = np.empty(len(categories), np.int32)
         for rank, text in enumerate(categories):
             place[self._codes[text]] = rank
-        np.take(place, codes, out=codes) if len(codes) else None
+        if len(codes):
+            np.take(place, codes, out=codes, mode="clip")  # the default mode makes a copy first
         return Column(codes, categories)
 
 
-def category_texts(series: polars.Series) -> polars.Series:
-    """The names of categories: a whole number has no fraction (1.0 is 1), truth is true, what is empty is missing."""
-    if series.dtype.is_float():
-        series = series.fill_nan(None)
-    texts = series.cast(polars.String)
-    rules = (
-        polars.col("text")
-        .str.replace(r"^(-?\d+)\.0+$", "${1}")
-        .replace({"True": "true", "False": "false"})
-        .fill_null(MISSING)
-    )
-    return polars.DataFrame({"text": texts}).select(rules).to_series()
+def category_name(text: str) -> str:
+    """The same name from all sources: a whole number has no fraction (1.0 is 1), and truth is true."""
+    if text in ("True", "False"):
+        return text.lower()
+    return WHOLE.sub(r"\1", text)
 
 
 def column_of(series: polars.Series, categorical: bool) -> Column:
