@@ -27,7 +27,7 @@ Model = str | nn.Module | Callable[[int, int], nn.Module]
 def split(
     data: Dataset, parties: int | None = None, how: str | Mapping[str, Sequence[str]] = "even", **settings: Any
 ) -> Partition:
-    """Give each party its columns. `how`: "even", "rows", "quarters" or {name: [columns]}."""
+    """Give each party its columns. `how`: "even", "views", "rows", "columns", "quarters" or {name: [columns]}."""
     return split_dataset(data, parties=parties, how=how, **settings)
 
 
@@ -55,7 +55,7 @@ class Result:
         """Class probabilities (or values) for raw rows.
 
         An array of all columns, a table by names (a DataFrame, {column: values}, [{column: value}]), or a list
-        with such rows for each party.
+        with an array or a DataFrame for each party.
         """
         data = self._run.federation.data
         of_each = isinstance(x, list | tuple) and not all(isinstance(row, Mapping) for row in x)
