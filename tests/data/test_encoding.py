@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import polars
 import pytest
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from colonnade.data import load, split
 from colonnade.data.dataset import Dataset
@@ -64,6 +67,20 @@ def test_missing_numbers_are_refused_or_become_the_training_mean():
         split(table({"a": [1.0, 2.0, 3.0], "b": [None, None, 4.0]}, 1), parties=1, missing="mean")
     with pytest.raises(DataError, match="infinite.*'a', row 1"):
         split(table({"a": [1.0, float("inf"), 3.0]}, 1), parties=1, missing="mean")
+
+
+def test_scikit_learn_encodes_the_same():
+    generator = np.random.default_rng(0)
+    codes = np.append(generator.integers(0, 4, 90), generator.integers(0, 5, 10))
+    texts = np.array(["u", "v", "w", "x", "late"])[codes]
+    numbers = generator.normal(5, 3, 100).astype(np.float32)
+    numbers[generator.choice(100, 20, replace=False)] = np.nan
+    partition = split(table({"a": texts.tolist(), "b": numbers}, 10), parties=1, missing="mean")
+    one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(texts[:90, None])
+    scaled = make_pipeline(SimpleImputer(), StandardScaler()).fit(numbers[:90, None].astype(np.float64))
+    for rows, found in ((slice(90), partition.train[0]), (slice(90, 100), partition.test[0])):
+        expected = one_hot.transform(texts[rows, None]), scaled.transform(numbers[rows, None].astype(np.float64))
+        np.testing.assert_allclose(found, np.hstack(expected), atol=1e-6)
 
 
 def test_refused_policy():

@@ -1,10 +1,13 @@
 """NPZ, CSV and Parquet: what they become, and what is refused."""
 
 import gzip
+import re
 
 import numpy as np
 import polars
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from colonnade.data import load, split
 from colonnade.protocol.errors import ConfigError, DataError
@@ -78,6 +81,7 @@ def test_an_empty_cell_is_found_by_its_column(csv):
         ('a,b,y\n1,2,3\n"x, y",2,3\n"u\nv",2,3\n4,5\n', "line 6 has 2 cells, not 3"),
         ("a,b,y\n1,2,3\n\n4,5,6\n", "line 3 has 1 cells, not 3"),
         ("a,b,y\n1,2,3,4\n5,6\n", "line 2 has 4 cells, not 3"),
+        ('a,b,y\n"1,2",3\n4,5,6\n', "line 2 has 2 cells, not 3"),
         ("a,a,y\n1,2,3\n", "two columns have the name 'a'"),
         ("a;b;y\n1;2;3\n", "must be separated by commas"),
         ("a,y\n1,3\n2,3\n", "label 'y': .*nothing to tell apart"),
@@ -137,6 +141,42 @@ def test_pieces_of_a_csv_file_make_the_same_table(csv, monkeypatch):
     assert pieces.x.column(1).categories[0] == 'a "quoted" 0,\nline'
     assert {what for what, _ in seen} == {"counting rows", "reading"}
     assert seen[-1][1] == 1.0
+
+
+def test_a_lost_quote_does_not_read_the_rest_as_one_row(csv, monkeypatch):
+    monkeypatch.setattr("colonnade.data.delimited.PIECE_BYTES", 50)
+    monkeypatch.setattr("colonnade.data.delimited.LONGEST_ROW", 200)
+    with pytest.raises(DataError, match="shop.csv: cannot be read: quotes are not closed, in or after line "):
+        load(csv("a,y\n" + "1,0\n" * 20 + '"2,1\n' + "1,0\n" * 200), label="y")
+
+
+CELLS = st.one_of(
+    st.none(),
+    st.sampled_from(["u", "v, w", 'a "b"', "line\nbreak", "ü"]),
+    st.integers(-(10**6), 10**6).map(str),
+    st.floats(-1e6, 1e6, width=32).map(str),
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=30), st.integers(20, 400))
+def test_any_csv_reads_as_polars_reads_it_whole(tmp_path_factory, rows, piece):
+    path = tmp_path_factory.mktemp("csv") / "any.csv"
+    frame = polars.DataFrame(rows, schema={"a": polars.String, "b": polars.String}, orient="row")
+    frame = frame.vstack(polars.DataFrame({"a": ["1"], "b": ["1"]})).with_row_index("y")
+    frame.select("a", "b", "y").write_csv(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("colonnade.data.delimited.PIECE_BYTES", piece)
+        dataset = load(str(path), label="y")
+    for place, name in enumerate(("a", "b")):
+        column = dataset.x.column(place)
+        numbers = frame[name].cast(polars.Float32, strict=False)
+        if column.categories is None:
+            np.testing.assert_array_equal(column.values, numbers.fill_null(float("nan")).to_numpy())
+        else:
+            assert numbers.null_count() > frame[name].null_count()
+            read = [column.categories[code] for code in column.values]
+            assert read == [re.sub(r"^(-?\d+)\.0$", r"\1", text or "missing") for text in frame[name]]
 
 
 def test_text_far_down_makes_a_column_categorical(csv, monkeypatch):

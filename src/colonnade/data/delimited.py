@@ -20,6 +20,7 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
 PIECE_BYTES = 1 << 22
+LONGEST_ROW = 1 << 26  # bytes; what is longer has lost a quote
 EMPTY = ("", "NA", "NaN", "nan", "null", "?")  # texts of a missing value
 NUMBER = polars.Float32
 Types = Mapping[str, type[polars.DataType]]
@@ -74,6 +75,8 @@ class CsvFile:
                         line += piece.count(b"\n") + 1
                     else:
                         rest = text
+                    if len(rest) > LONGEST_ROW:
+                        raise DataError(f"{self.path}: cannot be read: quotes are not closed, in or after line {line}")
                     self._progress(what, min(below.tell() / max(size, 1), 1.0))
                     if not read:
                         return
@@ -84,7 +87,7 @@ class CsvFile:
         """One piece; a row with too few or too many cells is refused by its line."""
         commas = piece.count(b",")
         lines = piece.count(b"\n") + 1
-        if commas != lines * (len(self.names) - 1):
+        if b'"' in piece or commas != lines * (len(self.names) - 1):
             self.refuse_ragged(line, piece)
         return polars.read_csv(
             io.BytesIO(piece),
@@ -97,9 +100,7 @@ class CsvFile:
     def refuse_ragged(self, line: int, piece: bytes) -> None:
         """Name the first line of a piece that has too few or too many cells, if there is one."""
         data = np.frombuffer(piece, np.uint8)
-        outside = np.ones(len(data), bool)
-        if b'"' in piece:
-            outside = np.cumsum(data == ord('"')) % 2 == 0
+        outside = _outside_quotes(piece)
         ends = np.append(np.flatnonzero((data == ord("\n")) & outside), len(data))
         commas = np.searchsorted(np.flatnonzero((data == ord(",")) & outside), ends)
         cells = np.diff(commas, prepend=0) + 1
@@ -112,12 +113,20 @@ class CsvFile:
             )
 
 
+def _outside_quotes(text: bytes) -> Array:
+    """Of each byte, whether it is outside of quotes."""
+    data = np.frombuffer(text, np.uint8)
+    outside: Array = np.cumsum(data == ord('"')) % 2 == 0
+    return outside
+
+
 def _end_of_lines(text: bytes) -> int:
     """The place after the last line break that is not inside quotes."""
     cut = text.rfind(b"\n") + 1
-    while cut and text.count(b'"', 0, cut) % 2:
-        cut = text.rfind(b"\n", 0, cut - 1) + 1
-    return cut
+    if text.count(b'"', 0, cut) % 2 == 0:
+        return cut
+    breaks = np.flatnonzero((np.frombuffer(text, np.uint8) == ord("\n")) & _outside_quotes(text))
+    return int(breaks[-1]) + 1 if breaks.size else 0
 
 
 class _Restart(Exception):
