@@ -186,6 +186,9 @@ def test_text_far_down_makes_a_column_categorical(csv, monkeypatch):
     assert dataset.x.column(0).categories == ("000", "001", "002", "x7")
     assert dataset.x.column(1).categories is None
     assert dataset.x.column(1).values[-1] == 8
+    assert dataset.notes == ("column 'code' is taken for categories, for it has texts that are no numbers: x7",)
+    assert split(dataset, parties=1, how={"a": ["code"]}).notes[0] == dataset.notes[0]
+    assert load(csv("a,y\nu,0\nv,1\n"), label="y").notes == ()
 
 
 def test_ids_are_checked_and_dropped(csv):

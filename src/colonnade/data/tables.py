@@ -1,5 +1,6 @@
 """Tables from files: CSV and Parquet (with a label column), NPZ (arrays x, y, optionally x_test, y_test; or views)."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,11 @@ from colonnade.data.dataset import Dataset, from_arrays, from_views
 from colonnade.data.delimited import CsvFile, read_csv
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean, listing
-from colonnade.data.table import TEXT, Coder, Column, Table, column_of
+from colonnade.data.table import MISSING, TEXT, Coder, Column, Table, column_of
 from colonnade.data.task import Array, Task, read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 PARTS = ("x", "y", "x_test", "y_test")
 
 
@@ -83,7 +85,20 @@ def read_table(
     if id is not None:
         _refuse_repeated(path, texts.pop(id))
     y, task = _labels(path, texts.pop(label))
-    return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0)
+    notes = _notes_on_typos(columns, categorical)
+    return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0, notes=notes)
+
+
+def _notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
+    """A word on columns that would be numbers but for a few texts: one slip of a pen makes them one-hot."""
+    notes = []
+    for name, column in columns.items():
+        texts = [text for text in column.categories or () if text != MISSING]
+        words = [text for text in texts if not NUMBER.fullmatch(text)]
+        if name not in categorical and 0 < len(words) < len(texts) / 2:
+            found = listing(words)
+            notes.append(f"column '{name}' is taken for categories, for it has texts that are no numbers: {found}")
+    return tuple(notes)
 
 
 def _names(path: Path, progress: Progress) -> list[str]:
