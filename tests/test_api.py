@@ -82,7 +82,7 @@ def test_predict_refuses_what_does_not_fit(result):
         result.predict(np.zeros((3, 10)))
     with pytest.raises(colonnade.ColonnadeError, match="3 blocks for 2 parties"):
         result.predict([np.zeros((3, 32))] * 3)
-    with pytest.raises(DataError, match=r"a block must have shape \(rows, 32\)"):
+    with pytest.raises(DataError, match=r"a block must be numbers of shape \(rows, 32\)"):
         result.predict([np.zeros((3, 32)), np.zeros((3, 31))])
 
 

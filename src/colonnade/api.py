@@ -27,7 +27,7 @@ Model = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs 
 def split(
     data: Dataset, parties: int | None = None, how: str | Mapping[str, Sequence[str]] = "even", **settings: Any
 ) -> Partition:
-    """Give each party its columns. `how`: "even", "rows", "quarters" or {name: [columns]}."""
+    """Give each party its columns. `how`: "even", "views", "rows", "columns", "quarters" or {name: [columns]}."""
     return split_dataset(data, parties=parties, how=how, **settings)
 
 
@@ -51,10 +51,15 @@ class Result:
 
         return curve({self.summary["protocol"]: [self._run.rows]}, self.summary["metric"], against)
 
-    def predict(self, x: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
-        """Class probabilities (or values) for raw rows: all columns in one array, or a block per party."""
+    def predict(self, x: Any) -> np.ndarray:
+        """Class probabilities (or values) for raw rows.
+
+        An array of all columns, a table by names (a DataFrame, {column: values}, [{column: value}]), or a list
+        with an array or a DataFrame for each party.
+        """
         data = self._run.federation.data
-        blocks = data.blocks(x) if isinstance(x, np.ndarray) else _scaled(data, x)
+        of_each = isinstance(x, list | tuple) and not all(isinstance(row, Mapping) for row in x)
+        blocks = _of_each(data, x) if of_each else data.blocks(x)
         roles: list[Any] = [node.role for node in self._run.simulator.nodes]
         networks = getattr(roles[0], "parts", None) or [party.network for party in roles[1:]]
         h = np.concatenate([network.read(block) for network, block in zip(networks, blocks, strict=True)], axis=1)
@@ -63,10 +68,10 @@ class Result:
         return prediction
 
 
-def _scaled(data: Partition, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _of_each(data: Partition, blocks: Sequence[Any]) -> list[np.ndarray]:
     if len(blocks) != len(data.parties):
         raise ColonnadeError(f"predict: {len(blocks)} blocks for {len(data.parties)} parties")
-    return [scaler.apply(block) for scaler, block in zip(data.scalers, blocks, strict=True)]
+    return [data.block(place, block) for place, block in enumerate(blocks)]
 
 
 def prepare(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.data import Dataset, Task, from_arrays, load
+from colonnade.data import Dataset, Task, from_arrays, load, split
 from colonnade.data.columns import assign
 from colonnade.protocol.errors import ConfigError
 
@@ -104,3 +104,13 @@ def test_refused_for_images():
         assign(picture(8, 8), 2, "quarters")
     with pytest.raises(ConfigError, match="even height and width, not 4 x 3"):
         assign(picture(4, 3), 4, "quarters")
+
+
+def test_upright_bands_of_an_image():
+    partition = split(load("digits"), parties=4, how="columns", scale="none")
+    assert partition.shapes == ((8, 2),) * 4
+    assert partition.columns[1][:4] == ("pixel2", "pixel3", "pixel10", "pixel11")
+    with pytest.raises(ConfigError, match=r"cuts 8 columns into equal bands, so it must be one of \[1, 2, 4, 8\]"):
+        split(load("digits"), parties=3, how="columns")
+    with pytest.raises(ConfigError, match="is for images, and wine is a table"):
+        split(load("wine"), how="columns")

@@ -3,7 +3,8 @@
 | `[data] split` | what a party holds |
 |---|---|
 | "even" | a run of columns, in order; the first parties have one more where it does not come out even |
-| "rows" | a band of rows of an image |
+| "views" | a view, by its name: of sources that have several looks at the same rows; "even" for time series |
+| "rows", "columns" | a band of rows or columns of an image |
 | "quarters" | a quarter of an image: top left, top right, bottom left, bottom right |
 | {name = [columns]} | the columns named, or runs of them as "first..last"; columns may be left out |
 """
@@ -29,10 +30,12 @@ def assign(dataset: Dataset, parties: int | None, how: str | Named) -> Assignmen
     """Return the names of the parties and the columns (int64) of each."""
     if isinstance(how, Mapping):
         return _named(dataset, parties, how)
-    rules = {"even": _even, "rows": _bands, "quarters": _quarters}
+    rules = {"even": _even, "rows": _bands, "columns": _upright_bands, "quarters": _quarters}
+    if how == "views" or (how == "even" and dataset.series):
+        return _views(dataset, parties)
     if not isinstance(how, str) or how not in rules:
-        known = f"known are {', '.join(rules)}, and a table of name = [columns]"
-        raise ConfigError("data.split", how, f"unknown{did_you_mean(how, rules)}; {known}")
+        known = f"known are {', '.join(rules)}, views, and a table of name = [columns]"
+        raise ConfigError("data.split", how, f"unknown{did_you_mean(how, [*rules, 'views'])}; {known}")
     count = DEFAULT_PARTIES if parties is None else parties
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError("data.parties", count, "must be a whole number from 1")
@@ -54,14 +57,36 @@ def _pixels(dataset: Dataset, how: str) -> Array:
     return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.image)
 
 
+def _views(dataset: Dataset, parties: int | None) -> Assignment:
+    if not dataset.views:
+        advice = f'{dataset.name} has none (mfeat, physionet2012 and .npz with arrays x_NAME have); use "even"'
+        raise ConfigError("data.split", "views", advice)
+    names = tuple(view.name for view in dataset.views)
+    if parties is not None and parties != len(names):
+        advice = f"{dataset.name} has {len(names)} views ({', '.join(names)}); leave it out or split by columns"
+        raise ConfigError("data.parties", parties, advice)
+    for name in names:
+        _check_name(name)
+    return names, tuple(np.arange(view.columns.start, view.columns.stop, dtype=np.int64) for view in dataset.views)
+
+
 def _bands(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     pixels = _pixels(dataset, "rows")
-    height = len(pixels)
-    if height % parties:
-        fit = [n for n in range(1, height + 1) if height % n == 0]
-        advice = f'split = "rows" cuts {height} rows into equal bands, so it must be one of {fit}'
-        raise ConfigError("data.parties", parties, advice)
+    _refuse_uneven(len(pixels), "rows", parties)
     return tuple(band.ravel() for band in np.split(pixels, parties))
+
+
+def _upright_bands(dataset: Dataset, parties: int) -> tuple[Array, ...]:
+    pixels = _pixels(dataset, "columns")
+    _refuse_uneven(pixels.shape[1], "columns", parties)
+    return tuple(band.ravel() for band in np.split(pixels, parties, axis=1))
+
+
+def _refuse_uneven(length: int, what: str, parties: int) -> None:
+    if length % parties:
+        fit = [n for n in range(1, length + 1) if length % n == 0]
+        advice = f'split = "{what}" cuts {length} {what} into equal bands, so it must be one of {fit}'
+        raise ConfigError("data.parties", parties, advice)
 
 
 def _quarters(dataset: Dataset, parties: int) -> tuple[Array, ...]:
@@ -91,10 +116,14 @@ def _named(dataset: Dataset, parties: int | None, how: Named) -> Assignment:
     return tuple(how), tuple(np.asarray(held[party], dtype=np.int64) for party in how)
 
 
-def _check_entries(party: str, entries: Sequence[str]) -> None:
+def _check_name(party: str) -> None:
     if not isinstance(party, str) or not NAME.fullmatch(party) or party == "server":
         advice = "a party's name is 1 to 64 of A-Z a-z 0-9 _ . - and not 'server'"
         raise ConfigError("data.split", party, advice)
+
+
+def _check_entries(party: str, entries: Sequence[str]) -> None:
+    _check_name(party)
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise ConfigError("data.split", entries, f"{party} needs a list of column names")
     if not entries:
@@ -125,8 +154,10 @@ def _claim(owner: dict[str, str], party: str, column: str) -> None:
 
 
 def row_shape(dataset: Dataset, how: str | Mapping[str, Sequence[str]], index: Array) -> tuple[int, ...]:
-    """The shape of one row of a party: its piece of an image where the split keeps pieces, else its columns."""
-    if dataset.image is None or how not in ("rows", "quarters"):
+    """The shape of one row of a party: its piece of an image or series where the split keeps it, else its columns."""
+    if how == "views" or (how == "even" and dataset.series):
+        return next(view.shape for view in dataset.views if view.columns.start == index[0])
+    if dataset.image is None or how not in ("rows", "columns", "quarters"):
         return (len(index),)
     width = dataset.image[1]
     rows, columns = np.unique(index // width), np.unique(index % width)

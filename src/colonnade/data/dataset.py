@@ -3,14 +3,24 @@
 The numbers stay in the type they came in (bytes for images): `split` makes the one float32 copy there is.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from colonnade.data.table import Table
 from colonnade.data.task import Array, Task, read_labels
 from colonnade.protocol.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run of columns that belong together: one way to look at the same rows."""
+
+    name: str
+    columns: range
+    shape: tuple[int, ...]  # of one row: (columns,), or (steps, channels) of a time series, step by step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,7 +28,7 @@ class Dataset:
     """A table: `x` (rows, columns) of numbers and one label per row."""
 
     name: str
-    x: Array  # (rows, columns), any real dtype
+    x: Array | Table  # (rows, columns), any real dtype; a table may hold categories
     y: Array  # (rows,), class index (int64) or target (float32)
     task: Task
     columns: tuple[str, ...]
@@ -26,6 +36,8 @@ class Dataset:
     factor: float = 1.0  # x is multiplied by this: 1/255 for bytes of images
     image: tuple[int, int] | None = None  # (height, width) if the columns are pixels, row by row
     scale: str = "standard"  # what `split` does unless told otherwise
+    views: tuple[View, ...] = ()  # what split = "views" gives to a party each
+    notes: tuple[str, ...] = ()  # what a reader of the results should know about the rows
 
     def __post_init__(self) -> None:
         """Refuse a table that cannot be split; all that comes later trusts these shapes."""
@@ -37,17 +49,22 @@ class Dataset:
         if self.image is not None and self.image[0] * self.image[1] != self.x.shape[1]:
             raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
 
+    @property
+    def series(self) -> bool:
+        """Whether the rows are time series, whose steps must stay together."""
+        return any(len(view.shape) > 1 for view in self.views)
 
-def _check_table(name: str, x: Array) -> None:
-    if x.ndim != 2:
+
+def _check_table(name: str, x: Array | Table) -> None:
+    if isinstance(x, np.ndarray) and x.ndim != 2:
         raise DataError(f"{name}: x must be 2-D (rows, columns), not have shape {x.shape}")
     if 0 in x.shape:
         raise DataError(f"{name}: x is empty, it has shape {x.shape}")
-    if x.dtype.kind not in "biuf":
+    if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
         raise DataError(f"{name}: x must hold real numbers, not dtype {x.dtype}")
 
 
-def _check_labels(name: str, x: Array, y: Array, task: Task) -> None:
+def _check_labels(name: str, x: Array | Table, y: Array, task: Task) -> None:
     if y.shape != (len(x),):
         raise DataError(f"{name}: x has {len(x)} rows, so y must have shape ({len(x)},), not {y.shape}")
     if task.kind == "regression":
@@ -88,6 +105,35 @@ def from_arrays(
     names = tuple(columns) if columns is not None else tuple(f"x{i}" for i in range(table.shape[1]))
     indices, task = read_labels(labels)
     return Dataset(name, table, indices, task, names, test_rows)
+
+
+def from_views(
+    x: Mapping[str, Array],
+    y: Array,
+    *,
+    x_test: Mapping[str, Array] | None = None,
+    y_test: Array | None = None,
+    name: str = "views",
+) -> Dataset:
+    """Make a dataset of several arrays on the same rows, one view each; view "bank" has columns bank_0, bank_1, ..."""
+    columns: list[str] = []
+    views: list[View] = []
+    for view, block in x.items():
+        _check_table(f"{name}: {view}", block)
+        if len(block) != len(y):
+            raise DataError(f"{name}: {view} has {len(block)} rows, but there are {len(y)} labels")
+        views.append(View(view, range(len(columns), len(columns) + block.shape[1]), (block.shape[1],)))
+        columns.extend(f"{view}_{i}" for i in range(block.shape[1]))
+    test = None
+    if x_test is not None:
+        for view, block in x_test.items():
+            fit = (0 if y_test is None else len(y_test), x[view].shape[1])
+            if block.shape != fit:
+                raise DataError(f"{name}: the test rows of {view} have shape {block.shape}, not {fit}")
+        test = np.concatenate(list(x_test.values()), axis=1)
+    table = np.concatenate(list(x.values()), axis=1)
+    dataset = from_arrays(table, y, columns=columns, x_test=test, y_test=y_test, name=name)
+    return replace(dataset, views=tuple(views))
 
 
 def _array(name: str, values: Any) -> Array:

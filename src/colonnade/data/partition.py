@@ -6,13 +6,16 @@ party by party, and pieces of it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from colonnade.data.block import Block, refuse_unusable
+from colonnade.data.block import Block, refuse_unusable, training_means
 from colonnade.data.columns import assign, row_shape
 from colonnade.data.dataset import Dataset
+from colonnade.data.encoding import Encoder, check_missing, fit_categories, notes_on_tests
 from colonnade.data.scaling import Scaler, check_scale, fit
+from colonnade.data.table import Table, rows_of
 from colonnade.data.task import Array, Task
 from colonnade.protocol.errors import ConfigError, DataError
 
@@ -23,28 +26,52 @@ class Partition:
 
     name: str
     parties: tuple[str, ...]
-    columns: tuple[tuple[str, ...], ...]  # per party
+    columns: tuple[tuple[str, ...], ...]  # per party, as in the dataset; `encoders` know what they become
     train: tuple[Array, ...]  # per party, float32 (n_train, d_m)
     test: tuple[Array, ...]  # per party, float32 (n_test, d_m)
     y_train: Array
     y_test: Array
     task: Task
+    encoders: tuple[Encoder, ...]  # per party
     scalers: tuple[Scaler, ...]  # per party
     indices: tuple[Array, ...]  # per party, int64: columns of the dataset
     width: int  # columns of the dataset, some of which no party may hold
-    shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,) or (height, width) of its piece of an image
+    shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,), (height, width) or (steps, channels)
+    notes: tuple[str, ...] = ()  # what a reader of the results should know about the data
 
-    def blocks(self, x: Array) -> list[Array]:
-        """Split and scale raw rows of the dataset's columns (rows, width), in the units of `Dataset.x`."""
-        if x.ndim != 2 or x.shape[1] != self.width or x.dtype.kind not in "biuf":
+    def blocks(self, raw: Any) -> list[Array]:
+        """Split, encode and scale raw rows: an array of the dataset's columns (rows, width), or a table by names.
+
+        An array is in the units of `Dataset.x`; a table is a DataFrame, {column: values} or [{column: value}].
+        """
+        if not isinstance(raw, np.ndarray):
+            return [self.block(place, raw) for place in range(len(self.parties))]
+        if raw.ndim != 2 or raw.shape[1] != self.width or raw.dtype.kind not in "biuf":
             raise DataError(
-                f"{self.name}: rows must be numbers of shape (rows, {self.width}), not {x.dtype} of {x.shape}"
+                f"{self.name}: rows must be numbers of shape (rows, {self.width}), not {raw.dtype} of {raw.shape}"
             )
-        rows = np.arange(len(x))
-        held = [Block(x, rows, index) for index in self.indices]
-        for block, party, names in zip(held, self.parties, self.columns, strict=True):
-            refuse_unusable(block, party, names)
-        return [scaler.fill(block) for scaler, block in zip(self.scalers, held, strict=True)]
+        return [self._block(place, raw, index) for place, index in enumerate(self.indices)]
+
+    def block(self, party: int, raw: Any) -> Array:
+        """Encode and scale raw rows of one party: an array of its columns, or a table by names."""
+        if not isinstance(raw, np.ndarray):
+            return self._block(party, raw, np.arange(len(self.columns[party])))
+        width = len(self.columns[party])
+        if raw.ndim != 2 or raw.shape[1] != width or raw.dtype.kind not in "biuf":
+            name = self.parties[party]
+            raise DataError(f"{name}: a block must be numbers of shape (rows, {width}), not {raw.dtype} of {raw.shape}")
+        return self._block(party, raw, np.arange(width))
+
+    def _block(self, party: int, raw: Any, index: Array) -> Array:
+        name, columns, encoder = self.parties[party], self.columns[party], self.encoders[party]
+        categorical = [held is not None for held in encoder.categories]
+        if isinstance(raw, np.ndarray) and any(categorical):
+            raw = {column: raw[:, place] for column, place in zip(columns, index, strict=True)}
+        if not isinstance(raw, np.ndarray):
+            raw, index = rows_of(raw, columns, categorical, name), np.arange(len(columns))
+        rows = np.arange(len(raw))
+        refuse_unusable(Block(raw, rows, index), name, columns, "refuse" if encoder.means is None else "mean")
+        return self.scalers[party].fill(Block(raw, rows, index, encoder))
 
 
 def split(
@@ -53,35 +80,82 @@ def split(
     parties: int | None = None,
     how: str | Mapping[str, Sequence[str]] = "even",
     scale: str | None = None,
+    missing: str = "refuse",
     test_fraction: float = 0.2,
     seed: int = 0,
+    release: bool = False,
 ) -> Partition:
     """Split a dataset among parties (4, or as many as a table `how` names), by default with its own scaling.
+
+    With `release` the columns of a CSV or Parquet table are given back as soon as their party has them, which
+    leaves the dataset unusable: for data that fill the memory.
 
     Examples: `split(load("digits"))`, `split(bank, how={"bank": ["age", "income"], "shop": ["visits"]})`.
     """
     scale = dataset.scale if scale is None else scale
     check_scale(scale)
+    check_missing(missing)
     names, indices = assign(dataset, parties, how)
-    columns = tuple(tuple(dataset.columns[i] for i in index) for index in indices)
-    train_rows, test_rows = _rows(dataset, test_fraction, seed)
-    for name, held, index in zip(names, columns, indices, strict=True):
-        refuse_unusable(Block(dataset.x, np.arange(len(dataset.x)), index), name, held)
-    held_train = [Block(dataset.x, train_rows, index) for index in indices]
-    scalers = tuple(fit(scale, block, dataset.factor) for block in held_train)
+    rows = _rows(dataset, test_fraction, seed)
+    shares = []
+    for name, index in zip(names, indices, strict=True):
+        shape = row_shape(dataset, how, index)
+        shares.append(_share(dataset, name, index, rows, scale, missing, shape))
+        if release and isinstance(dataset.x, Table):
+            dataset.x.release(index)
     return Partition(
         name=dataset.name,
         parties=names,
-        columns=columns,
-        train=tuple(scaler.fill(block) for scaler, block in zip(scalers, held_train, strict=True)),
-        test=tuple(s.fill(Block(dataset.x, test_rows, i)) for s, i in zip(scalers, indices, strict=True)),
-        y_train=dataset.y[train_rows],
-        y_test=dataset.y[test_rows],
+        columns=tuple(share.encoder.names for share in shares),
+        train=tuple(share.train for share in shares),
+        test=tuple(share.test for share in shares),
+        y_train=dataset.y[rows[0]],
+        y_test=dataset.y[rows[1]],
         task=dataset.task,
-        scalers=scalers,
+        encoders=tuple(share.encoder for share in shares),
+        scalers=tuple(share.scaler for share in shares),
         indices=indices,
         width=len(dataset.columns),
-        shapes=tuple(row_shape(dataset, how, index) for index in indices),
+        shapes=tuple(share.shape for share in shares),
+        notes=(*dataset.notes, *(note for share in shares for note in share.notes)),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Share:
+    """What one party gets."""
+
+    encoder: Encoder
+    scaler: Scaler
+    train: Array
+    test: Array
+    shape: tuple[int, ...]
+    notes: list[str]
+
+
+def _share(
+    dataset: Dataset,
+    party: str,
+    index: Array,
+    rows: tuple[Array, Array],
+    scale: str,
+    missing: str,
+    shape: tuple[int, ...],
+) -> _Share:
+    x, columns = dataset.x, tuple(dataset.columns[i] for i in index)
+    refuse_unusable(Block(x, np.arange(len(x)), index), party, columns, missing)
+    means = training_means(Block(x, rows[0], index), party, columns) if missing == "mean" else None
+    encoder = Encoder(columns, fit_categories(x, rows[0], index, columns, party), means)
+    train = Block(x, rows[0], index, encoder)
+    steps = shape[0] if dataset.series and len(shape) > 1 else 1
+    scaler = fit(scale, train, dataset.factor, steps)
+    return _Share(
+        encoder,
+        scaler,
+        scaler.fill(train),
+        scaler.fill(Block(x, rows[1], index, encoder)),
+        shape if len(index) == train.shape[1] else train.shape[1:],
+        notes_on_tests(x, rows[1], index, encoder, party),
     )
 
 

@@ -6,10 +6,13 @@
 | "minmax" | (x - min) / (max - min), test rows may lie outside 0..1 | x - min |
 | "none" | x, times the factor of its dataset | the same |
 
+The steps of a time series share the statistics of their channel. One-hot columns stay 0 and 1 whatever the scale.
 The factor needs no place in the first two: it cancels out. Statistics are float64, the results float32.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -57,18 +60,35 @@ def check_scale(scale: str) -> None:
         raise ConfigError("data.scale", scale, advice)
 
 
-def fit(scale: str, block: Block, factor: float) -> Scaler:
-    """Learn the scaler of a block of training rows, which must be finite."""
+def fit(scale: str, block: Block, factor: float, steps: int = 1) -> Scaler:
+    """Learn the scaler of a block of training rows, which must be finite; a series has its columns step by step."""
+    numeric = np.ones(block.shape[1], bool) if block.encoder is None else block.encoder.numeric
+    scaler = _fit(scale, block, factor, steps)
+    return Scaler(np.where(numeric, scaler.shift, 0.0), np.where(numeric, scaler.gain, 1.0))
+
+
+def _fit(scale: str, block: Block, factor: float, steps: int) -> Scaler:
     width = block.shape[1]
     if scale == "none":
         return Scaler(np.zeros(width), np.full(width, factor))
     low, high, mean = _first_moments(block)
+    low, high = _over_steps(np.min, low, steps), _over_steps(np.max, high, steps)
+    mean = _over_steps(np.mean, mean, steps)
     # A column whose values differ by no more than rounding does must not be blown up to variance 1.
     constant = high - low <= np.maximum(SMALLEST, ROUNDING * np.maximum(np.abs(low), np.abs(high)))
     if scale == "minmax":
         return Scaler(low, 1 / np.where(constant, 1.0, high - low))
+    deviation = np.sqrt(_over_steps(np.mean, _variance(block, mean), steps))
     # `low`, for the mean of a constant column may be off by a rounding.
-    return Scaler(np.where(constant, low, mean), 1 / np.where(constant, 1.0, _deviation(block, mean)))
+    return Scaler(np.where(constant, low, mean), 1 / np.where(constant, 1.0, deviation))
+
+
+def _over_steps(reduce: Callable[..., Any], values: Array, steps: int) -> Array:
+    """One value per channel in place of one per step and channel."""
+    if steps == 1:
+        return values
+    result: Array = np.tile(reduce(values.reshape(steps, -1), axis=0), steps)
+    return result
 
 
 def _first_moments(block: Block) -> tuple[Array, Array, Array]:
@@ -81,11 +101,11 @@ def _first_moments(block: Block) -> tuple[Array, Array, Array]:
     return low, high, total / rows
 
 
-def _deviation(block: Block, mean: Array) -> Array:
-    """Return the standard deviation; a second pass, for the sum of squares in one pass loses all digits."""
+def _variance(block: Block, mean: Array) -> Array:
+    """Return the mean squared distance from `mean`; in a second pass, for one pass over squares loses all digits."""
     squares = np.zeros(block.shape[1])
     for _, piece in block.pieces():
         piece -= mean
         squares += np.einsum("nd,nd->d", piece, piece)
-    result: Array = np.sqrt(squares / block.shape[0])
+    result: Array = squares / block.shape[0]
     return result

@@ -4,9 +4,12 @@
 |---|---|
 | digits, breast-cancer, wine, diabetes | scikit-learn, no file needed |
 | mnist, fashion-mnist | four IDX files in `dir` or in its subfolder of that name |
-| a path: .npz, .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir` where that is given |
+| a9a, mfeat, physionet2012 | their files in `dir` or in its subfolder of that name |
+| a path: .npz, .libsvm, .svm (.gz), .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir`, if given |
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,10 @@ import numpy as np
 
 from colonnade.data.dataset import Dataset
 from colonnade.data.images import NAMED, image_dataset, image_folder, named_images
+from colonnade.data.libsvm import SUFFIXES, read_a9a, read_libsvm
+from colonnade.data.mfeat import read_mfeat
+from colonnade.data.physionet import read_physionet
+from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean
 from colonnade.data.tables import read_npz, read_table
 from colonnade.data.task import classification, read_labels
@@ -26,21 +33,63 @@ EMBEDDED = {
     "wine": "load_wine",
     "diabetes": "load_diabetes",
 }
+FOLDERS: dict[str, tuple[Callable[[Path, Progress], Dataset], str]] = {
+    "a9a": (read_a9a, "a9a.gz"),
+    "mfeat": (read_mfeat, "mfeat-fou.gz"),
+    "physionet2012": (read_physionet, "set-a.tar.xz"),
+}
 TABLES = (".csv", ".csv.gz", ".parquet")
 
 
-def load(source: str, *, dir: str | Path | None = None, label: str | None = None) -> Dataset:
-    """Return the table that a source names; `label` is the column to predict, for CSV and Parquet alone.
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What a file of columns needs to be told."""
 
-    Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome")`.
+    label: str | None
+    id: str | None
+    categorical: tuple[str, ...]
+    progress: Progress
+
+
+def load(
+    source: str,
+    *,
+    dir: str | Path | None = None,
+    label: str | None = None,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return the table that a source names.
+
+    For CSV and Parquet alone: `label` is the column to predict, `id` a column to check and drop, `categorical`
+    the columns whose numbers are codes. `progress(what, part)` is called now and then, with `part` from 0 to 1.
+
+    Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome", id="nr")`.
     """
-    if label is not None and not source.lower().endswith(TABLES):
-        raise ConfigError("data.label", label, f"only CSV and Parquet have a label column, not {source}")
+    for key, value in (("label", label), ("id", id), ("categorical", categorical or None)):
+        if value is not None and not source.lower().endswith(TABLES):
+            raise ConfigError(f"data.{key}", value, f"only CSV and Parquet have a {key} column, not {source}")
+    table = TableOptions(label, id, tuple(categorical), progress or silent)
     if source in EMBEDDED:
         return _embedded(source)
     if source in NAMED:
         return named_images(source, dir)
-    return _from_path(source, _path(source, dir), label)
+    if source in FOLDERS:
+        read, needed = FOLDERS[source]
+        return read(_folder(source, dir, needed), progress or silent)
+    return _from_path(source, _path(source, dir), table)
+
+
+def _folder(source: str, dir: str | Path | None, needed: str) -> Path:
+    """`dir`, or its subfolder with the name of the source."""
+    if dir is None:
+        raise ConfigError("data.dir", None, f"say where the files of {source} lie ({needed} and others)")
+    folders = [Path(dir).expanduser() / source, Path(dir).expanduser()]
+    found = next((folder for folder in folders if (folder / needed).is_file()), None)
+    if found is None:
+        raise ConfigError("data.dir", str(dir), f"there is no {needed} there, nor in a subfolder {source}")
+    return found
 
 
 def _path(source: str, dir: str | Path | None) -> Path:
@@ -48,23 +97,27 @@ def _path(source: str, dir: str | Path | None) -> Path:
     return path if dir is None else Path(dir).expanduser() / path
 
 
-def _from_path(source: str, path: Path, label: str | None) -> Dataset:
+def _from_path(source: str, path: Path, options: TableOptions) -> Dataset:
     name = path.name.lower()
-    known_suffix = name.endswith((".npz", *TABLES))
+    known_suffix = name.endswith((".npz", *SUFFIXES, *TABLES))
     if known_suffix and not path.is_file():
         raise ConfigError("data.source", source, f"there is no file {path}")
     if name.endswith(".npz"):
         return read_npz(path)
+    if name.endswith(SUFFIXES):
+        return read_libsvm(path)
     if known_suffix:
-        return read_table(path, label)
+        return read_table(
+            path, options.label, id=options.id, categorical=options.categorical, progress=options.progress
+        )
     if path.is_dir():
         return image_folder(path)
-    known = [*EMBEDDED, *NAMED]
+    known = [*EMBEDDED, *NAMED, *FOLDERS]
     raise ConfigError(
         "data.source",
         source,
         f"unknown{did_you_mean(source, known)}; known are {', '.join(known)}, a path that ends in .npz, .csv,"
-        " .csv.gz or .parquet, and a folder of IDX files",
+        " .csv.gz, .parquet, .libsvm or .svm (.gz), and a folder of IDX files",
     )
 
 

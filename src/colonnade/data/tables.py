@@ -1,18 +1,24 @@
-"""Tables from files: NPZ (arrays x, y, optionally x_test, y_test), CSV and Parquet (with a label column)."""
+"""Tables from files: CSV and Parquet (with a label column), NPZ (arrays x, y, optionally x_test, y_test; or views)."""
 
+import re
 import zipfile
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars
 
-from colonnade.data.dataset import Dataset, from_arrays
+from colonnade.data.dataset import Dataset, from_arrays, from_views
+from colonnade.data.delimited import CsvFile, read_csv
+from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean, listing
-from colonnade.data.task import Array
+from colonnade.data.table import MISSING, TEXT, Coder, Column, Table, column_of
+from colonnade.data.task import Array, Task, read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 PARTS = ("x", "y", "x_test", "y_test")
 
 
@@ -25,62 +31,161 @@ def read_npz(path: Path) -> Dataset:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(f"{path}: cannot be read as .npz: it holds one array without a name")
             found = list(archive.files)
-            parts: dict[str, Any] = {key: archive[key] for key in PARTS if key in found}
+            parts: dict[str, Any] = {key: archive[key] for key in found if key in PARTS or key.startswith("x_")}
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read as .npz: {error}") from error
+    if views := [key for key in parts if key.startswith("x_") and not key.endswith("_test")]:
+        return _views(path, parts, views)
     if missing := [key for key in ("x", "y") if key not in parts]:
         raise DataError(f"{path}: there is no array '{missing[0]}', only: {listing(found) or 'nothing'}")
-    return from_arrays(**parts, name=path.stem)
+    return from_arrays(**{key: parts[key] for key in PARTS if key in parts}, name=path.stem)
 
 
-def read_table(path: Path, label: str | None) -> Dataset:
-    """Read a .csv or .parquet; every column but the label is a feature and must hold numbers."""
+def _views(path: Path, parts: Mapping[str, Any], keys: Sequence[str]) -> Dataset:
+    """Arrays x_bank and x_shop are the views bank and shop; x_bank_test and x_shop_test their test rows."""
+    if "x" in parts:
+        raise DataError(f"{path}: there is an array 'x' beside '{keys[0]}'; give either one table or several views")
+    if "y" not in parts:
+        raise DataError(f"{path}: there is no array 'y'")
+    tests = [key for key in (f"{view}_test" for view in keys) if key in parts]
+    if (len(tests) not in (0, len(keys))) or bool(tests) != ("y_test" in parts):
+        raise DataError(f"{path}: a test set needs y_test and, for every view, an array like {keys[0]}_test")
+    return from_views(
+        {key.removeprefix("x_"): parts[key] for key in keys},
+        parts["y"],
+        x_test={key[2:-5]: parts[key] for key in tests} if tests else None,
+        y_test=parts.get("y_test"),
+        name=path.stem,
+    )
+
+
+def read_table(
+    path: Path,
+    label: str | None,
+    *,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Dataset:
+    """Read a .csv or .parquet: every column but the label and the id is a feature, a number or a category."""
     if label is None:
         raise ConfigError("data.label", None, f"name the column of {path.name} that is to be predicted")
-    table = _read(path)
-    if label not in table.columns:
-        hint = did_you_mean(label, table.columns)
-        raise ConfigError("data.label", label, f"no such column in {path.name}{hint}: {listing(table.columns)}")
-    features = _numeric(path, table.drop(label))
-    name = path.name.split(".")[0]
-    x = features.to_numpy(order="c")  # by rows, as `split` reads it
-    return from_arrays(x, _labels(table[label]), columns=features.columns, name=name)
-
-
-def _read(path: Path) -> polars.DataFrame:
-    try:
-        if path.suffix.lower() == ".parquet":
-            return polars.read_parquet(path)
-        # All rows decide the types: an integer column may turn to fractions after any number of rows.
-        return polars.read_csv(path, infer_schema_length=None)
-    except (OSError, polars.exceptions.PolarsError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-
-
-def _numeric(path: Path, features: polars.DataFrame) -> polars.DataFrame:
-    """Refuse what is no number, and bring booleans and decimals to types that numpy has."""
-    if not features.columns:
+    names = _names(path, progress)
+    _check_columns(path, names, label, id, categorical)
+    aside = (label,) if id is None else (label, id)
+    if path.suffix.lower() == ".parquet":
+        columns, texts = _read_parquet(path, names, aside, categorical, progress)
+    else:
+        columns, texts = read_csv(path, aside, categorical, progress)
+    if not columns:
         raise DataError(f"{path}: there is no column but the label")
-    if features.is_empty():
-        raise DataError(f"{path}: there are no rows, shape {features.shape}")
-    for name, dtype in features.schema.items():
-        if not (dtype.is_numeric() or dtype == polars.Boolean):
-            raise DataError(
-                f"{path}: column '{name}' holds {dtype}, not numbers; one-hot encoding of categories is not"
-                " there yet, so encode or drop it first"
-            )
-    selectors = polars.selectors
-    return features.with_columns(selectors.boolean().cast(polars.UInt8), selectors.decimal().cast(polars.Float64))
+    table = Table(list(columns.values()))
+    if not len(table):
+        raise DataError(f"{path}: there are no rows, shape {table.shape}")
+    if id is not None:
+        _refuse_repeated(path, texts.pop(id))
+    y, task = _labels(path, texts.pop(label))
+    notes = _notes_on_typos(columns, categorical)
+    return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0, notes=notes)
 
 
-def _labels(label: polars.Series) -> Array:
+def _notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
+    """A word on columns that would be numbers but for a few texts: one slip of a pen makes them one-hot."""
+    notes = []
+    for name, column in columns.items():
+        texts = [text for text in column.categories or () if text != MISSING]
+        words = [text for text in texts if not NUMBER.fullmatch(text)]
+        if name not in categorical and 0 < len(words) < len(texts) / 2:
+            found = listing(words)
+            notes.append(f"column '{name}' is taken for categories, for it has texts that are no numbers: {found}")
+    return tuple(notes)
+
+
+def _names(path: Path, progress: Progress) -> list[str]:
+    if path.suffix.lower() == ".parquet":
+        try:
+            names = list(polars.read_parquet_schema(path))
+        except (OSError, polars.exceptions.PolarsError) as error:
+            raise DataError(f"{path}: cannot be read: {error}") from error
+    else:
+        names = CsvFile(path, progress).names
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise DataError(f"{path}: two columns have the name '{twice}'")
+    return names
+
+
+def _check_columns(path: Path, names: list[str], label: str, id: str | None, categorical: Sequence[str]) -> None:
+    wanted = [("data.label", label), *(("data.categorical", name) for name in categorical)]
+    for key, name in [*wanted, *([("data.id", id)] if id is not None else [])]:
+        if name not in names:
+            advice = f"no such column in {path.name}{did_you_mean(name, names)}: {listing(names)}"
+            raise ConfigError(key, name, advice)
+    if id == label:
+        raise ConfigError("data.id", id, "is the label as well")
+    for aside in (label, id):
+        if aside in categorical:
+            raise ConfigError("data.categorical", aside, "is the label or the id, not a feature")
+
+
+def _read_parquet(
+    path: Path, names: list[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
+) -> tuple[dict[str, Column], dict[str, polars.Series]]:
+    """Column by column, so that only one is there in its wider type."""
+    columns: dict[str, Column] = {}
+    kept: dict[str, polars.Series] = {}
+    for place, name in enumerate(names):
+        try:
+            series = polars.read_parquet(path, columns=[name], memory_map=False).to_series()
+            if name in aside:
+                kept[name] = series
+            else:
+                columns[name] = column_of(series, name in categorical)
+        except (OSError, polars.exceptions.PolarsError) as error:
+            raise DataError(f"{path}: cannot be read: {error}") from error
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+        progress("reading", (place + 1) / len(names))
+    return columns, kept
+
+
+def _refuse_repeated(path: Path, ids: polars.Series) -> None:
+    if ids.null_count():
+        row = ids.is_null().arg_true()[0]
+        raise DataError(f"{path}: row {row} (counted from 0) has no id in column '{ids.name}'")
+    if ids.n_unique() == len(ids):
+        return
+    again = (~ids.is_first_distinct()).arg_true()[0]
+    first = (ids == ids[again]).arg_true()[0]
+    raise DataError(
+        f"{path}: the id {str(ids[again])!r} in column '{ids.name}' is in rows {first} and {again} (counted from 0)"
+    )
+
+
+def _labels(path: Path, label: polars.Series) -> tuple[Array, Task]:
     if empty := label.null_count():
         first = label.is_null().arg_true()[0]
         raise DataError(f"label '{label.name}': {empty} empty values, the first in row {first} (counted from 0)")
+    try:
+        return read_labels(_label_values(label))
+    except DataError as error:
+        raise DataError(f"{path}: label '{label.name}': {error}") from None
+
+
+def _label_values(label: polars.Series) -> Array:
+    """Whole numbers, else numbers, else text: a CSV file does not say which."""
     if label.dtype.is_decimal():
         label = label.cast(polars.Float64)
     if label.dtype.is_numeric() or label.dtype == polars.Boolean:
         return label.to_numpy()
-    if label.dtype in (polars.String, polars.Categorical, polars.Enum):
-        return np.asarray(label.to_list(), dtype=np.str_)
-    raise DataError(f"label '{label.name}' holds {label.dtype}; it must hold numbers or text")
+    if label.dtype not in TEXT:
+        raise DataError(f"holds {label.dtype}; it must hold numbers or text")
+    texts = label.cast(polars.String)
+    for dtype in (polars.Int64, polars.Float64):
+        numbers = texts.str.strip_chars().cast(dtype, strict=False)
+        if not numbers.null_count():
+            return numbers.to_numpy()
+    # Through categories: a million texts as Python objects would be larger than the table.
+    coder = Coder()
+    column = coder.finish(coder.encode(texts).copy())
+    return np.asarray(column.categories, dtype=np.str_)[column.values]

@@ -42,6 +42,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: str | None = None
     test_fraction: float = 0.2
     label: str | None = None
+    id: str | None = None
+    categorical: list[str] = []
+    missing: str = "refuse"
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

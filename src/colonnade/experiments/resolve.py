@@ -45,14 +45,16 @@ class Federation:
 def load_partition(config: Config) -> Partition:
     """The data as the parties hold them."""
     data = config.data
-    table = load(data.source, dir=data.dir, label=data.label)
+    table = load(data.source, dir=data.dir, label=data.label, id=data.id, categorical=data.categorical)
     return split(
         table,
         parties=data.parties,
         how=data.split,
         scale=data.scale,
+        missing=data.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,
+        release=True,  # nobody else has this table
     )
 
 

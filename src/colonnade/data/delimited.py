@@ -1,0 +1,201 @@
+"""Read CSV in pieces, straight into 32-bit columns: the text is never in memory as a whole.
+
+Two passes over the file: count the lines, then read. All columns are taken for numbers until a piece shows that
+one is text; then the reading starts again, for "007" read as a number cannot be turned back.
+"""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import polars
+
+from colonnade.data.progress import Progress
+from colonnade.data.table import Coder, Column, own_memory
+from colonnade.data.task import Array
+from colonnade.protocol.errors import DataError
+
+PIECE_BYTES = 1 << 22
+LONGEST_ROW = 1 << 26  # bytes; what is longer has lost a quote
+EMPTY = ("", "NA", "NaN", "nan", "null", "?")  # texts of a missing value
+NUMBER = polars.Float32
+Types = Mapping[str, type[polars.DataType]]
+
+
+class CsvFile:
+    """A CSV file with a line of names: its columns, and its rows in pieces."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        self.path, self._progress = path, progress
+        self.names, self._start = self._header()
+
+    def _open(self) -> IO[bytes]:
+        return gzip.open(self.path) if self.path.name.lower().endswith(".gz") else self.path.open("rb")  # type: ignore[return-value]
+
+    def _header(self) -> tuple[list[str], int]:
+        """The names of the columns and where the first row starts."""
+        try:
+            with self._open() as file:
+                first = file.readline(PIECE_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{self.path}: cannot be read: {error}") from error
+        if first.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in first:
+            raise DataError(f"{self.path}: cannot be read: it is no UTF-8 text (is it UTF-16, or not a CSV file?)")
+        try:
+            line = first.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.path}: cannot be read: line 1 is no UTF-8 text ({error.reason})") from error
+        if not line:
+            raise DataError(f"{self.path}: cannot be read: there is no line of column names")
+        names = polars.read_csv(line.encode(), has_header=False, infer_schema=False).row(0)
+        if len(names) == 1 and (";" in line or "\t" in line):
+            raise DataError(f"{self.path}: cannot be read: columns must be separated by commas: {line[:60]!r}")
+        return ["" if name is None else str(name) for name in names], len(first)
+
+    def pieces(self, what: str) -> Iterator[tuple[int, bytes]]:
+        """Whole lines after the first, some MB at a time, each time with the number of the first of them."""
+        size, line, rest = self.path.stat().st_size, 2, b""
+        try:
+            with self._open() as file:
+                below = getattr(file, "fileobj", file)  # of a gzip stream: the file, for how far it is read
+                file.read(self._start)
+                while True:
+                    read = file.read(PIECE_BYTES)
+                    text = rest + read
+                    cut = _end_of_lines(text) if read else len(text)
+                    piece = text[:cut].rstrip(b"\r\n")  # empty lines at the end of the file are no rows
+                    if piece:
+                        rest = text[len(piece) :]
+                        piece = piece if line == 2 else piece.removeprefix(b"\r").removeprefix(b"\n")
+                        yield line, piece
+                        line += piece.count(b"\n") + 1
+                    else:
+                        rest = text
+                    if len(rest) > LONGEST_ROW:
+                        raise DataError(f"{self.path}: cannot be read: quotes are not closed, in or after line {line}")
+                    self._progress(what, min(below.tell() / max(size, 1), 1.0))
+                    if not read:
+                        return
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{self.path}: cannot be read: {error}") from error
+
+    def parse(self, line: int, piece: bytes, types: Types) -> polars.DataFrame:
+        """One piece; a row with too few or too many cells is refused by its line."""
+        commas = piece.count(b",")
+        lines = piece.count(b"\n") + 1
+        if b'"' in piece or commas != lines * (len(self.names) - 1):
+            self.refuse_ragged(line, piece)
+        return polars.read_csv(
+            io.BytesIO(piece),
+            has_header=False,
+            schema=dict(types),
+            null_values=list(EMPTY),
+            truncate_ragged_lines=False,
+        )
+
+    def refuse_ragged(self, line: int, piece: bytes) -> None:
+        """Name the first line of a piece that has too few or too many cells, if there is one."""
+        data = np.frombuffer(piece, np.uint8)
+        outside = _outside_quotes(piece)
+        ends = np.append(np.flatnonzero((data == ord("\n")) & outside), len(data))
+        commas = np.searchsorted(np.flatnonzero((data == ord(",")) & outside), ends)
+        cells = np.diff(commas, prepend=0) + 1
+        bad = np.flatnonzero(cells != len(self.names))
+        if bad.size:
+            before = piece[: ends[bad[0] - 1] + 1] if bad[0] else b""
+            raise DataError(
+                f"{self.path}: cannot be read: line {line + before.count(bytes([10]))} has {cells[bad[0]]} cells,"
+                f" not {len(self.names)} as line 1"
+            )
+
+
+def _outside_quotes(text: bytes) -> Array:
+    """Of each byte, whether it is outside of quotes."""
+    data = np.frombuffer(text, np.uint8)
+    outside: Array = np.cumsum(data == ord('"')) % 2 == 0
+    return outside
+
+
+def _end_of_lines(text: bytes) -> int:
+    """The place after the last line break that is not inside quotes."""
+    cut = text.rfind(b"\n") + 1
+    if text.count(b'"', 0, cut) % 2 == 0:
+        return cut
+    breaks = np.flatnonzero((np.frombuffer(text, np.uint8) == ord("\n")) & _outside_quotes(text))
+    return int(breaks[-1]) + 1 if breaks.size else 0
+
+
+class _Restart(Exception):
+    """Some columns were taken for numbers and are text."""
+
+    def __init__(self, columns: set[str]) -> None:
+        self.columns = columns
+
+
+def read_csv(
+    path: Path, texts: Sequence[str], categorical: Sequence[str], progress: Progress
+) -> tuple[dict[str, Column], dict[str, polars.Series]]:
+    """The columns of a CSV file; those in `texts` (label, id) come back as text, the rest as a `Column`."""
+    file = CsvFile(path, progress)
+    lines = sum(piece.count(b"\n") + 1 for _, piece in file.pieces("counting rows"))
+    words = {*categorical}
+    while True:
+        try:
+            return _read(file, lines, texts, words)
+        except _Restart as found:
+            words |= found.columns
+
+
+def _read(
+    file: CsvFile, lines: int, texts: Sequence[str], words: set[str]
+) -> tuple[dict[str, Column], dict[str, polars.Series]]:
+    kept: dict[str, list[polars.Series]] = {name: [] for name in texts}
+    features = [name for name in file.names if name not in kept]
+    values: dict[str, Array] = {n: own_memory(lines, np.int32 if n in words else np.float32) for n in features}
+    coders = {name: Coder() for name in features if name in words}
+    rows = 0
+    for line, piece in file.pieces("reading"):
+        frame = _frame(file, line, piece, {*words, *texts})
+        place = slice(rows, rows + len(frame))
+        for name in features:
+            if name in coders:
+                values[name][place] = coders[name].encode(frame[name])
+            else:
+                values[name][place] = frame[name].fill_null(float("nan")).to_numpy()
+        for name, parts in kept.items():
+            parts.append(frame[name])
+        rows += len(frame)
+    columns = {
+        name: coders[name].finish(values[name][:rows]) if name in coders else Column(values[name][:rows])
+        for name in features
+    }
+    empty = polars.Series(dtype=polars.String)
+    return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in kept.items()}
+
+
+def _frame(file: CsvFile, line: int, piece: bytes, words: set[str]) -> polars.DataFrame:
+    types = {name: polars.String if name in words else NUMBER for name in file.names}
+    try:
+        return file.parse(line, piece, types)
+    except polars.exceptions.PolarsError as error:
+        found = _words(file, line, piece) - words
+        if found:
+            raise _Restart(found) from None
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{file.path}: cannot be read: {reason}, in or after line {line}") from error
+
+
+def _words(file: CsvFile, line: int, piece: bytes) -> set[str]:
+    """The columns of a piece that cannot all be read as numbers."""
+    everything = dict.fromkeys(file.names, polars.String)
+    try:
+        frame = file.parse(line, piece, everything)
+    except polars.exceptions.PolarsError as error:
+        file.refuse_ragged(line, piece)
+        raise DataError(f"{file.path}: cannot be read as UTF-8 CSV, in or after line {line}: {error}") from error
+    numbers = frame.select(polars.all().str.strip_chars().cast(NUMBER, strict=False))
+    return {name for name in file.names if numbers[name].null_count() > frame[name].null_count()}

@@ -1,0 +1,141 @@
+"""From the raw columns of one party to features: numbers stay, categories become one-hot.
+
+Fitted by each party on its own training rows:
+
+| raw | becomes |
+|---|---|
+| a number | itself |
+| a missing number | refused, or the mean of the column's training rows with `data.missing = "mean"` |
+| a category of the training rows | a 1 in its column "name=category"; categories are in sorted order |
+| any other category | zeros |
+| an empty cell of a categorical column | the category "missing", by the two rules above |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from colonnade.data.suggest import did_you_mean, listing
+from colonnade.data.table import Table
+from colonnade.data.task import Array
+from colonnade.protocol.errors import ConfigError, DataError
+
+POLICIES = ("refuse", "mean")
+MOST_CATEGORIES = 1000
+
+Categories = tuple[tuple[str, ...] | None, ...]  # per raw column; None: numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoder:
+    """What one party learned from its training rows about categories and missing numbers."""
+
+    names: tuple[str, ...]  # of the raw columns
+    categories: Categories  # those that have a feature
+    means: Array | None  # (raw columns,) float64, in place of missing numbers; None: these are refused
+    features: tuple[str, ...] = field(init=False)
+    numeric: Array = field(init=False)  # (features,) bool: a number, not part of a one-hot
+    places: Array = field(init=False)  # (raw columns,) int64: the first feature of each
+
+    def __post_init__(self) -> None:
+        """Name the features."""
+        widths = [1 if held is None else len(held) for held in self.categories]
+        features: list[str] = []
+        for name, held in zip(self.names, self.categories, strict=True):
+            features.extend([name] if held is None else [f"{name}={category}" for category in held])
+        numeric = np.repeat([held is None for held in self.categories], widths)
+        for key, value in (
+            ("features", tuple(features)),
+            ("numeric", numeric),
+            ("places", np.cumsum([0, *widths[:-1]])),
+        ):
+            object.__setattr__(self, key, value)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the features are the raw columns."""
+        return self.means is None and all(held is None for held in self.categories)
+
+    def lookups(self, table: Array | Table, columns: Array) -> list[Array | None]:
+        """For each raw column: code in that table → place among the fitted categories, -1 for others."""
+        return [
+            None if held is None else _lookup(categories_of(table, place), held)
+            for held, place in zip(self.categories, columns, strict=True)
+        ]
+
+    def encode(self, raw: Array, lookups: Sequence[Array | None]) -> Array:
+        """Rows with codes (rows, raw columns) to features (rows, features), float64."""
+        encoded = np.zeros((len(raw), len(self.features)))
+        numbers = np.array([lookup is None for lookup in lookups])
+        values = raw[:, numbers]
+        if self.means is not None:
+            values = np.where(np.isnan(values), self.means[numbers], values)
+        encoded[:, self.numeric] = values
+        for j, lookup in enumerate(lookups):
+            if lookup is not None:
+                found = lookup[raw[:, j].astype(np.intp)]
+                known = np.flatnonzero(found >= 0)
+                encoded[known, self.places[j] + found[known]] = 1.0
+        return encoded
+
+
+def _lookup(codes: tuple[str, ...], fitted: tuple[str, ...]) -> Array:
+    place = {category: place for place, category in enumerate(fitted)}
+    return np.array([place.get(category, -1) for category in codes], dtype=np.int64)
+
+
+def categories_of(x: Array | Table, place: int) -> tuple[str, ...]:
+    """The categories of one column; () for numbers."""
+    return (x.column(place).categories or ()) if isinstance(x, Table) else ()
+
+
+def check_missing(missing: str) -> None:
+    """Refuse a policy that does not exist."""
+    if missing not in POLICIES:
+        advice = f"unknown{did_you_mean(missing, POLICIES)}; known are {', '.join(POLICIES)}"
+        raise ConfigError("data.missing", missing, advice)
+
+
+def fit_categories(x: Array | Table, rows: Array, columns: Array, names: Sequence[str], party: str) -> Categories:
+    """The categories of each column that occur in the training rows; None for numbers."""
+    if not isinstance(x, Table):
+        return (None,) * len(columns)
+    found: list[tuple[str, ...] | None] = []
+    for place, name in zip(columns, names, strict=True):
+        every = x.column(place).categories
+        if every is None:
+            found.append(None)
+            continue
+        counts = _counts(x, place, rows)
+        held = tuple(category for category, count in zip(every, counts, strict=True) if count)
+        if len(held) > MOST_CATEGORIES:
+            raise DataError(
+                f"{party}: column '{name}' has {len(held)} different texts ({listing(held[:3])}, ...), and each would"
+                f" become a feature; at most {MOST_CATEGORIES} may: leave it out of data.split, or is it data.id?"
+            )
+        found.append(held)
+    return tuple(found)
+
+
+def _counts(table: Table, place: int, rows: Array) -> Array:
+    """How often each category occurs in these rows."""
+    column = table.column(place)
+    return np.bincount(column.values[rows], minlength=len(column.categories or ()))
+
+
+def notes_on_tests(x: Array | Table, rows: Array, columns: Array, encoder: Encoder, party: str) -> list[str]:
+    """A word on each column with categories that only test rows have."""
+    notes = []
+    for place, name, lookup in zip(columns, encoder.names, encoder.lookups(x, columns), strict=True):
+        if lookup is None:
+            continue
+        assert isinstance(x, Table)
+        unseen = _counts(x, place, rows) * (lookup < 0)
+        if unseen.any():
+            names = listing(categories_of(x, place)[code] for code in np.flatnonzero(unseen))
+            notes.append(
+                f"{party}: column '{name}': {np.count_nonzero(unseen)} categories ({names}) occur in test rows only,"
+                f" {unseen.sum()} of them; all zeros there"
+            )
+    return notes

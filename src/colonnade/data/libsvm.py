@@ -1,0 +1,59 @@
+"""LIBSVM text (`label index:value ...`, what is not named is 0), as a dense table of 32-bit numbers.
+
+Read by scikit-learn. Column f7 is the one with index 7 in the file.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.data.dataset import Dataset
+from colonnade.data.progress import Progress
+from colonnade.data.task import read_labels
+from colonnade.protocol.errors import ConfigError, DataError
+
+SUFFIXES = (".libsvm", ".libsvm.gz", ".svm", ".svm.gz")
+MOST_BYTES = 16 * 2**30  # of the dense table: beyond, it is a mistake or wants a sparse method
+
+
+def read_libsvm(path: Path, test: Path | None = None, *, name: str | None = None, scale: str = "standard") -> Dataset:
+    """Read a file, gzipped or not; rows of `test`, if given, are the test set."""
+    paths = [path] if test is None else [path, test]
+    parts = [_sparse(part) for part in paths]
+    width = max(x.shape[1] for x, _ in parts)
+    rows = sum(x.shape[0] for x, _ in parts)
+    if not any(x.nnz for x, _ in parts):
+        raise DataError(f"{path}: there is no index:value in it")
+    if rows * width * 4 > MOST_BYTES:
+        raise DataError(f"{path}: {rows} x {width} numbers are {rows * width * 4 / 2**30:.0f} GiB when dense")
+    table = np.zeros((rows, width), np.float32)
+    start = 0
+    for x, _ in parts:
+        table[start : start + x.shape[0], : x.shape[1]] = x.toarray()
+        start += x.shape[0]
+    y, task = read_labels(np.concatenate([labels for _, labels in parts]))
+    test_rows = parts[1][0].shape[0] if test is not None else 0
+    columns = tuple(f"f{i + 1}" for i in range(width))
+    return Dataset(name or path.name.split(".")[0], table, y, task, columns, test_rows, scale=scale)
+
+
+def _sparse(path: Path) -> tuple[Any, Any]:
+    datasets: Any = import_module("sklearn.datasets")  # no types, and a second to import
+    try:
+        # Indices from 1, as the format has them; with 0 the first column would be lost.
+        x, y = datasets.load_svmlight_file(str(path), dtype=np.float32, zero_based=False)
+    except (OSError, EOFError, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: cannot be read as LIBSVM text: {error}") from error
+    return x, y
+
+
+def read_a9a(folder: Path, progress: Progress) -> Dataset:
+    """The adult census data as LIBSVM has it: 123 columns of 0 and 1, with a test set."""
+    test = folder / "a9a.t.gz"
+    if not test.is_file():
+        raise ConfigError("data.dir", str(folder), "there is a9a.gz, but no a9a.t.gz")
+    dataset = read_libsvm(folder / "a9a.gz", test, name="a9a", scale="none")
+    progress("reading", 1.0)
+    return dataset
