@@ -23,7 +23,7 @@ def time_to_target(groups: Groups) -> go.Figure:
         reached = mean_and_spread(times)
         missed = sum(time is None for time in times)
         text = f"{reached[0]:.3g} s" if reached else f"not reached in {missed} of {len(times)}"
-        spread = {"type": "data", "array": [reached[1]]} if reached and len(times) > 1 else None
+        spread = {"type": "data", "array": [reached[1]], "color": "#888888"} if reached and len(times) > 1 else None
         figure.add_trace(
             go.Bar(
                 y=[label],

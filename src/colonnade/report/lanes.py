@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from colonnade.protocol.errors import ConfigError
 from colonnade.report.records import Record
 from colonnade.report.style import STATES, WAITING, lines, titled
 
@@ -21,11 +22,12 @@ def timeline(record: Record) -> go.Figure:
 
     One heat map: a role's row is `parts` thin rows, filled from below as far as each state's share goes.
     """
-    content = record.timeline or {"roles": [], "bin_s": 1.0, "end_s": 0.0, "busy": [], "transit": [], "offline": []}
+    content = record.timeline
+    if content is None:
+        raise ConfigError("plot", "timeline", "the run has no timeline.json: an older release made it")
     roles = content["roles"][:SHOWN_ROLES]
     parts = 10 if len(roles) <= 20 else 4
-    shares = np.array([content[state][: len(roles)] for state in ("busy", "transit", "offline")])
-    shares = shares.reshape(3, len(roles), -1)  # (state, role, bin)
+    shares = np.array([content[state][: len(roles)] for state in ("busy", "transit", "offline")])  # (state, role, bin)
     x = (np.arange(shares.shape[2]) + 0.5) * content["bin_s"]
     figure = go.Figure(
         go.Heatmap(

@@ -27,7 +27,10 @@ from colonnade.report.tables import all_runs, race, winners
 
 __all__ = ["write_report"]
 
-POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:"
+)
 DIGITS = 5  # significant ones, of every number in a figure
 LOADING, DRAWING = 0.4, 0.8  # how much of the work is done after each
 

@@ -64,7 +64,8 @@
 
   const config = {
     responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    // plotly.js has a button that uploads the chart: nothing leaves this page.
+    plotlyServerURL: "", modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
   };
   for (const chart of charts) {
     const figure = data[chart.id];
