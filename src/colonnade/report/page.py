@@ -1,7 +1,7 @@
 """One self-contained HTML page from a run's or a comparison's folder.
 
-plotly.js is inside, compressed: as plain text it alone would be 4.8 MB. A content security policy forbids the page
-to load anything from anywhere.
+plotly.js and the figures are inside, compressed: as plain text plotly.js alone would be 4.8 MB. A content security
+policy forbids the page to load anything from anywhere.
 """
 
 import base64
@@ -57,7 +57,7 @@ def _command(folder: Path) -> str:
 
 def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], command: str) -> str:
     figures = {chart.name: _plain(chart.figure) for section in drawn for chart in section.charts}
-    content = json.dumps(figures, separators=(",", ":")).replace("</", "<\\/")
+    content = json.dumps(figures, separators=(",", ":"))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
@@ -69,7 +69,7 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 <div id="legend">{_legend(records)}<button id="logarithmic" type="button" aria-pressed="false">log x</button></div>
 {"".join(_section(section) for section in drawn)}
 <h2>How it was made</h2>{_made(records, command)}
-<script type="application/json" id="figures">{content}</script>
+<script type="text/plain" id="figures">{_packed(content)}</script>
 <script type="text/plain" id="plotly">{_library()}</script>
 <script>{_asset("page.js")}</script>
 </body></html>
@@ -151,7 +151,11 @@ def _decoded(value: dict[str, str]) -> np.ndarray:
 
 @cache
 def _library() -> str:
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+    return _packed(get_plotlyjs())
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
 @cache

@@ -1,6 +1,5 @@
 "use strict";
 (async () => {
-  const data = JSON.parse(document.getElementById("figures").textContent);
   const root = document.documentElement;
   const hidden = new Set();
   const charts = [...document.querySelectorAll(".chart")];
@@ -33,18 +32,17 @@
   system.addEventListener("change", (event) => setTheme(event.matches));
   setTheme(system.matches);
 
-  // --- plotly.js travels compressed inside the page
-  async function unpack(text) {
-    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  // --- plotly.js and the figures travel compressed inside the page
+  async function unpack(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   }
 
-  const library = document.getElementById("plotly");
+  const data = JSON.parse(await unpack("figures"));
   const script = document.createElement("script");
-  script.textContent = await unpack(library.textContent);
+  script.textContent = await unpack("plotly");
   document.head.append(script);
-  library.remove();
 
   // --- charts
   function narrow() { return innerWidth < 600; }
