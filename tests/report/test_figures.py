@@ -81,7 +81,8 @@ def test_a_run_without_a_timeline_says_why() -> None:
 
 
 def test_a_staleness_map_is_party_by_clock() -> None:
-    measured = [{"clock_s": 1.0, "staleness": [3.0, 0.5]}, {"clock_s": 2.0, "staleness": [4.0, 0.0]}]
+    ages = [(1, 5, [3.0, 0.5]), (2, 9, [4.0, 0.0]), (3, 9, [0.0, 0.0])]  # no update before the last one
+    measured = [{"clock_s": float(at), "update": update, "staleness": age} for at, update, age in ages]
     (cells,) = staleness_map(record(rows=measured)).data
     assert (list(cells.x), list(cells.y)) == ([1.0, 2.0], ["a", "b"])
     assert np.array(cells.z).tolist() == [[3.0, 4.0], [0.5, 0.0]]

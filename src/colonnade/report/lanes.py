@@ -1,6 +1,7 @@
 """Rows over the clock: what every role did, and how old the embeddings of every party were."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,8 @@ def _steps(palette: Sequence[str]) -> list[list[Any]]:
 
 def staleness_map(record: Record, highest: float | None = None) -> go.Figure:
     """Party × clock: the mean age, in updates, of each party's embeddings that were used since the last evaluation."""
-    rows = record.rows[:: max(1, len(record.rows) // COLUMNS)]
+    used = [row for before, row in pairwise([{"update": -1}, *record.rows]) if row["update"] > before["update"]]
+    rows = used[:: max(1, len(used) // COLUMNS)]  # without an update between two evaluations, nothing was used
     parties = record.parties[:SHOWN_ROLES]
     ages = np.array([row["staleness"][: len(parties)] for row in rows], float).reshape(len(rows), -1).T
     figure = go.Figure(

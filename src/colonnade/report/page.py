@@ -79,9 +79,8 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 def _about(records: Sequence[Record]) -> str:
     summary, labels = records[0].summary, by_label(records)
     seeds = max(len(group) for group in labels.values())
-    what = (
-        f"{len(labels)} methods × {seeds} seeds" if len(records) > 1 else f"{records[0].label}, seed {summary['seed']}"
-    )
+    methods = f"{len(labels)} methods" if len(labels) > 1 else records[0].label
+    what = f"{methods} × {seeds} seeds" if seeds > 1 else f"{methods}, seed {summary['seed']}"
     return escape(f"{what}, {summary['parties']} parties, driver {summary['driver']}")
 
 
