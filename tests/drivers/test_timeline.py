@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.drivers.simulator.timeline import BINS, BUSY, FIRST_BIN_NS, TRANSIT, WAITING, Timeline
+from colonnade.drivers.simulator.timeline import (
+    BINS,
+    BUSY,
+    FIRST_BIN_NS,
+    JOB_ENDED,
+    JOB_STARTED,
+    MESSAGE_ARRIVED,
+    MESSAGE_LEFT,
+    TRANSIT,
+    WAITING,
+    Timeline,
+)
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import prepare
 
@@ -23,10 +34,10 @@ def states(shares: dict[str, Any], role: int = 0) -> list[tuple[float, float, fl
 
 def test_by_hand() -> None:
     timeline = Timeline(ONE, [[]])
-    timeline.job_started(0, 0)
-    timeline.job_ended(0, 3 * MS // 2)
-    timeline.message_left(0, 3 * MS // 2)
-    timeline.message_arrived(0, 2 * MS)
+    timeline.note((JOB_STARTED, 0))
+    timeline.note((JOB_ENDED, 3 * MS // 2))
+    timeline.note((MESSAGE_LEFT, 3 * MS // 2))
+    timeline.note((MESSAGE_ARRIVED, 2 * MS))
     shares = timeline.shares(4 * MS)
     assert states(shares) == [(1, 0, 0), (0.5, 0.5, 0), (0, 0, 0), (0, 0, 0)]
     assert (shares["bin_s"], shares["end_s"], shares["roles"]) == (0.001, 0.004, ONE)
@@ -34,32 +45,32 @@ def test_by_hand() -> None:
 
 def test_a_job_hides_messages_and_several_messages_are_one_transit() -> None:
     timeline = Timeline(ONE, [[]])
-    timeline.message_left(0, 0)
-    timeline.message_left(0, MS)
-    timeline.job_started(0, 2 * MS)
-    timeline.message_arrived(0, 2 * MS)
-    timeline.job_ended(0, 3 * MS)
-    timeline.message_arrived(0, 4 * MS)
+    timeline.note((MESSAGE_LEFT, 0))
+    timeline.note((MESSAGE_LEFT, MS))
+    timeline.note((JOB_STARTED, 2 * MS))
+    timeline.note((MESSAGE_ARRIVED, 2 * MS))
+    timeline.note((JOB_ENDED, 3 * MS))
+    timeline.note((MESSAGE_ARRIVED, 4 * MS))
     assert states(timeline.shares(5 * MS)) == [(0, 1, 0), (0, 1, 0), (1, 0, 0), (0, 1, 0), (0, 0, 0)]
 
 
 def test_an_outage_hides_everything_and_what_is_open_counts_to_the_end() -> None:
     timeline = Timeline(ONE, [[(MS, 2 * MS), (3 * MS, 2**62)]])
-    timeline.job_started(0, 0)
+    timeline.note((JOB_STARTED, 0))
     assert states(timeline.shares(5 * MS)) == [(1, 0, 0), (0, 0, 1), (1, 0, 0), (0, 0, 1), (0, 0, 1)]
 
 
 def test_looking_changes_nothing() -> None:
     timeline = Timeline(ONE, [[]])
-    timeline.job_started(0, 0)
+    timeline.note((JOB_STARTED, 0))
     assert timeline.shares(3 * MS) == timeline.shares(3 * MS)
-    timeline.job_ended(0, MS)
+    timeline.note((JOB_ENDED, MS))
     assert states(timeline.shares(2 * MS)) == [(1, 0, 0), (0, 0, 0)]
 
 
 def test_the_last_bin_is_as_long_as_the_run() -> None:
     timeline = Timeline(ONE, [[]])
-    timeline.job_started(0, 0)
+    timeline.note((JOB_STARTED, 0))
     assert states(timeline.shares(MS + MS // 4)) == [(1, 0, 0), (1, 0, 0)]
     assert states(Timeline(ONE, [[]]).shares(0)) == [(0, 0, 0)]
 
@@ -67,8 +78,8 @@ def test_the_last_bin_is_as_long_as_the_run() -> None:
 def test_bins_double_and_never_grow_in_number() -> None:
     timeline = Timeline(ONE, [[]])
     for hour in range(200):
-        timeline.job_started(0, hour * 3_600_000 * MS)
-        timeline.job_ended(0, (hour * 3_600_000 + 900_000) * MS)
+        timeline.note((JOB_STARTED, hour * 3_600_000 * MS))
+        timeline.note((JOB_ENDED, (hour * 3_600_000 + 900_000) * MS))
     shares = timeline.shares(200 * 3_600_000 * MS)
     assert BINS // 2 <= len(shares["busy"][0]) <= BINS
     assert np.mean(shares["busy"][0]) == pytest.approx(0.25, rel=0.02)
@@ -77,6 +88,23 @@ def test_bins_double_and_never_grow_in_number() -> None:
 def test_many_roles_have_fewer_bins() -> None:
     timeline = Timeline([str(number) for number in range(5000)], [[]] * 5000)
     assert timeline.save()["ns"].nbytes == 2 * 5000 * 50 * 8
+
+
+def test_roles_do_not_mix_and_folding_on_the_way_changes_nothing() -> None:
+    generator = np.random.default_rng(0)
+    moments = np.sort(generator.integers(0, 2000 * MS, 60_000)).tolist()
+    roles = generator.integers(0, 3, 60_000).tolist()
+    often, once = (Timeline(["a", "b", "c"], [[]] * 3) for _ in range(2))
+    alone, busy = [Timeline(ONE, [[]]) for _ in range(3)], [False] * 3
+    for role, now in zip(roles, moments, strict=True):
+        what = JOB_ENDED if busy[role] else JOB_STARTED
+        busy[role] = not busy[role]
+        often.note((4 * role + what, now))
+        once.note((4 * role + what, now))
+        alone[role].note((what, now))
+        often.fold_if_long()
+    assert often.shares(2000 * MS) == once.shares(2000 * MS)
+    assert once.shares(2000 * MS)["busy"] == [timeline.shares(2000 * MS)["busy"][0] for timeline in alone]
 
 
 Steps = st.lists(st.tuples(st.sampled_from(["job", "send", "arrive"]), st.integers(0, 90 * MS)), max_size=60)
@@ -96,13 +124,13 @@ def test_like_a_slow_oracle_also_when_saved_on_the_way(steps: list[tuple[str, in
         spans.append((BUSY if job else TRANSIT if flying else WAITING, now, now + pause))
         now += pause
         if what == "job":
-            (timeline.job_ended if job else timeline.job_started)(0, now)
+            timeline.note((JOB_ENDED if job else JOB_STARTED, now))
             job = not job
         elif what == "send":
-            timeline.message_left(0, now)
+            timeline.note((MESSAGE_LEFT, now))
             flying += 1
         elif flying:
-            timeline.message_arrived(0, now)
+            timeline.note((MESSAGE_ARRIVED, now))
             flying -= 1
     shares = timeline.shares(now)
     width = round(shares["bin_s"] * 1e9)
