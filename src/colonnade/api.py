@@ -45,11 +45,16 @@ class Result:
         ]
         return polars.DataFrame(rows)
 
-    def plot(self, against: str = "clock_s") -> "Figure":
-        """The metric against the clock (or "update", "epochs", "bytes_up")."""
-        from colonnade.report.figures import curve  # plotly takes a while to import
+    def plot(self, what: str = "clock_s") -> "Figure":
+        """The metric against the clock ("update", "epochs", "megabytes", "wall_s"), or another figure of the report.
 
-        return curve({self.summary["protocol"]: [self._run.rows]}, self.summary["metric"], against)
+        These are "loss", "timeline", "staleness" (party × clock), "ages" (their histogram), "utilisation", "bytes".
+        """
+        from colonnade.report.notebook import figure  # plotly takes a while to import
+        from colonnade.report.records import Record
+
+        run = self._run
+        return figure(Record(self.summary["protocol"], self.summary, run.rows, run.timeline(), run.staleness()), what)
 
     def predict(self, x: Any) -> np.ndarray:
         """Class probabilities (or values) for raw rows.

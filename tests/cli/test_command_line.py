@@ -269,3 +269,18 @@ def test_the_installed_command(tmp_path):
     )
     assert result.returncode == 2
     assert "did you mean 'vafl'" in result.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_path):
+    code, out, _ = colonnade("compare", config, "--protocols", "sync,vafl", "--out", tmp_path / "race")
+    assert code == 0
+    typed = (tmp_path / "race" / "command.txt").read_text()
+    assert typed == f"colonnade compare {config} --protocols sync,vafl --out {tmp_path / 'race'}\n"
+    last = out.strip().splitlines()[-1]
+    assert re.search(r"[Bb]est accuracy: \S+ .*fewest bytes: \S+ ", last)
+    assert colonnade("run", config, "--out", tmp_path / "run")[0] == 0
+    assert colonnade("run", "--resume", tmp_path / "run")[0] == 0
+    assert (tmp_path / "run" / "command.txt").read_text().splitlines() == [
+        f"colonnade run {config} --out {tmp_path / 'run'}",
+        f"colonnade run --resume {tmp_path / 'run'}",
+    ]

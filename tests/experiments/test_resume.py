@@ -49,13 +49,13 @@ def config(**overrides: Any) -> Any:
     return from_dict(apply_overrides(TABLES, {key.replace("__", "."): value for key, value in overrides.items()}))
 
 
-def result(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Summary and metrics without what the wall clock decides."""
+def result(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """Summary and metrics without what the wall clock decides, and what the pictures are made from."""
     summary = json.loads((folder / "summary.json").read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for entry in (summary, *rows):
         del entry["wall_s"]
-    return summary, rows
+    return summary, rows, [(folder / name).read_text() for name in ("timeline.json", "staleness.json")]
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from colonnade.experiments.compare import compare, contestants, mean_and_spread
+from colonnade.experiments.compare import compare, contestants
 from colonnade.experiments.config import from_dict, read_toml
 from colonnade.experiments.folder import RunFolder
+from colonnade.experiments.ranking import mean_and_spread
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
 

@@ -1,105 +1,128 @@
-"""report.html: one self-contained file with the curves of a run or of a comparison."""
+"""report.html: one self-contained file with the charts, the winners and how it was made."""
 
+import base64
+import gzip
+import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from colonnade.experiments.compare import compare
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import ConfigError
-from colonnade.report.figures import PALETTE, curve
 from colonnade.report.page import write_report
 
-TABLES = {
-    "data": {"source": "digits", "parties": 2},
-    "model": {"party": "linear", "embedding": 4},
-    "train": {"updates": 8, "eval_every": 2, "target": 0.3},
-    "methods": {"ahead<1>": {"protocol.name": "vafl", "protocol.extra_rows": 1}},
-}
+CURVES = [f"{value}-{against}" for against in ("clock_s", "update", "megabytes") for value in ("value", "loss")]
+COSTS = ["target", "utilisation", "bytes"]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    path = tmp_path_factory.mktemp("reports")
-    prepare(from_dict({key: value for key, value in TABLES.items() if key != "methods"}), out=path / "run").execute()
-    compare(TABLES, ["sync", "ahead<1>"], 2, path / "race")
-    return path
+class Page(HTMLParser):
+    """Whatever a browser would fetch, the charts' places and the text; the inside of scripts is text to it."""
 
-
-class Links(HTMLParser):
-    """Whatever a browser would fetch; the inside of scripts is text to it."""
-
-    def __init__(self):
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self.fetched, self.tags, self.text = [], [], []
+        self.fetched: list[str | None] = []
+        self.tags: list[str] = []
+        self.charts: list[str | None] = []
+        self.buttons: list[str | None] = []
+        self.text = ""
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.fetched += [value for name, value in attrs if name in ("src", "href", "data", "srcset", "action")]
+        found = dict(attrs)
+        if found.get("class") == "chart":
+            self.charts.append(found["id"])
+        if tag == "button" and "value" in found:
+            self.buttons.append(found["value"])
 
-    def handle_data(self, data):
-        self.text.append(data)
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def figures(self) -> dict[str, Any]:
+        found = re.search(r'id="figures">(.*?)</script>', self.source, re.DOTALL)
+        assert found is not None
+        content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
+        return content
+
+
+@pytest.fixture(scope="session")
+def race(folders: Path) -> Page:
+    return Page(write_report(folders / "race"))
 
 
 @pytest.mark.parametrize(("folder", "labels"), [("run", ["vafl"]), ("race", ["sync", "ahead<1>"])])
-def test_one_self_contained_file(folder, labels, folders):
+def test_one_self_contained_file(folder: str, labels: list[str], folders: Path) -> None:
     before = set((folders / folder).rglob("*"))
     path = write_report(folders / folder)
     assert set((folders / folder).rglob("*")) - before <= {path} == {folders / folder / "report.html"}
-    page = path.read_text(encoding="utf-8")
-    links = Links()
-    links.feed(page)
-    assert links.fetched == [], "nothing is loaded from anywhere"
-    assert "link" not in links.tags and "iframe" not in links.tags
-    assert not re.search(r"<(script|link|img)[^>]*(src|href)\s*=", page)
-    assert not re.search(r"@import|url\(\s*['\"]?https?:", page.partition("<script")[0])
-    assert page.count("Plotly.newPlot(") >= 2 and len(page) > 10**6, "plotly.js is inside"
-    figures = page[page.rindex("Plotly.newPlot(") :]
-    for label in labels:
-        assert label.replace("<", "\\u003c").replace(">", "\\u003e") in figures or f'"name":"{label}"' in figures
-    text = " ".join(links.text)
-    assert all(label in text for label in labels)
-    assert "accuracy against the clock" in text and "accuracy against bytes uploaded" in text
-    assert "target 0.3" in page
+    page = Page(path)
+    assert page.fetched == [], "nothing is loaded from anywhere"
+    assert not {"link", "iframe", "img", "object", "embed", "form", "a"} & set(page.tags)
+    assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", page.source.replace("// ", "")), "no address anywhere"
+    assert "default-src 'none'" in page.source, "and the browser would refuse"
+    assert page.buttons == labels
+    assert all(label in page.text for label in labels)
 
 
-def test_a_report_can_be_written_again(folders):
-    assert write_report(folders / "run") == write_report(folders / "run")
+def test_a_race_has_all_charts(race: Page) -> None:
+    lanes = ["timeline-0", "timeline-1", "staleness", "staleness-1"]
+    assert race.charts == [*CURVES, *COSTS, *lanes]
+    assert list(race.figures()) == race.charts
+    named = {trace.get("name") for trace in race.figures()["value-clock_s"]["data"]}
+    assert {"sync", "ahead<1>"} <= named
+    assert "accuracy against the clock" in race.text
+    assert "loss against data sent" in race.text
+    assert "Never stale: sync." in race.text
 
 
-def test_a_folder_without_runs_is_refused(tmp_path):
+def test_an_oracle_is_a_level(race: Page) -> None:
+    texts = [annotation["text"] for annotation in race.figures()["value-clock_s"]["layout"]["annotations"]]
+    assert texts == ["centralised", "target 0.3"]
+
+
+def test_it_says_how_it_was_made(race: Page, folders: Path) -> None:
+    assert "colonnade compare race.toml --protocols 'sync,ahead<1>' --seeds 2" in race.text
+    assert (folders / "race" / "sync-seed0" / "config.toml").read_text() in race.text
+    assert "From Python: no command was typed." in Page(write_report(folders / "run")).text
+
+
+def test_winners_are_marked_and_named(race: Page) -> None:
+    assert race.source.count('class="best"') >= 2
+    assert re.search(r"[Bb]est accuracy: (sync|ahead<1>)( and ahead<1>)? \(0\.\d{4}\)", race.text)
+
+
+def test_a_single_run_has_no_race(folders: Path) -> None:
+    page = Page(write_report(folders / "run"))
+    assert page.charts == [*CURVES, *COSTS, "timeline-0", "staleness", "staleness-0"]
+    assert 'class="best"' not in page.source
+    assert "fewest bytes" not in page.text
+
+
+def test_a_large_race_is_under_five_megabytes(large_race: Path) -> None:
+    heard: list[float] = []
+    path = write_report(large_race, lambda text, done: heard.append(done))
+    assert path.stat().st_size < 3_500_000
+    assert len(Page(path).charts) == len(CURVES) + len(COSTS) + 8 + 1 + 8
+    assert heard == sorted(heard)
+    assert (heard[0], heard[-1]) == (0, 1)
+
+
+def test_folders_without_pictures_of_their_own_are_read_too(large_race: Path, tmp_path: Path) -> None:
+    source = large_race / "method-0-seed0"
+    for name in ("config.toml", "metrics.jsonl", "summary.json"):
+        (tmp_path / name).write_text((source / name).read_text())
+    assert Page(write_report(tmp_path)).charts == [*CURVES, *COSTS, "staleness", "staleness-0"]
+
+
+def test_a_report_can_be_written_again(folders: Path) -> None:
+    first = write_report(folders / "run").read_bytes()
+    assert write_report(folders / "run").read_bytes() == first
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"DIR = '.*': holds neither a finished run nor a comparison"):
         write_report(tmp_path)
-
-
-def rows(*values):
-    return [{"clock_s": float(place), "update": place, "value": value} for place, value in enumerate(values)]
-
-
-def test_a_curve_of_one_run_is_its_rows():
-    figure = curve({"vafl": [rows(0.1, None, 0.4)]}, "accuracy")
-    (line,) = figure.data
-    assert (line.name, list(line.x), list(line.y)) == ("vafl", [0.0, 2.0], [0.1, 0.4])
-    assert figure.layout.xaxis.title.text == "clock (s)" and figure.layout.yaxis.title.text == "accuracy"
-
-
-def test_several_seeds_are_a_mean_and_a_band():
-    figure = curve(
-        {"sync": [rows(0.0, 1.0)], "vafl": [rows(0.0, 0.4), rows(0.2, 0.8)]}, "accuracy", "update", target=0.5
-    )
-    names = [trace.name for trace in figure.data if trace.showlegend is not False]
-    assert names == ["sync", "vafl"]
-    band, mean = figure.data[1], figure.data[2]
-    assert (mean.y[0], mean.y[-1]) == (pytest.approx(0.1), pytest.approx(0.6))
-    half = len(band.y) // 2
-    np.testing.assert_allclose(band.y[:half] - np.array(mean.y), np.array(mean.y) - band.y[half:][::-1])
-    assert band.y[0] - mean.y[0] == pytest.approx(0.1)
-    assert [figure.data[0].line.color, mean.line.color] == list(PALETTE[:2])
-    assert figure.layout.annotations[0].text == "target 0.5"
-
-
-def test_a_run_without_any_value_still_draws():
-    assert len(curve({"vafl": [[]]}, "accuracy").data) == 1

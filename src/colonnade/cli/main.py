@@ -1,5 +1,6 @@
 """The command line: run, compare, protocols, demo, report."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,6 +59,7 @@ def run(
     """
     from colonnade.cli.progress import run_with_bar, summary_table
     from colonnade.experiments.config import from_dict
+    from colonnade.experiments.folder import note_command
     from colonnade.experiments.run import prepare, reopen
     from colonnade.protocol.errors import ConfigError
 
@@ -74,6 +76,7 @@ def run(
         out = out or _fresh_folder(config.stem if config else "digits")
         started = prepare(checked, out=out)
     assert started.folder is not None
+    note_command(started.folder.path, _command())
     try:
         summary = run_with_bar(started, console)
     except KeyboardInterrupt:
@@ -107,19 +110,22 @@ def compare(
 
 
 def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> None:
-    from colonnade.cli.progress import RaceBoard, comparison_table
+    from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
     from colonnade.experiments.compare import compare as run_all
-    from colonnade.report.page import write_report
+    from colonnade.experiments.ranking import in_words
 
+    labels = [label.strip() for label in labels if label.strip()]
     with RaceBoard(console) as board:
-        entries = run_all(tables, [label.strip() for label in labels if label.strip()], seeds, out, board.show)
+        entries = run_all(tables, labels, seeds, out, board.show, _command())
     console.print(comparison_table(entries))
     for entry in entries:
         if entry.error:
             console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)
     if any(entry.summary for entry in entries):
-        _say(f"Report: {write_report(out)}")
+        _say(f"Report: {report_with_bar(out, console)}")
     _say(f"Folder: {out}")
+    if words := in_words(ranking_of(entries)):
+        _say(words)
     if any(entry.error for entry in entries):
         raise typer.Exit(1)
 
@@ -152,9 +158,9 @@ def protocols() -> None:
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a comparison's folder.")]) -> None:
     """Write a self-contained HTML page with the plots."""
-    from colonnade.report.page import write_report
+    from colonnade.cli.progress import report_with_bar
 
-    _say(f"Report: {write_report(folder)}")
+    _say(f"Report: {report_with_bar(folder, console)}")
 
 
 def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:
@@ -170,6 +176,11 @@ def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -
 def _say(text: str) -> None:
     """A line that may hold a path: not wrapped, so that it can be copied, and not read as markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _command() -> str:
+    """What was typed."""
+    return shlex.join(["colonnade", *sys.argv[1:]])
 
 
 def _fresh_folder(name: str) -> Path:

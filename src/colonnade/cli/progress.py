@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,11 +12,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from colonnade.experiments.compare import Entry, mean_and_spread
+from colonnade.experiments.compare import Entry
+from colonnade.experiments.ranking import Ranking, rank
 from colonnade.experiments.run import Run
-from colonnade.models.metrics import METRICS
 
-__all__ = ["RaceBoard", "comparison_table", "run_with_bar", "summary_table"]
+__all__ = ["RaceBoard", "comparison_table", "ranking_of", "report_with_bar", "run_with_bar", "summary_table"]
 
 REFRESH_S = 0.2
 
@@ -33,6 +34,16 @@ def run_with_bar(run: Run, console: Console | None = None) -> dict[str, Any]:
         task = progress.add_task(run.federation.method.name, total=1.0, text="")
         show = _throttled(lambda run: progress.update(task, completed=run.fraction, text=_state(run)))
         return run.execute(show)
+
+
+def report_with_bar(folder: Path, console: Console | None = None) -> Path:
+    """Read the runs and draw the page under a bar."""
+    from colonnade.report.page import write_report
+
+    columns = (TextColumn("report"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("report", total=1.0, text="")
+        return write_report(folder, lambda text, done: progress.update(task, completed=done, text=text))
 
 
 def _throttled(show: Callable[[Run], None]) -> Callable[[Run], None]:
@@ -93,82 +104,29 @@ class RaceBoard:
 
 def comparison_table(entries: Sequence[Entry]) -> Table:
     """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.label, []).append(entry)
-    first = next((entry.summary for entry in entries if entry.summary), None) or {"metric": "value", "target": None}
-    columns = _columns(first["metric"], first["target"])
-    seeds = max(len(group) for group in groups.values())
-    title = f"mean ± sd over {seeds} seeds; * best" if seeds > 1 else "one seed; * best"
+    ranking = ranking_of(entries)
+    spread = ranking.seeds > 1
+    title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
     table = Table(title=title, box=SIMPLE_HEAD, caption="an oracle and failed runs take no part in the race")
     table.add_column("method", no_wrap=True)
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    values = {label: [_statistic(group, column.read) for column in columns] for label, group in groups.items()}
-    racing = [label for label, group in groups.items() if not _outside(group)]
-    best = [column.best([values[label][i] for label in racing]) for i, column in enumerate(columns)]
-    for label, group in groups.items():
+    for column in ranking.columns:
+        table.add_column(column.title, justify="right")  # a narrow terminal breaks before the deviation
+    failed = {entry.label for entry in entries if entry.error}
+    for label, values in ranking.values.items():
         cells = [
-            _cell(
-                value,
-                column.form,
-                seeds > 1 and column.in_race,
-                label in racing and value is not None and value[0] == winner,
-            )
-            for value, column, winner in zip(values[label], columns, best, strict=True)
+            f"[bold]{column.write(value, spread)} *[/]" if label in winners else column.write(value, spread)
+            for value, column, winners in zip(values, ranking.columns, ranking.winners, strict=True)
         ]
-        table.add_row(label, *cells, style="red" if any(entry.error for entry in group) else None)
+        table.add_row(label, *cells, style="red" if label in failed else None)
     return table
 
 
-class Column(NamedTuple):
-    """A number of a summary, how it is written, and which way is better (None: neither)."""
-
-    title: str
-    read: Callable[[dict[str, Any]], float | None]
-    form: str
-    higher_is_better: bool | None = None
-
-    @property
-    def in_race(self) -> bool:
-        """Whether the column has winners."""
-        return self.higher_is_better is not None
-
-    def best(self, values: list[tuple[float, float] | None]) -> float | None:
-        """The winning mean."""
-        means = [value[0] for value in values if value is not None]
-        if not self.in_race or not means:
-            return None
-        return max(means) if self.higher_is_better else min(means)
-
-
-def _columns(metric: str, target: float | None) -> list[Column]:
-    upwards = METRICS[metric].higher_is_better if metric in METRICS else True
-    columns = [
-        Column(metric, lambda s: s["value"], ".4f", upwards),
-        Column("MB", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, ".1f", False),
-        Column("updates", lambda s: s["updates"], ".0f"),
-        Column("staleness", lambda s: s["staleness"]["mean"], ".1f"),
-    ]
-    if target is None:
-        return columns
-    return [Column(f"s to {target:g}", lambda s: s["time_to_target_s"], ".2f", False), *columns]
-
-
-def _outside(group: list[Entry]) -> bool:
-    """The oracle does not federate, so its clock and bytes mean nothing."""
-    return any(entry.error or entry.summary is None or entry.summary["protocol"] == "centralised" for entry in group)
-
-
-def _statistic(group: list[Entry], read: Callable[[dict[str, Any]], float | None]) -> tuple[float, float] | None:
-    return mean_and_spread([read(entry.summary) if entry.summary else None for entry in group])
-
-
-def _cell(value: tuple[float, float] | None, form: str, spread: bool, best: bool) -> str:
-    if value is None:
-        return "–"
-    text = f"{value[0]:{form}} ± {value[1]:{form}}" if spread else f"{value[0]:{form}}"
-    return f"[bold]{text} *[/]" if best else text
+def ranking_of(entries: Sequence[Entry]) -> Ranking:
+    """The race so far."""
+    groups: dict[str, list[dict[str, Any] | None]] = {}
+    for entry in entries:
+        groups.setdefault(entry.label, []).append(entry.summary)
+    return rank(groups)
 
 
 def summary_table(summary: dict[str, Any]) -> Table:

@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import msgspec
 
 from colonnade.algorithms import METHODS, find_method
 from colonnade.experiments.config import Config, apply_overrides, from_dict
+from colonnade.experiments.folder import note_command
 from colonnade.experiments.run import Run, prepare
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
-__all__ = ["Contestant", "Entry", "compare", "contestants", "mean_and_spread"]
+__all__ = ["Contestant", "Entry", "compare", "contestants"]
 
 
 @dataclass(slots=True)
@@ -85,8 +85,9 @@ def compare(
     seeds: int,
     out: str | Path,
     on_progress: Callable[[list[Entry], Entry, Run | None], None] | None = None,
+    command: str = "",
 ) -> list[Entry]:
-    """Run every contestant with every seed; write a folder for each and comparison.json."""
+    """Run every contestant with every seed; write a folder for each, comparison.json and the command, if given."""
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
@@ -97,6 +98,8 @@ def compare(
         if entry.seed == entries[0].seed:
             prepare(entry.config)
     out.mkdir(parents=True, exist_ok=True)
+    if command:
+        note_command(out, command)
     for entry in entries:
         show = partial(on_progress, entries, entry) if on_progress is not None else _show_nothing
         _run_entry(entry, out, show)
@@ -132,11 +135,3 @@ def _run_entry(entry: Entry, out: Path, on_progress: Callable[[Run], Any]) -> No
 def _write(out: Path, entries: list[Entry]) -> None:
     finished = [entry.summary for entry in entries if entry.summary is not None]
     (out / "comparison.json").write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")
-
-
-def mean_and_spread(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """Mean and sample standard deviation; None if any value is missing."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    return mean(known), stdev(known) if len(known) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""A run's folder: config.toml, metrics.jsonl, summary.json, checkpoint.safetensors."""
+"""A run's folder: config.toml, metrics.jsonl, summary.json, timeline.json, staleness.json, checkpoint.safetensors."""
 
 import json
 import os
@@ -12,9 +12,15 @@ from colonnade.experiments.config import Config, difference, from_dict, read_tom
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "note_command"]
 
-FORMAT = 1
+FORMAT = 2
+
+
+def note_command(folder: Path, command: str) -> None:
+    """command.txt: what was typed to make the folder; a resumed run has a line for every start."""
+    with (folder / "command.txt").open("a", encoding="utf-8") as file:
+        file.write(command + "\n")
 
 
 class RunFolder:
@@ -71,6 +77,11 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """summary.json."""
         self._replace("summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+
+    def write_figures(self, timeline: dict[str, Any], staleness: dict[str, Any]) -> None:
+        """timeline.json and staleness.json: what only pictures need."""
+        for name, content in (("timeline.json", timeline), ("staleness.json", staleness)):
+            self._replace(name, [json.dumps(content, separators=(",", ":")).encode() + b"\n"])
 
     def save_checkpoint(self, content: dict[str, Any]) -> None:
         """Replace the checkpoint; a kill at any moment leaves the old or the new one whole."""

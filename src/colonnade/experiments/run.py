@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from colonnade.algorithms.evaluation import Measurement
@@ -26,6 +27,7 @@ from colonnade.protocol.messages import Payload
 
 __all__ = ["Run", "one_thread", "prepare"]
 
+STALENESS_BINS = 128
 SLICE_EVENTS = 500  # between two looks at the progress bar
 CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
 
@@ -68,7 +70,8 @@ class Run:
             self.note = f"waits for {', '.join(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
         summary = self.summary()
         if self.folder is not None:
-            self.folder.write_summary(summary)
+            self.folder.write_figures(self.timeline(), self.staleness())
+            self.folder.write_summary(summary)  # last: with it, the run is complete
         if on_progress is not None:
             on_progress(self)
         return summary
@@ -162,6 +165,18 @@ class Run:
             row["clock_s"] for row in self.rows if row["value"] is not None and metric.reached(row["value"], target)
         )
         return next(reached, None)
+
+    def timeline(self) -> dict[str, Any]:
+        """timeline.json: the shares of busy, transit and offline of every role in bins of the clock."""
+        return self.simulator.timeline.shares(self.simulator.now)
+
+    def staleness(self) -> dict[str, Any]:
+        """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
+        counts = np.asarray(self.principal_summary().get("staleness_counts", ()), np.int64)
+        counts, width = counts[: np.flatnonzero(counts)[-1] + 1] if counts.any() else counts[:0], 1
+        while len(counts) > STALENESS_BINS:  # powers of two: histograms of several runs can be added
+            counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width
+        return {"width": width, "counts": counts.tolist()}
 
     def summary(self) -> dict[str, Any]:
         """summary.json."""

@@ -1,4 +1,4 @@
-"""Plotly figures of runs: the metric against the clock, updates or bytes, mean and band over seeds."""
+"""Curves: the metric or the loss against the clock, updates or bytes; mean and band over seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,19 +6,22 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from colonnade.report.style import PALETTE, lines, titled
+
 __all__ = ["AXES", "PALETTE", "curve"]
 
 AXES = {
     "clock_s": "clock (s)",
     "update": "updates of the global model",
     "epochs": "epochs",
+    "megabytes": "data sent, both ways (MB)",
     "bytes_up": "bytes uploaded",
+    "wall_s": "real time (s)",
 }
-# Okabe and Ito: told apart by people with colour blindness too.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A6D00", "#7F7F7F")
+GRID_POINTS = 200
 
 Rows = Sequence[Mapping[str, Any]]
-GRID_POINTS = 200
+Points = tuple[np.ndarray, np.ndarray]
 
 
 def curve(
@@ -27,49 +30,67 @@ def curve(
     against: str = "clock_s",
     target: float | None = None,
     oracles: Mapping[str, float] | None = None,
+    value: str = "value",
 ) -> go.Figure:
     """One line per label; several runs of a label (seeds) become their mean and a band of one deviation.
 
     An oracle does not federate, so it has no clock and no bytes: the level where it ends is drawn instead.
     """
     figure = go.Figure()
-    for index, (label, repeats) in enumerate(runs.items()):
-        colour = PALETTE[index % len(PALETTE)]
-        x, mean, spread = _band([_points(rows, against) for rows in repeats])
-        if len(repeats) > 1:
-            band = np.concatenate([mean + spread, (mean - spread)[::-1]])
+    for label, line in lines(runs).items():
+        x, mean, spread = _band([_points(rows, against, value) for rows in runs[label]])
+        if len(runs[label]) > 1:
             outline = go.Scatter(
-                x=np.concatenate([x, x[::-1]]), y=band, fill="toself", fillcolor=colour, opacity=0.15,
-                line={"width": 0}, hoverinfo="skip", legendgroup=label, showlegend=False,
+                x=np.concatenate([x, x[::-1]]), y=np.concatenate([mean + spread, (mean - spread)[::-1]]),
+                fill="toself", fillcolor=line["color"], opacity=0.15, line={"width": 0}, hoverinfo="skip",
+                legendgroup=label, showlegend=False,
             )  # fmt: skip
             figure.add_trace(outline)
-        figure.add_trace(
-            go.Scatter(x=x, y=mean, name=label, legendgroup=label, line={"color": colour, "width": 2}, mode="lines")
-        )
-    for label, level in (oracles or {}).items():
-        figure.add_hline(y=level, line_dash="dash", line_color="#444444", annotation_text=label)
+        hover = f"%{{y:.4g}} ± %{{customdata:.2g}}<extra>{_plain(label)}</extra>"
+        sure = {"customdata": spread, "hovertemplate": hover} if len(runs[label]) > 1 else {}
+        figure.add_trace(go.Scatter(x=x, y=mean, name=label, legendgroup=label, line=line, mode="lines", **sure))
+    _levels(figure, target, oracles or {}, "top left" if value == "value" else "bottom right")
+    return titled(figure, AXES.get(against, against), metric, hovermode="x unified")
+
+
+def _plain(label: str) -> str:
+    """A hover text is HTML to plotly."""
+    return label.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _levels(figure: go.Figure, target: float | None, oracles: Mapping[str, float], place: str) -> None:
+    for label, level in oracles.items():
+        figure.add_hline(
+            y=level, line_dash="dash", line_color="#888888", line_width=1, annotation_text=_plain(label),
+            annotation_position=place,
+        )  # fmt: skip
     if target is not None:
         figure.add_hline(
-            y=target,
-            line_dash="dot",
-            line_color="#888888",
-            annotation_text=f"target {target:g}",
+            y=target, line_dash="dot", line_color="#888888", annotation_text=f"target {target:g}",
             annotation_position="bottom right",
-        )
-    figure.update_layout(
-        xaxis_title=AXES.get(against, against), yaxis_title=metric, template="plotly_white",
-        legend={"orientation": "h", "y": 1.08}, margin={"l": 60, "r": 20, "t": 40, "b": 50}, hovermode="x unified",
-    )  # fmt: skip
-    return figure
+        )  # fmt: skip
 
 
-def _points(rows: Rows, against: str) -> tuple[np.ndarray, np.ndarray]:
-    pairs = [(row[against], row["value"]) for row in rows if row.get("value") is not None]
+def _points(rows: Rows, against: str, value: str) -> Points:
+    pairs = [(_place(row, against), row[value]) for row in rows if row.get(value) is not None]
     x, y = np.array(pairs or [(0.0, np.nan)], float).T
-    return x, y
+    return _thinned(x, y)
 
 
-def _band(repeats: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _place(row: Mapping[str, Any], against: str) -> float:
+    place: float = (row["bytes_up"] + row["bytes_down"]) / 1e6 if against == "megabytes" else row[against]
+    return place
+
+
+def _thinned(x: np.ndarray, y: np.ndarray) -> Points:
+    """At most a few hundred points: no screen shows more."""
+    if len(x) <= 2 * GRID_POINTS:
+        return x, y
+    keep = np.linspace(0, len(x) - 1, 2 * GRID_POINTS).round().astype(int)
+    return x[keep], y[keep]
+
+
+def _band(repeats: list[Points]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if len(repeats) == 1:
         x, y = repeats[0]
         return x, y, np.zeros_like(y)

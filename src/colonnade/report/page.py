@@ -1,86 +1,162 @@
-"""One self-contained HTML page from a run's or a comparison's folder."""
+"""One self-contained HTML page from a run's or a comparison's folder.
 
-import html
+plotly.js and the figures are inside, compressed: as plain text plotly.js alone would be 4.8 MB. A content security
+policy forbids the page to load anything from anywhere.
+"""
+
+import base64
+import gzip
 import json
 from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from math import isfinite
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-from plotly.io import to_html
+import numpy as np
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
 
-from colonnade.protocol.errors import ConfigError
-from colonnade.report.figures import curve
+from colonnade import __version__
+from colonnade.report.records import Progress, Record, by_label, load_records, without_oracles
+from colonnade.report.sections import Chart, Section, sections
+from colonnade.report.style import lines
+from colonnade.report.tables import all_runs, race, winners
 
 __all__ = ["write_report"]
 
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:1000px;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-table{border-collapse:collapse;width:100%;display:block;overflow-x:auto}td,th{padding:.3rem .7rem;text-align:right;
-border-bottom:1px solid #ddd;white-space:nowrap}td:first-child,th:first-child{text-align:left}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}pre{background:#f5f5f5;padding:1rem;overflow-x:auto}
-"""
-_COLUMNS = ("label", "seed", "status", "value", "time_to_target_s", "clock_s", "updates", "bytes_up", "bytes_down")
+POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:"
+)
+DIGITS = 5  # significant ones, of every number in a figure
+LOADING, DRAWING = 0.4, 0.8  # how much of the work is done after each
 
 
-def write_report(folder: str | Path) -> Path:
+def write_report(folder: str | Path, on_progress: Progress = lambda text, done: None) -> Path:
     """report.html inside the folder."""
     folder = Path(folder)
-    runs = _runs(folder)
-    summaries = [summary for summary, _ in runs]
-    grouped: dict[str, list[Any]] = {}
-    for summary, rows in runs:
-        grouped.setdefault(summary["label"], []).append(rows)
-    oracles = _levels(summaries)
-    if len(grouped) > len(oracles):  # a lone oracle is shown as a curve after all
-        grouped = {label: rows for label, rows in grouped.items() if label not in oracles}
-    metric, target = summaries[0]["metric"], summaries[0]["target"]
-    figures = [curve(grouped, metric, axis, target, oracles) for axis in ("clock_s", "bytes_up")]
-    titles = (f"{metric} against the clock", f"{metric} against bytes uploaded")
-    parts = [
-        f"<h2>{title}</h2>{to_html(figure, full_html=False, include_plotlyjs=index == 0)}"
-        for index, (title, figure) in enumerate(zip(titles, figures, strict=True))
-    ]
-    config = next(folder.glob("**/config.toml")).read_text(encoding="utf-8")
-    body = f"<h1>Colonnade: {html.escape(folder.name)}</h1>{''.join(parts)}<h2>Runs</h2>{_table(summaries)}"
-    page = "<!doctype html><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-    page += f"<title>Colonnade</title><style>{_STYLE}</style>{body}<h2>Config</h2><pre>{html.escape(config)}</pre>"
+    records = load_records(folder, lambda text, done: on_progress(text, LOADING * done))
+    drawn: list[Section] = []
+    for section in sections(records):
+        on_progress(f"draws: {section.title}", LOADING + (DRAWING - LOADING) * len(drawn) / 4)
+        drawn.append(section)
+    on_progress("writes the page", DRAWING)
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(_page(folder.resolve().name, records, drawn, _command(folder)), encoding="utf-8")
+    on_progress("done", 1.0)
     return path
 
 
-def _runs(folder: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    found = [folder] if (folder / "summary.json").exists() else sorted(p.parent for p in folder.glob("*/summary.json"))
-    if not found:
-        raise ConfigError("DIR", str(folder), "holds neither a finished run nor a comparison (no summary.json)")
-    runs = []
-    for path in found:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        summary["label"] = path.name.rpartition("-seed")[0] or summary["protocol"]
-        lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        runs.append((summary, [json.loads(line) for line in lines]))
-    return runs
+def _command(folder: Path) -> str:
+    path = folder / "command.txt"
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
-def _levels(summaries: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Where the oracles end, on average over seeds."""
-    ends: dict[str, list[float]] = {}
-    for summary in summaries:
-        if summary["protocol"] == "centralised" and summary["value"] is not None:
-            ends.setdefault(summary["label"], []).append(summary["value"])
-    return {label: mean(values) for label, values in ends.items()}
+def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], command: str) -> str:
+    figures = {chart.name: _plain(chart.figure) for section in drawn for chart in section.charts}
+    content = json.dumps(figures, separators=(",", ":"))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{escape(name)} – Colonnade</title><style>{_asset("page.css")}</style></head><body>
+<header><h1>{escape(name)}</h1><span class="quiet">{_about(records)}</span>
+<button id="theme" type="button">Dark</button></header>
+<p id="trouble"><noscript>The charts need JavaScript.</noscript></p>
+{winners(records)}{race(records)}
+<div id="legend">{_legend(records)}<button id="logarithmic" type="button" aria-pressed="false">log x</button></div>
+{"".join(_section(section) for section in drawn)}
+<h2>How it was made</h2>{_made(records, command)}
+<script type="text/plain" id="figures">{_packed(content)}</script>
+<script type="text/plain" id="plotly">{_library()}</script>
+<script>{_asset("page.js")}</script>
+</body></html>
+"""
 
 
-def _table(summaries: Sequence[dict[str, Any]]) -> str:
-    head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
-    rows = [
-        "".join(f"<td>{html.escape(_cell(summary.get(column)))}</td>" for column in _COLUMNS) for summary in summaries
-    ]
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+def _about(records: Sequence[Record]) -> str:
+    summary, labels = records[0].summary, by_label(records)
+    seeds = max(len(group) for group in labels.values())
+    methods = f"{len(labels)} methods" if len(labels) > 1 else records[0].label
+    what = f"{methods} × {seeds} seeds" if seeds > 1 else f"{methods}, seed {summary['seed']}"
+    return escape(f"{what}, {summary['parties']} parties, driver {summary['driver']}")
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _legend(records: Sequence[Record]) -> str:
+    buttons = []
+    for label, line in lines(without_oracles(by_label(records))).items():
+        style = f"border-color:{line['color']};border-top-style:{_BORDERS[line['dash']]}"
+        text = f'<i style="{style}"></i>{escape(label)}'
+        buttons.append(f'<button type="button" aria-pressed="true" value="{escape(label)}">{text}</button>')
+    return "".join(buttons)
+
+
+_BORDERS = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "double"}
+
+
+def _section(section: Section) -> str:
+    charts = "".join(_chart(chart) for chart in section.charts)
+    kind = "" if section.wide else ' class="grid"'
+    return f"<h2>{escape(section.title)}</h2><p class='quiet'>{escape(section.text)}</p><div{kind}>{charts}</div>"
+
+
+def _chart(chart: Chart) -> str:
+    label = f' data-label="{escape(chart.label)}"' if chart.label else ""
+    height = chart.figure.layout.height  # reserved, so that nothing jumps while charts are drawn
+    return (
+        f"<section{label}><h3>{escape(chart.title)}</h3>"
+        f'<div class="chart" id="{escape(chart.name)}" style="min-height:{height}px"></div></section>'
+    )
+
+
+def _made(records: Sequence[Record], command: str) -> str:
+    typed = f"<pre>{escape(command)}</pre>" if command else "<p class='quiet'>From Python: no command was typed.</p>"
+    configs = "".join(
+        f"<details><summary>config.toml of {escape(label)}, as resolved</summary>"
+        f"<pre>{escape(group[0].config)}</pre></details>"
+        for label, group in by_label(records).items()
+    )
+    return f"{typed}{all_runs(records)}{configs}<p class='quiet'>Colonnade {escape(__version__)}</p>"
+
+
+def _plain(figure: go.Figure) -> dict[str, Any]:
+    """Data and layout as JSON would hold them: no template, numbers of a few digits; the page has its own legend."""
+    content = figure.to_dict()
+    content["layout"].pop("template", None)
+    if any("legendgroup" in trace for trace in content["data"]):
+        content["layout"]["showlegend"] = False
+    short: dict[str, Any] = _short(content)
+    return short
+
+
+def _short(value: Any) -> Any:
+    """Arrays become lists: shorter than plotly's base64 once they are rounded, and readable."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
+    if isinstance(value, dict):
+        return _short(_decoded(value)) if "bdata" in value else {key: _short(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _short(value.tolist())
+    return [_short(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _decoded(value: dict[str, str]) -> np.ndarray:
+    """What plotly.py has written as {"dtype": "f8", "bdata": base64, "shape": "2, 3"}."""
+    flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+    return flat.reshape([int(size) for size in value["shape"].split(",")]) if "shape" in value else flat
+
+
+@cache
+def _library() -> str:
+    return _packed(get_plotlyjs())
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("colonnade.report") / "assets" / name).read_text(encoding="utf-8")

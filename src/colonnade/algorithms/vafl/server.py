@@ -363,6 +363,7 @@ class Server:
             "updates": self.k,
             "epochs": self.progress.epochs,
             "staleness": self.staleness.summary(),
+            "staleness_counts": self.staleness.counts.tolist(),
             "fresh_rows": self.fresh_rows,
             "waits_for": self.waits_for(),
             "weights": self.network.digest(),

@@ -25,6 +25,7 @@ def save(simulator: Simulator) -> dict[str, Any]:
         "idle_timers": (simulator.idle_timers, simulator.idle_since),
         "trace": (simulator.trace.digest, simulator.trace.events),
         "traffic": simulator.traffic.save(),
+        "timeline": simulator.timeline.save(),
         "heap": [(*entry[:4], _event_out(entry[4], codec), entry[5]) for entry in simulator.heap],
         "links": simulator.links.generator,
         "ports": [{name: getattr(port, name) for name in _PORT} for port in simulator.links.ports],
@@ -49,6 +50,7 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
     simulator.idle_timers, simulator.idle_since = state["idle_timers"]
     simulator.trace.digest, simulator.trace.events = state["trace"]
     simulator.traffic.load(state["traffic"])
+    simulator.timeline.load(state["timeline"])
     simulator.heap = [(*entry[:4], _event_in(entry[4], codec), entry[5]) for entry in state["heap"]]
     simulator.links.generator = state["links"]
     for port, saved in zip(simulator.links.ports, state["ports"], strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
 from colonnade.drivers.simulator.node import Job, Node
+from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.simulator.traffic import Traffic
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import LocalProtocolError
@@ -79,6 +80,8 @@ class Simulator:
         self.number = 0
         self.trace = Trace(full=full_trace)
         self.traffic = Traffic()
+        self.timeline = Timeline([role.name for role in roles], [port.outages.spans for port in self.links.ports])
+        self._note = self.timeline.note
         self.heap: list[Entry] = []
         self._instant: list[tuple[Node, Event]] = []  # evaluation to be delivered now
         self.pending = 0  # entries in the heap that are not timers
@@ -140,6 +143,7 @@ class Simulator:
     def advance(self, events: int = 1000) -> bool:
         """Deliver up to so many events; False when the run is over."""
         heap, nodes, principal = self.heap, self.nodes, self.principal
+        self.timeline.fold_if_long()
         for _ in range(events):
             if principal.finished:
                 self.status = "finished"
@@ -207,6 +211,9 @@ class Simulator:
             back = self.links.ports[node.index].outages.reachable_from(time)
             if back < NEVER:
                 self._push(back, MESSAGE, node.index, event, extra)
+            elif message_number > node.seen.get(sender, 0):  # nobody repeats it for ever
+                node.seen[sender] = message_number
+                self._note((4 * sender + MESSAGE_ARRIVED, time))
             return
         if not message_number:  # evaluation that waited for an outage to end
             self.now = time
@@ -217,6 +224,7 @@ class Simulator:
             self.traffic.duplicates_dropped += 1
             return
         node.seen[sender] = message_number
+        self._note((4 * sender + MESSAGE_ARRIVED, time))
         if not node.finished:
             self._deliver(node, time, MESSAGE, number, event, sender, size, header)
 
@@ -236,6 +244,7 @@ class Simulator:
         del node.jobs[event.token]
         if node.lane == event.token:
             node.lane = None
+            self._note((4 * node.index + JOB_ENDED, time))
         self._deliver(node, time, WORK, number, event, -1, 0, job.work.kind.encode())
 
     def _timer(self, node: Node, time: int, number: int, event: TimerFired) -> None:
@@ -268,7 +277,9 @@ class Simulator:
             node.charge(job.work, time - job.end)
         node.wait_jobs += [job.work for job in node.jobs.values()]
         node.jobs.clear()
-        node.lane = None
+        if node.lane is not None:
+            node.lane = None
+            self._note((4 * node.index + JOB_ENDED, time))
 
     def _restart(self, node: Node, time: int) -> None:
         """Checkpoint and log give the state of the crash; jobs that were running run again."""
@@ -308,6 +319,7 @@ class Simulator:
             node.charge(job.work, self.now - job.end)
             if node.lane == token:
                 node.lane = None
+                self._note((4 * node.index + JOB_ENDED, self.now))
 
     def _send(self, node: Node, effect: Send) -> None:
         message, to, sender, links = effect.message, effect.to, node.index, self.links
@@ -326,6 +338,7 @@ class Simulator:
         if arrival >= NEVER:
             self.traffic.undeliverable += 1
             return
+        self._note((4 * sender + MESSAGE_LEFT, self.now))
         header = frame.header
         if self.trace.full:
             header += b"".join(buffer.tobytes() for buffer in frame.buffers)
@@ -352,6 +365,7 @@ class Simulator:
             if node.lane is not None:
                 raise LocalProtocolError(f"{node.role.name}: asks for {work.kind!r} while a job is running")
             node.lane = work.token
+            self._note((4 * node.index + JOB_STARTED, self.now))
         duration = node.pace.duration(work.amount, self.now)
         end = self.now + duration
         result = node.role.compute(work.job)

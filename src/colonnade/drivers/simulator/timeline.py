@@ -1,0 +1,168 @@
+"""Who was busy, had a message under way, waited or was out of reach, over the clock.
+
+A role is in one state at a time; the first that applies counts: out of reach (crashed, late or offline), busy (a job
+on its lane), in transit (a message that it sent has not arrived), else waiting. The engine only notes what happened,
+since it does so for every event; now and then the notes are folded into bins of equal length, as nanoseconds per
+state. When the clock outgrows the bins, two become one and their length doubles. So memory is bounded, an event
+costs O(1), and nothing is rounded.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from colonnade.protocol.events import NANOSECONDS
+
+__all__ = ["JOB_ENDED", "JOB_STARTED", "MESSAGE_ARRIVED", "MESSAGE_LEFT", "Timeline"]
+
+# What can be noted; a message belongs to its sender.
+JOB_STARTED, JOB_ENDED, MESSAGE_LEFT, MESSAGE_ARRIVED = range(4)
+JOBS, FLYING = np.array([1, -1, 0, 0]), np.array([0, 0, 1, -1])  # what each changes
+
+BUSY, TRANSIT, WAITING = range(3)
+BINS = 400
+FEWEST_BINS, ALL_BINS = 50, 100_000  # with many roles, each has fewer bins
+FIRST_BIN_NS = NANOSECONDS // 1000
+FOLD_AT = 2 * 16384  # numbers in the list
+
+Spans = npt.NDArray[np.int64]
+
+
+class Timeline:
+    """Folds notes, made in the order of time, into shares per role."""
+
+    def __init__(self, roles: Sequence[str], outages: Sequence[Sequence[tuple[int, int]]]) -> None:
+        self.roles = list(roles)
+        self._outages = [list(spans) for spans in outages]
+        bins = max(FEWEST_BINS, min(BINS, ALL_BINS // max(len(roles), 1)))
+        self._ns = np.zeros((2 * len(roles), bins), np.int64)  # row: 2·role + state
+        self._width = FIRST_BIN_NS
+        self._since, self._jobs, self._flying = np.zeros((3, len(roles)), np.int64)  # as of the last fold
+        self._notes: list[int] = []  # 4·role + what, moment, 4·role + what, moment, …
+        self.note = self._notes.extend  # note((4·role + what, moment)): the cheapest call there is
+
+    def fold_if_long(self) -> None:
+        """To be called now and then, so that the notes stay few."""
+        if len(self._notes) > max(FOLD_AT, 8 * len(self.roles)):
+            self._fold()
+
+    def shares(self, now: int) -> dict[str, Any]:
+        """timeline.json: for every role and bin, the shares of busy, transit and offline; the rest is waiting."""
+        self._fold()
+        ns, width = self._ns.copy(), self._width
+        state = _state(self._jobs, self._flying)
+        spans = np.stack([2 * np.arange(len(state)) + state, self._since, np.full(len(state), now)], 1)
+        spans = self._within_reach(spans[state != WAITING])
+        ns, width = _grown(ns, width, now)
+        _add(ns, width, spans)
+        count = max(1, -(-now // width))
+        length = np.minimum(width, now - width * np.arange(count)).clip(1)
+        share = np.round(ns[:, :count] / length, 3)
+        return {
+            "roles": self.roles,
+            "bin_s": width / NANOSECONDS,
+            "end_s": now / NANOSECONDS,
+            "busy": share[0::2].tolist(),
+            "transit": share[1::2].tolist(),
+            "offline": np.round(self._offline(now, width, ns.shape[1])[:, :count] / length, 3).tolist(),
+        }
+
+    def _offline(self, now: int, width: int, bins: int) -> Spans:
+        ns = np.zeros((len(self.roles), bins), np.int64)
+        spans = [
+            (role, max(start, 0), min(end, now))
+            for role, outages in enumerate(self._outages)
+            for start, end in outages
+            if max(start, 0) < min(end, now)
+        ]
+        _add(ns, width, np.array(spans, np.int64).reshape(-1, 3))
+        return ns
+
+    def _fold(self) -> None:
+        if not self._notes:
+            return
+        codes, times = np.fromiter(self._notes, np.int64, len(self._notes)).reshape(-1, 2).T
+        self._notes.clear()
+        everyone = np.arange(len(self.roles))
+        role = np.concatenate([everyone, codes // 4])  # every role's state before comes first
+        order = np.argsort(role, kind="stable")
+        role, time = role[order], np.concatenate([self._since, times])[order]
+        first = np.searchsorted(role, everyone)
+        jobs, flying = (
+            _running_sums(np.concatenate([before, change[codes % 4]])[order], role, first)
+            for before, change in ((self._jobs, JOBS), (self._flying, FLYING))
+        )
+        last = np.append(first[1:], len(role)) - 1
+        self._since, self._jobs, self._flying = time[last], jobs[last], flying[last]
+        state, until = _state(jobs, flying), np.append(time[1:], 0)
+        state[last] = WAITING  # still open
+        told = np.flatnonzero(state != WAITING)
+        spans = np.stack([2 * role[told] + state[told], time[told], until[told]], 1)
+        spans = spans[spans[:, 1] < spans[:, 2]]
+        self._ns, self._width = _grown(self._ns, self._width, int(times[-1]))
+        _add(self._ns, self._width, self._within_reach(spans))
+
+    def _within_reach(self, spans: Spans) -> Spans:
+        """The parts of the spans outside their roles' outages."""
+        for role, outages in enumerate(self._outages):
+            for start, end in outages:
+                own = spans[:, 0] // 2 == role
+                before, after = spans.copy(), spans[own]
+                before[own, 2] = np.minimum(before[own, 2], start)
+                after[:, 1] = np.maximum(after[:, 1], end)
+                spans = np.concatenate([before, after])
+                spans = spans[spans[:, 1] < spans[:, 2]]
+        return spans
+
+    def save(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        self._fold()
+        return {name: getattr(self, f"_{name}") for name in _SAVED}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        for name in _SAVED:
+            setattr(self, f"_{name}", np.copy(saved[name]) if name != "width" else saved[name])
+        self._notes.clear()
+
+
+_SAVED = ("ns", "width", "since", "jobs", "flying")
+
+
+def _state(jobs: Spans, flying: Spans) -> Spans:
+    return np.where(jobs > 0, BUSY, np.where(flying > 0, TRANSIT, WAITING))
+
+
+def _running_sums(changes: Spans, role: Spans, first: Spans) -> Spans:
+    """Of every role by itself; its changes stand together from `first[role]` on."""
+    sums = np.cumsum(changes)
+    before = sums[first] - changes[first]
+    result: Spans = sums - before[role]
+    return result
+
+
+def _grown(ns: Spans, width: int, end: int) -> tuple[Spans, int]:
+    """Bins that reach to `end`: pairs become one until they do."""
+    while end > width * ns.shape[1]:
+        padded = np.pad(ns, ((0, 0), (0, ns.shape[1] % 2)))
+        halved = padded[:, 0::2] + padded[:, 1::2]
+        ns, width = np.pad(halved, ((0, 0), (0, ns.shape[1] - halved.shape[1]))), 2 * width
+    return ns, width
+
+
+def _add(ns: Spans, width: int, spans: Spans) -> None:
+    """Add spans (row, start, end) to the bins: the two ends by themselves, whole bins by a running sum."""
+    row, start, end = spans.T
+    first, last = start // width, np.maximum(end - 1, start) // width
+    inside = first == last
+    np.add.at(ns, (row, first), np.where(inside, end, (first + 1) * width) - start)
+    row, first, last, end = row[~inside], first[~inside], last[~inside], end[~inside]
+    np.add.at(ns, (row, last), end - last * width)
+    if not (last - first > 1).any():
+        return
+    steps = np.zeros((ns.shape[0], ns.shape[1] + 1), np.int64)
+    np.add.at(steps, (row, first + 1), width)
+    np.add.at(steps, (row, last), -width)
+    ns += np.cumsum(steps, axis=1)[:, :-1]

@@ -1,0 +1,102 @@
+"""Bars: time to the target, how busy every role was, bytes by kind of message."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+import plotly.graph_objects as go
+
+from colonnade.experiments.ranking import mean_and_spread
+from colonnade.report.records import Record
+from colonnade.report.style import PALETTE, colours, titled
+
+__all__ = ["bytes_by_kind", "time_to_target", "utilisation"]
+
+Groups = Mapping[str, Sequence[Record]]
+SHOWN_ROLES = 40
+
+
+def time_to_target(groups: Groups) -> go.Figure:
+    """A bar per label; one that missed the target in any run has none and says so."""
+    figure = go.Figure()
+    for label, colour in colours(groups).items():
+        times = [record.summary["time_to_target_s"] for record in groups[label]]
+        reached = mean_and_spread(times)
+        missed = sum(time is None for time in times)
+        text = f"{reached[0]:.3g} s" if reached else f"not reached in {missed} of {len(times)}"
+        spread = {"type": "data", "array": [reached[1]], "color": "#888888"} if reached and len(times) > 1 else None
+        figure.add_trace(
+            go.Bar(
+                y=[label],
+                x=[reached[0] if reached else 0],
+                orientation="h",
+                name=label,
+                legendgroup=label,
+                marker_color=colour,
+                error_x=spread,
+                hovertext=[text],
+                hovertemplate="%{y}: %{hovertext}<extra></extra>",
+            )
+        )
+        figure.add_trace(  # behind the error bar
+            go.Scatter(
+                y=[label],
+                x=[sum(reached) if reached else 0],
+                mode="text",
+                text=[f" {text}"],
+                legendgroup=label,
+                textposition="middle right",
+                cliponaxis=False,
+                showlegend=False,
+                hoverinfo="skip",
+            )
+        )
+    figure.update_yaxes(autorange="reversed", type="category")
+    longest = max((trace.x[0] for trace in figure.data), default=0)
+    figure.update_xaxes(range=[0, 1.3 * longest or 1])  # room for the text behind the bar
+    return titled(figure, "clock (s)", "", 120 + 30 * len(groups), showlegend=False, barmode="stack")
+
+
+def utilisation(groups: Groups) -> go.Figure:
+    """The share of the clock that each role's lane was busy, mean over seeds."""
+    figure = go.Figure()
+    for label, colour in colours(groups).items():
+        shares = [record.summary["utilisation"] for record in groups[label]]
+        roles = list(shares[0])[:SHOWN_ROLES]
+        height = [mean(share.get(role, 0.0) for share in shares) for role in roles]
+        figure.add_trace(
+            go.Bar(
+                x=roles,
+                y=height,
+                name=label,
+                legendgroup=label,
+                marker_color=colour,
+                hovertemplate="%{x}: %{y:.0%}",
+            )
+        )
+    figure.update_yaxes(tickformat=".0%", range=[0, 1])
+    figure.update_xaxes(type="category")
+    return titled(figure, "", "busy", barmode="group")
+
+
+def bytes_by_kind(groups: Groups) -> go.Figure:
+    """Megabytes of every kind of message, stacked, mean over seeds."""
+    kinds = list(
+        dict.fromkeys(kind for group in groups.values() for record in group for kind in record.summary["bytes_by_kind"])
+    )
+    figure = go.Figure()
+    for index, kind in enumerate(kinds):
+        sizes = [
+            mean(record.summary["bytes_by_kind"].get(kind, 0) for record in group) / 1e6 for group in groups.values()
+        ]
+        figure.add_trace(
+            go.Bar(
+                y=list(groups),
+                x=sizes,
+                orientation="h",
+                name=kind,
+                marker_color=PALETTE[index % len(PALETTE)],
+                hovertemplate="%{y}: %{x:.3g} MB",
+            )
+        )
+    figure.update_yaxes(autorange="reversed", type="category")
+    return titled(figure, "data sent (MB)", "", 140 + 30 * len(groups), barmode="stack")

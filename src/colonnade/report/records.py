@@ -1,0 +1,85 @@
+"""What a report is made from: runs as their folders hold them, grouped by label."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from colonnade.experiments.ranking import ORACLE
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["Progress", "Record", "by_label", "load_records", "without_oracles"]
+
+Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One run: summary.json, metrics.jsonl, and what its pictures need (None in folders of older releases)."""
+
+    label: str
+    summary: dict[str, Any]
+    rows: Rows
+    timeline: dict[str, Any] | None = None
+    staleness: dict[str, Any] | None = None
+    config: str = field(default="", repr=False)
+
+    @property
+    def parties(self) -> list[str]:
+        """The parties' names, in order."""
+        return [role for role in self.summary["utilisation"] if role != "server"]
+
+
+def load_records(folder: Path, on_progress: Progress = lambda text, done: None) -> list[Record]:
+    """A run's folder gives one record, a comparison's all that finished, in the order of the race."""
+    if (folder / "summary.json").exists():
+        return [_record(folder, json.loads((folder / "summary.json").read_text(encoding="utf-8"))["protocol"])]
+    found = sorted(path.parent for path in folder.glob("*/summary.json"))
+    if not found:
+        raise ConfigError("DIR", str(folder), "holds neither a finished run nor a comparison (no summary.json)")
+    records = []
+    for index, path in enumerate(found):
+        on_progress(f"reads {path.name}", index / len(found))
+        records.append(_record(path, path.name.rpartition("-seed")[0] or path.name))
+    order = _order(folder)
+    return sorted(records, key=lambda record: (order.get(record.label, len(order)), record.summary["seed"]))
+
+
+def _order(folder: Path) -> dict[str, int]:
+    """The labels of comparison.json, in the order in which they ran."""
+    path = folder / "comparison.json"
+    summaries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    labels = dict.fromkeys(summary.get("label", summary["protocol"]) for summary in summaries)
+    return {label: index for index, label in enumerate(labels)}
+
+
+def _record(path: Path, label: str) -> Record:
+    lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return Record(
+        label,
+        _json(path / "summary.json"),
+        [json.loads(line) for line in lines],
+        _json(path / "timeline.json"),
+        _json(path / "staleness.json"),
+        (path / "config.toml").read_text(encoding="utf-8"),
+    )
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Every label's runs."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.label, []).append(record)
+    return groups
+
+
+def without_oracles(groups: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    """Those that federate; an oracle alone is kept."""
+    racing = {label: group for label, group in groups.items() if group[0].summary["protocol"] != ORACLE}
+    return racing or groups

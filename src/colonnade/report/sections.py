@@ -1,0 +1,113 @@
+"""What the page shows, in order: sections with their figures, from the records of a run or a comparison."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import plotly.graph_objects as go
+
+from colonnade.experiments.ranking import ORACLE
+from colonnade.report.bars import bytes_by_kind, time_to_target, utilisation
+from colonnade.report.figures import curve
+from colonnade.report.lanes import staleness_histogram, staleness_map, timeline
+from colonnade.report.records import Record, by_label, without_oracles
+
+__all__ = ["Chart", "Section", "sections"]
+
+PLACES = {"clock_s": "the clock", "update": "updates", "megabytes": "data sent"}
+
+Groups = Mapping[str, Sequence[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure with its heading; `label` where it is about one method alone."""
+
+    name: str
+    title: str
+    figure: go.Figure
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, a sentence that says how to read it, and charts."""
+
+    title: str
+    text: str
+    charts: list[Chart]
+    wide: bool = False
+
+
+def sections(records: Sequence[Record]) -> Iterator[Section]:
+    """One after the other: drawing takes a while."""
+    everyone = by_label(records)
+    groups = without_oracles(everyone)
+    oracles = {label: group for label, group in everyone.items() if label not in groups}
+    seeds = max(len(group) for group in groups.values())
+    yield _curves(groups, oracles, seeds)
+    yield Section("What it cost", "Means over seeds." if seeds > 1 else "", _costs(groups))
+    yield from _lanes(groups)
+
+
+def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
+    first = next(iter(groups.values()))[0].summary
+    metric, target = first["metric"], first["target"]
+    charts = []
+    for against, place in PLACES.items():
+        charts.append(_curve(groups, oracles, against, place, metric, "value", target))
+        charts.append(_curve(groups, oracles, against, place, "loss", "loss", None))
+    text = "On the test rows. A click on a name in the bar above hides it in every chart; dragging zooms."
+    if seeds > 1:
+        text += f" Lines are means over {seeds} seeds, bands one standard deviation."
+    return Section("How it learns", text, charts)
+
+
+def _curve(
+    groups: Groups, oracles: Groups, against: str, place: str, metric: str, value: str, target: float | None
+) -> Chart:
+    runs = {label: [record.rows for record in group] for label, group in groups.items()}
+    ends = {label: [record.summary[value] for record in group] for label, group in oracles.items()}
+    levels = {label: mean(values) for label, values in ends.items() if None not in values}
+    figure = curve(runs, metric, against, target, levels, value)
+    return Chart(f"{value}-{against}", f"{metric} against {place}", figure)
+
+
+def _costs(groups: Groups) -> list[Chart]:
+    first = next(iter(groups.values()))[0].summary
+    charts = []
+    if first["target"] is not None:
+        charts.append(Chart("target", f"Time to {first['metric']} {first['target']:g}", time_to_target(groups)))
+    charts.append(Chart("utilisation", "Busy share of every role", utilisation(groups)))
+    charts.append(Chart("bytes", "Data sent, by kind of message", bytes_by_kind(groups)))
+    return charts
+
+
+def _lanes(groups: Groups) -> Iterator[Section]:
+    firsts = [group[0] for group in groups.values() if group[0].summary["protocol"] != ORACLE]
+    numbered = [(f"{index}", record) for index, record in enumerate(firsts)]
+    drawn = [
+        Chart(f"timeline-{index}", record.label, timeline(record), record.label)
+        for index, record in numbered
+        if record.timeline
+    ]
+    seed = firsts[0].summary["seed"] if firsts else 0
+    if drawn:
+        text = (
+            f"What every role did, seed {seed}. Busy: a job on its lane. In transit: not busy, and a message that it "
+        )
+        text += "sent has not arrived. Offline: crashed, late or cut off. Waiting: the rest. Zoom in by dragging."
+        yield Section("Who waited for whom", text, drawn, wide=True)
+    stale = [(index, record) for index, record in numbered if record.summary["staleness"]["max"] > 0]
+    if not stale:
+        return
+    highest = max(age for _, record in stale for row in record.rows for age in row["staleness"])
+    charts = [Chart("staleness", "How old the embeddings were that were used", staleness_histogram(groups))]
+    charts += [
+        Chart(f"staleness-{index}", f"{record.label}: mean age by party", staleness_map(record, highest), record.label)
+        for index, record in stale
+    ]
+    fresh = [record.label for _, record in numbered if record.summary["staleness"]["max"] == 0]
+    text = "Age: updates of the global model since the embedding was computed."
+    text += f" The maps show seed {seed}." + (f" Never stale: {', '.join(fresh)}." if fresh else "")
+    yield Section("Staleness", text, charts)

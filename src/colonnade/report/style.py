@@ -1,0 +1,42 @@
+"""Colours and the layout that all figures share; the page adds its light or dark theme."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import plotly.graph_objects as go
+
+__all__ = ["PALETTE", "STATES", "WAITING", "colours", "lines", "titled"]
+
+# Okabe and Ito: told apart by people with colour blindness too.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A6D00", "#7F7F7F")
+DASHES = ("solid", "dash", "dot", "dashdot")
+STATES = {"busy": "#009E73", "in transit": "#E69F00", "offline": "#D55E00"}
+WAITING = "#9AA3AE"  # readable on white and on black
+
+
+def colours(labels: Iterable[str]) -> dict[str, str]:
+    """Each label's colour: the same in every figure that is given the same labels."""
+    return {label: PALETTE[index % len(PALETTE)] for index, label in enumerate(labels)}
+
+
+def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Each label's line; when the colours have been used up, dashes."""
+    return {
+        label: {"color": PALETTE[index % len(PALETTE)], "dash": DASHES[index // len(PALETTE) % len(DASHES)], "width": 2}
+        for index, label in enumerate(labels)
+    }
+
+
+def titled(figure: go.Figure, x: str, y: str, height: int = 360, **layout: Any) -> go.Figure:
+    """Axis titles, margins and a legend above the figure."""
+    figure.update_layout(
+        template="plotly_white",
+        height=height,
+        margin={"l": 60, "r": 20, "t": 40, "b": 50},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        hovermode="closest",
+    )
+    figure.update_layout(layout)
+    figure.update_xaxes(title_text=x, automargin=True)
+    figure.update_yaxes(title_text=y, automargin=True)
+    return figure

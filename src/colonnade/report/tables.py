@@ -1,0 +1,68 @@
+"""The page's tables: the race with its winners, and every run by itself."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from colonnade.experiments.ranking import in_words, rank
+from colonnade.report.records import Record, by_label
+
+__all__ = ["all_runs", "race", "winners"]
+
+_COLUMNS = {
+    "seed": "seed", "status": "status", "value": "value", "loss": "loss", "time_to_target_s": "s to target",
+    "clock_s": "clock (s)", "wall_s": "real time (s)", "updates": "updates", "messages": "messages",
+    "bytes_up": "bytes up", "bytes_down": "bytes down", "trace_sha256": "trace", "weights_sha256": "weights",
+}  # fmt: skip
+
+
+def _groups(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
+    return {label: [record.summary for record in group] for label, group in by_label(records).items()}
+
+
+def winners(records: Sequence[Record]) -> str:
+    """A sentence, if there was a race."""
+    groups = _groups(records)
+    words = in_words(rank(groups)) if len(groups) > 1 else ""
+    return f"<p><strong>{escape(words)}</strong></p>" if words else ""
+
+
+def race(records: Sequence[Record]) -> str:
+    """Mean ± deviation of every label; the best of each column is marked."""
+    ranking = rank(_groups(records))
+    spread, several = ranking.seeds > 1, len(ranking.values) > 1
+    rows = []
+    for label, values in ranking.values.items():
+        cells = [
+            f"<td{_class(several and label in best)}>{escape(column.write(value, spread))}</td>"
+            for value, column, best in zip(values, ranking.columns, ranking.winners, strict=True)
+        ]
+        rows.append(f"<tr><td>{escape(label)}</td>{''.join(cells)}</tr>")
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("method", *(column.title for column in ranking.columns)))
+    note = "<p class='quiet'>An oracle and failed runs take no part in the race.</p>" if several else ""
+    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(rows)}</table></div>{note}"
+
+
+def _class(best: bool) -> str:
+    return ' class="best"' if best else ""
+
+
+def all_runs(records: Sequence[Record]) -> str:
+    """What each run's summary says."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("run", *_COLUMNS.values()))
+    rows = "".join(
+        f"<tr><td>{escape(record.label)}</td>"
+        + "".join(f"<td>{escape(_cell(key, record.summary.get(key)))}</td>" for key in _COLUMNS)
+        + "</tr>"
+        for record in records
+    )
+    table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
+    return f"<details><summary>Every run</summary>{table}</details>"
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if key.endswith("sha256"):
+        return str(value)[:12]
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

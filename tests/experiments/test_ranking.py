@@ -1,0 +1,57 @@
+"""Who wins a column, and how that is said."""
+
+from typing import Any
+
+from colonnade.experiments.ranking import in_words, rank
+
+
+def summary(value: float, time: float | None, size: int = 10**6, **fields: Any) -> dict[str, Any]:
+    ordinary = {
+        "protocol": "vafl", "status": "finished", "metric": "accuracy", "target": 0.9, "value": value,
+        "time_to_target_s": time, "bytes_up": size, "bytes_down": 0, "updates": 5, "staleness": {"mean": 0.0},
+        "clock_s": 9.0,
+    }  # fmt: skip
+    return ordinary | fields
+
+
+def test_means_over_seeds_decide() -> None:
+    ranking = rank({"a": [summary(0.9, 2.0), summary(0.8, 4.0)], "b": [summary(0.86, 3.5), summary(0.86, 3.5)]})
+    assert [column.title for column in ranking.columns[:3]] == ["s to 0.9", "accuracy", "MB"]
+    assert ranking.winners[:3] == [["a"], ["b"], ["a", "b"]]
+    assert in_words(ranking) == (
+        "Fastest to accuracy 0.9: a (3.00 s); best accuracy: b (0.8600); fewest bytes: a and b (1.0 MB)."
+    )
+
+
+def test_one_that_missed_the_target_once_is_not_the_fastest() -> None:
+    ranking = rank({"a": [summary(0.9, 1.0), summary(0.8, None)], "b": [summary(0.8, 9.0)] * 2})
+    assert ranking.winners[0] == ["b"]
+
+
+def test_nobody_reached_it() -> None:
+    assert in_words(rank({"a": [summary(0.9, None)]})).startswith("Fastest to accuracy 0.9: nobody in every run; best")
+
+
+def test_oracles_failures_and_missing_runs_take_no_part() -> None:
+    ranking = rank(
+        {
+            "oracle": [summary(1.0, 0.1, 0, protocol="centralised")],
+            "stalled": [summary(0.99, 0.2, status="stalled")],
+            "gone": [summary(0.98, 0.3), None],
+            "a": [summary(0.5, 8.0)],
+        }
+    )
+    assert all(winners in (["a"], []) for winners in ranking.winners)
+    assert ranking.values["gone"] == [None] * len(ranking.columns)
+
+
+def test_without_a_race_there_are_no_words() -> None:
+    assert in_words(rank({"a": [None]})) == ""
+    assert in_words(rank({"centralised": [summary(1.0, 1.0, protocol="centralised")]})) == ""
+
+
+def test_a_smaller_error_is_better() -> None:
+    ranking = rank(
+        {name: [summary(value, None, metric="mae", target=None)] for name, value in (("a", 3.0), ("b", 2.0))}
+    )
+    assert ranking.winners[0] == ["b"]
