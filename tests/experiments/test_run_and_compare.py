@@ -218,10 +218,10 @@ def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path):
 def test_a_run_that_cannot_even_begin_is_reported_too(tmp_path, monkeypatch):
     """A later seed may split the data so that something is refused only then."""
 
-    def prepare_but_for_one(config, data=None, out=None):
+    def prepare_but_for_one(config, data, out, load_data):
         if out is not None and config.train.seed == 1:
             raise DataError("party-1: no luck with this seed")
-        return prepare(config, data, out)
+        return prepare(config, data, out, load_data)
 
     monkeypatch.setattr("colonnade.experiments.compare.prepare", prepare_but_for_one)
     entries = compare(small(), ["sync"], 3, tmp_path / "race")

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +58,7 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import run_with_bar, summary_table
+    from colonnade.cli.progress import load_with_bar, run_with_bar, summary_table
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command
     from colonnade.experiments.run import prepare, reopen
@@ -70,11 +71,14 @@ def run(
     if config is None and resume is not None:
         config = resume / "config.toml"
     checked = from_dict(_tables(config, settings, seed))
+    load = partial(load_with_bar, console=console)
     if resume is not None:
-        started = reopen(checked, resume)
+        started = reopen(checked, resume, load)
     else:
         out = out or _fresh_folder(config.stem if config else "digits")
-        started = prepare(checked, out=out)
+        started = prepare(checked, None, out, load)
+    for note in started.federation.data.notes:
+        _say(f"Note: {note}")
     assert started.folder is not None
     note_command(started.folder.path, _command())
     try:
@@ -193,6 +197,7 @@ def _fresh_folder(name: str) -> Path:
 
 def main() -> None:
     """The console script: errors that a user can act on are one line, without a traceback."""
+    sys.path.append("")  # `package.module:Class` may lie in the current folder
     try:
         app()
     except Exception as error:

@@ -9,28 +9,40 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from colonnade.data import Partition
 from colonnade.experiments.compare import Entry
+from colonnade.experiments.config import Config
 from colonnade.experiments.ranking import Ranking, rank
+from colonnade.experiments.resolve import load_partition
 from colonnade.experiments.run import Run
 
-__all__ = ["RaceBoard", "comparison_table", "ranking_of", "report_with_bar", "run_with_bar", "summary_table"]
+__all__ = [
+    "RaceBoard",
+    "comparison_table",
+    "load_with_bar",
+    "ranking_of",
+    "report_with_bar",
+    "run_with_bar",
+    "summary_table",
+]
 
 REFRESH_S = 0.2
 
 
+def load_with_bar(config: Config, console: Console | None = None) -> Partition:
+    """Load a config's data under a bar that says how far it is."""
+    console = console or Console()
+    with Progress(*_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"loading {config.data.source}", total=1.0, text="")
+        return load_partition(config, lambda text, done: progress.update(task, completed=done, text=text))
+
+
 def run_with_bar(run: Run, console: Console | None = None) -> dict[str, Any]:
     """Execute a run under a bar with rate, metric and time left."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, refresh_per_second=5, transient=True) as progress:
+    with Progress(*_columns(), console=console, refresh_per_second=5, transient=True) as progress:
         task = progress.add_task(run.federation.method.name, total=1.0, text="")
         show = _throttled(lambda run: progress.update(task, completed=run.fraction, text=_state(run)))
         return run.execute(show)
@@ -40,10 +52,21 @@ def report_with_bar(folder: Path, console: Console | None = None) -> Path:
     """Read the runs and draw the page under a bar."""
     from colonnade.report.page import write_report
 
-    columns = (TextColumn("report"), BarColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*_columns(), console=console, transient=True) as progress:
         task = progress.add_task("report", total=1.0, text="")
         return write_report(folder, lambda text, done: progress.update(task, completed=done, text=text))
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    """Of every bar: what, how far, in words, and how long still."""
+    share = TextColumn("{task.percentage:>3.0f}%")
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        share,
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
 
 
 def _throttled(show: Callable[[Run], None]) -> Callable[[Run], None]:

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from colonnade.algorithms import METHODS, find_method
-from colonnade.experiments.config import Config, apply_overrides, from_dict
+from colonnade.data import Partition
+from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict
 from colonnade.experiments.folder import note_command
+from colonnade.experiments.resolve import load_partition
 from colonnade.experiments.run import Run, prepare
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
@@ -94,15 +96,16 @@ def compare(
     if seeds < 1:
         raise ConfigError("--seeds", seeds, "must be 1 or more")
     entries = _entries(tables, labels, seeds)
+    partitions = _Partitions()
     for entry in entries:  # refuse a bad config before the first long run
         if entry.seed == entries[0].seed:
-            prepare(entry.config)
+            prepare(entry.config, None, None, partitions.of)
     out.mkdir(parents=True, exist_ok=True)
     if command:
         note_command(out, command)
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: entry.seed):  # the data of a seed are split once
         show = partial(on_progress, entries, entry) if on_progress is not None else _show_nothing
-        _run_entry(entry, out, show)
+        _run_entry(entry, out, partitions, show)
         show(None)
         _write(out, entries)
     return entries
@@ -121,9 +124,25 @@ def _entries(tables: Mapping[str, Any], labels: Sequence[str], seeds: int) -> li
     ]
 
 
-def _run_entry(entry: Entry, out: Path, on_progress: Callable[[Run], Any]) -> None:
+class _Partitions:
+    """The data of the last run, for the next one that wants the same."""
+
+    def __init__(self) -> None:
+        self._key: tuple[DataConfig, int] | None = None
+        self._data: Partition | None = None
+
+    def of(self, config: Config) -> Partition:
+        """The parties' data for this config."""
+        key = (config.data, config.train.seed)
+        if self._data is None or key != self._key:
+            self._data = None  # let go of the old before the new is loaded
+            self._key, self._data = key, load_partition(config)
+        return self._data
+
+
+def _run_entry(entry: Entry, out: Path, partitions: _Partitions, on_progress: Callable[[Run], Any]) -> None:
     try:
-        run = prepare(entry.config, out=out / entry.folder)
+        run = prepare(entry.config, None, out / entry.folder, partitions.of)
         entry.summary = {"label": entry.label, **run.execute(on_progress)}
         entry.rows = run.rows
         if run.status != "finished":

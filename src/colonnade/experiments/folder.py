@@ -35,13 +35,19 @@ class RunFolder:
     def create(cls, path: str | Path, config: Config) -> "RunFolder":
         """A new folder; an existing one must be empty."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError("--out", str(path), "exists and is not empty: choose another folder, or --resume it")
+        cls.refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         folder._metrics.touch()
         folder._replace("config.toml", [tomli_w.dumps(to_dict(config)).encode()])  # last: with it, --resume works
         return folder
+
+    @staticmethod
+    def refuse_used(path: str | Path) -> None:
+        """Raise if a new run cannot have this folder."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError("--out", str(path), "exists and is not empty: choose another folder, or --resume it")
 
     @classmethod
     def reopen(cls, path: str | Path, config: Config) -> "RunFolder":

@@ -1,6 +1,7 @@
 """From a checked config to roles: every default is filled in and every combination is tried here."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from colonnade.models.metrics import require_metric
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import Role
 
-__all__ = ["Federation", "federation", "load_partition"]
+__all__ = ["Federation", "Loading", "federation", "load_partition"]
 
 EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
@@ -42,10 +43,15 @@ class Federation:
         return [self.method.server(self.server), *(self.method.party(party) for party in self.parties)]
 
 
-def load_partition(config: Config) -> Partition:
+Loading = Callable[[str, float], None]  # told what is being read and how much of it is
+
+
+def load_partition(config: Config, progress: Loading | None = None) -> Partition:
     """The data as the parties hold them."""
     data = config.data
-    table = load(data.source, dir=data.dir, label=data.label, id=data.id, categorical=data.categorical)
+    table = load(
+        data.source, dir=data.dir, label=data.label, id=data.id, categorical=data.categorical, progress=progress
+    )
     return split(
         table,
         parties=data.parties,
@@ -58,10 +64,12 @@ def load_partition(config: Config) -> Partition:
     )
 
 
-def federation(config: Config, data: Partition | None = None) -> Federation:
+def federation(
+    config: Config, data: Partition | None = None, load_data: Callable[[Config], Partition] = load_partition
+) -> Federation:
     """Resolve a config; `data` may be given instead of loaded."""
     method, options = _method(config.protocol)
-    data = load_partition(config) if data is None else data
+    data = load_data(config) if data is None else data
     parties = len(data.parties)
     options.check(parties)
     config.clock.check(data.parties)

@@ -18,7 +18,7 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.experiments.config import Config
 from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.resolve import Federation, federation
+from colonnade.experiments.resolve import Federation, federation, load_partition
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import TrainingDiverged
@@ -217,19 +217,25 @@ class Run:
         }
 
 
-def prepare(config: Config, data: Partition | None = None, out: str | Path | None = None) -> Run:
+def prepare(
+    config: Config,
+    data: Partition | None = None,
+    out: str | Path | None = None,
+    load_data: Callable[[Config], Partition] = load_partition,
+) -> Run:
     """A run ready to start; everything that can be refused has been."""
-    setting = federation(config, data)
-    run = Run(setting, None)  # builds the models, which may be refused too
+    if out is not None:
+        RunFolder.refuse_used(out)
+    run = Run(federation(config, data, load_data), None)  # builds the models, which may be refused too
     if out is not None:
         run.folder = RunFolder.create(out, config)
     return run
 
 
-def reopen(config: Config, folder: str | Path, data: Partition | None = None) -> Run:
+def reopen(config: Config, folder: str | Path, load_data: Callable[[Config], Partition] = load_partition) -> Run:
     """A run that goes on where its folder's checkpoint stands."""
     opened = RunFolder.reopen(folder, config)
-    run = Run(federation(config, data), opened)
+    run = Run(federation(config, None, load_data), opened)
     run.resume()
     return run
 

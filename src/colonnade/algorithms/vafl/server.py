@@ -30,7 +30,7 @@ from colonnade.protocol.events import (
     Work,
     WorkDone,
 )
-from colonnade.protocol.messages import Array, EvaluationReply, Payload
+from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Request", "Server"]
@@ -260,9 +260,13 @@ class Server:
             for request in group:
                 if request.reply:
                     values = np.ascontiguousarray(h[:, self.table.blocks[request.party]])
-                    replies.append(Send(self._parties[request.party], Gradient(request.step, k, values)))
+                    replies.append(Send(self._parties[request.party], self.answer(request, k, values)))
         self.taken = []
         return [*replies, *self._check_progress(), *self._advance()]
+
+    def answer(self, request: Request, k: int, values: Array) -> Message:
+        """Alg. 1 l. 13: what the uploader gets; a method of one's own may answer differently."""
+        return Gradient(request.step, k, values)
 
     def _judging(self) -> bool:
         """A coordinated round waits for a running evaluation, so that all its rows are of one step."""

@@ -1,0 +1,51 @@
+"""VAFL whose server answers with one bit per number: the gradient's signs and one scale per row.
+
+cd examples; colonnade compare sign.toml --protocols sync,vafl,vafl-sign
+"""
+
+import numpy as np
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.method import Method
+from colonnade.algorithms.vafl.config import VaflOptions
+from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Gradient
+from colonnade.algorithms.vafl.party import Party
+from colonnade.algorithms.vafl.server import Request, Server
+from colonnade.protocol.events import Effect, Event, Received
+from colonnade.protocol.messages import Array, Message
+
+
+class Signs(Message, frozen=True):
+    """Server → party: ∂ℓ/∂h as signs, eight to a byte, and the mean magnitude of each row."""
+
+    step: int
+    update: int
+    width: int
+    scale: Array  # (rows,) float32
+    bits: Array  # packed
+
+
+class SignServer(Server):
+    def answer(self, request: Request, k: int, values: Array) -> Message:
+        return Signs(request.step, k, values.shape[1], np.abs(values).mean(1), np.packbits(values > 0, axis=1))
+
+
+class SignParty(Party):
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        match event:
+            case Received(sender=sender, message=Signs() as m):
+                signs = np.unpackbits(m.bits, axis=1, count=m.width).astype(np.float32) * 2 - 1
+                event = Received(sender, Gradient(m.step, m.update, signs * m.scale[:, None]))
+        return super().handle(event, now)
+
+
+METHOD = Method(
+    name="vafl-sign",
+    paper="an example",
+    summary="VAFL with one-bit gradients",
+    reveals="as vafl, but a party sees only the signs of its gradients and their size",
+    options=VaflOptions,
+    payloads=(*VAFL_PAYLOADS, *EVALUATION_PAYLOADS, Signs),
+    server=SignServer,
+    party=SignParty,
+)
