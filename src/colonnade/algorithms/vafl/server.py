@@ -6,6 +6,7 @@ are taken, rows older than D are asked for anew, and ONE pass over the table's r
 """
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -224,8 +225,10 @@ class Server:
     def _coordinated_batch(self) -> Batch:
         requests = sorted(self.taken, key=lambda request: request.party)
         rows = requests[0].rows
-        if any(not np.array_equal(rows, request.rows) for request in requests[1:]):
-            raise LocalProtocolError("server: parties of a coordinated round sent different rows")
+        expected = rows.tobytes()
+        for request in requests[1:]:
+            if request.rows.tobytes() != expected:
+                raise RemoteProtocolError(self._parties[request.party], "sent other rows than the round's")
         return Batch(np.concatenate([request.values for request in requests], axis=1), self._targets[rows])
 
     def _groups(self) -> list[list[Request]]:
@@ -247,7 +250,7 @@ class Server:
     def _stepped(self, result: Stepped) -> list[Effect]:
         """Alg. 1 l. 9–10 and 12–13: step θ_0 with the mean gradient (App. D), answer each uploader."""
         self.working = False
-        if not all(np.isfinite(result.losses)):
+        if not all(map(isfinite, result.losses)):
             raise TrainingDiverged(self._divergence())
         groups = [self.taken] if not len(self.table.values) else self._groups()
         replies: list[Effect] = []
