@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from colonnade import __version__
+from colonnade.protocol.errors import ColonnadeError
 
 __all__ = ["app", "main"]
 
@@ -200,10 +201,6 @@ def main() -> None:
     sys.path.append("")  # `package.module:Class` may lie in the current folder
     try:
         app()
-    except Exception as error:
-        from colonnade.protocol.errors import ColonnadeError
-
-        if not isinstance(error, ColonnadeError):
-            raise
+    except ColonnadeError as error:
         Console(stderr=True).print(f"[red]Error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
