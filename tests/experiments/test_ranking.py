@@ -29,7 +29,13 @@ def test_one_that_missed_the_target_once_is_not_the_fastest() -> None:
 
 
 def test_nobody_reached_it() -> None:
-    assert in_words(rank({"a": [summary(0.9, None)]})).startswith("Fastest to accuracy 0.9: nobody in every run; best")
+    words = in_words(rank({"a": [summary(0.9, None)], "b": [summary(0.8, None)]}))
+    assert words.startswith("Fastest to accuracy 0.9: nobody in every run; best accuracy: a")
+
+
+def test_one_that_races_against_the_oracle_alone_has_won_nothing() -> None:
+    ranking = rank({"oracle": [summary(1.0, 0.1, protocol="centralised")], "a": [summary(0.9, 1.0)]})
+    assert not any(ranking.winners) and in_words(ranking) == ""
 
 
 def test_oracles_failures_and_missing_runs_take_no_part() -> None:

@@ -69,6 +69,8 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
         for label, group in groups.items()
     }
     racing = [label for label, group in groups.items() if all(_races(summary) for summary in group)]
+    if len(racing) < 2:
+        racing = []  # one alone beats nobody, least of all the oracle
     winners = []
     for index, column in enumerate(columns):
         best = column.best([values[label][index] for label in racing])
@@ -100,7 +102,9 @@ def _columns(metric: str, target: float | None) -> list[Column]:
 
 def in_words(ranking: Ranking) -> str:
     """The winner of each column, e.g. "Fastest to accuracy 0.95: vafl (3.10 s); …"; "" without a race."""
-    parts = []
+    parts: list[str] = []
+    if not any(ranking.winners):
+        return ""
     for index, (column, winners) in enumerate(zip(ranking.columns, ranking.winners, strict=True)):
         if winners:
             value = column.write(ranking.values[winners[0]][index], False)
