@@ -1,0 +1,1 @@
+"""Roles as operating-system processes, talking over gRPC with mutual TLS."""
