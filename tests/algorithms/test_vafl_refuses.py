@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Query
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
+from colonnade.protocol import state
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
-from colonnade.protocol.events import PeerJoined, Received, Started, Work, WorkDone
+from colonnade.protocol.events import PeerJoined, Received, Resumed, Started, Work, WorkDone
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message
 
 ROWS = np.arange(4, dtype=np.int32)
@@ -40,6 +41,7 @@ def roles(resolve):
         (ROWS + 1435, GOOD, r"row numbers outside 0\.\.1437"),
         (ROWS - 1, GOOD, "row numbers outside"),
         (ROWS[:, None], GOOD, "row numbers"),
+        (ROWS[0].reshape(()), GOOD, "row numbers"),
     ],
 )
 def test_a_bad_upload_names_the_party(rows, values, cause, roles):
@@ -57,9 +59,30 @@ def test_a_batch_is_among_the_rows(batch, roles):
         roles()[0].handle(Received("party-2", Embeddings(0, batch, ROWS, GOOD)), 0)
 
 
+def refused(role, event, cause):
+    """The error, and that the role is as it was: the driver drops the sender and goes on."""
+    before = state.pack(role.save())
+    with pytest.raises(RemoteProtocolError, match=cause):
+        role.handle(event, 0)
+    role.validate()
+    assert state.pack(role.save()) == before
+
+
+@pytest.mark.parametrize("step", [-1, 2**40])
+def test_a_step_is_a_number_that_a_run_can_reach(step, roles):
+    server, _ = roles()
+    refused(server, Received("party-2", Embeddings(step, 4, ROWS, GOOD)), f"party-2: embeddings of step {step}")
+
+
 def test_a_query_about_what_was_never_uploaded(roles):
     with pytest.raises(RemoteProtocolError, match="party-1: queries step 3, which it has not uploaded"):
         roles()[0].handle(Received("party-1", Query(3)), 0)
+
+
+def test_coordinated_rounds_know_no_queries(roles):
+    server, _ = roles("sync")
+    server.handle(Received("party-2", Embeddings(3, 4, ROWS, GOOD)), 0)
+    refused(server, Received("party-2", Query(3)), "party-2: queries step 3")
 
 
 @pytest.mark.parametrize(
@@ -71,16 +94,38 @@ def test_a_query_about_what_was_never_uploaded(roles):
 def test_a_bad_evaluation_reply_names_the_party(start, values, roles):
     server, _ = roles()
     server.handle(Received("party-1", Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))), 0)  # begins an evaluation
-    with pytest.raises(RemoteProtocolError, match=r"^party-2: .*evaluation"):
-        server.handle(Received("party-2", EvaluationReply(1, start, 0, values)), 0)
+    refused(server, Received("party-2", EvaluationReply(1, start, 0, values)), r"^party-2: .*evaluation")
 
 
-def test_a_bad_gradient_names_the_server(roles):
+@pytest.mark.parametrize(
+    ("values", "update", "cause"),
+    [
+        (np.ones((4, 9), np.float32), 0, r"gradient of shape \(4, 9\) for 4 rows"),
+        (np.ones((3, 5), np.float32), 0, "gradient of shape"),
+        (np.ones((4, 5)), 0, "expected width 5 float32"),
+        (np.ones((4, 5), np.int32), 0, "expected width 5 float32"),
+        (np.ones((4, 5), np.float32), -1, "gradient of update -1"),
+    ],
+)
+def test_a_bad_gradient_names_the_server(values, update, cause, roles):
     _, (party, *_) = roles(batch_size=4)
     (work,) = party.handle(Started(b""), 0)
     party.handle(WorkDone(work.token, party.compute(work.job)), 0)
-    with pytest.raises(RemoteProtocolError, match=r"server: gradient of shape \(4, 9\) for 4 rows"):
-        party.handle(Received("server", Gradient(step=0, update=0, values=np.ones((4, 9), np.float32))), 0)
+    refused(party, Received("server", Gradient(0, update, values)), f"^server: {cause}")
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 5), (5, 4), (359, 400), (0, 0), (0, -1)])
+def test_a_bad_evaluation_request_names_the_server(start, stop, roles):
+    _, (party, *_) = roles()
+    refused(party, Received("server", EvaluationRequest(1, start, stop)), rf"^server: asks for test rows {start}\.\.")
+
+
+@pytest.mark.parametrize(
+    "rows", [ROWS.astype(np.int64), ROWS[:, None], ROWS[0].reshape(()), ROWS - 1, ROWS + 1435, ROWS.astype(np.float32)]
+)
+def test_a_bad_request_for_fresh_rows_names_the_server(rows, roles):
+    _, (party, *_) = roles()
+    refused(party, Received("server", FreshRequest(1, rows)), r"^server: asks for row numbers outside 0\.\.1437")
 
 
 def test_a_gradient_of_another_step_is_dropped_and_counted(roles):
@@ -101,8 +146,22 @@ def test_parties_of_a_coordinated_round_must_send_the_same_rows(roles):
         upload = Embeddings(0, 4, ROWS, np.ones((4, widths[m]), np.float32))
         server.handle(Received(f"party-{m + 1}", upload), 0)
     server.evaluation.running, server.due = False, ""
-    with pytest.raises(RemoteProtocolError, match="party-3: sent other rows"):
-        server.handle(Received("party-3", Embeddings(0, 4, ROWS + 1, np.ones((4, 7), np.float32))), 0)
+    for rows, batch in ((ROWS + 1, 4), (ROWS, 3), (ROWS[::-1].copy(), 4)):
+        other = Embeddings(0, batch, rows, np.ones((4, 7), np.float32))
+        refused(server, Received("party-3", other), "party-3: sent other rows for step 0 than the others")
+    effects = server.handle(Received("party-3", Embeddings(0, 4, ROWS, np.ones((4, 7), np.float32))), 0)
+    assert any(isinstance(effect, Work) for effect in effects), "the right ones are taken"
+
+
+def test_only_the_batch_of_a_coordinated_upload_counts(roles):
+    server, _ = roles("sync")
+    server.evaluation.running, server.due = False, ""
+    for m, width in enumerate((5, 6, 7)):
+        upload = Embeddings(0, 3, ROWS, np.ones((4, width), np.float32))
+        effects = server.handle(Received(f"party-{m + 1}", upload), 0)
+    (work,) = effects
+    assert work.job.batches[0].h.shape == (3, 18)
+    server.compute(work.job)
 
 
 def test_a_loss_that_is_not_finite_ends_training_and_names_the_batch(roles):
@@ -128,14 +187,40 @@ class Stranger(Message, frozen=True):
     """A message that no role knows."""
 
 
-def test_unknown_events_and_jobs_are_a_bug_on_this_side(roles, resolve):
+def everyone(roles, resolve):
     server, (party, *_) = roles()
-    oracle = resolve({"protocol": {"name": "centralised"}}).roles()[0]
-    for role in (server, party, oracle):
-        with pytest.raises(LocalProtocolError, match="no rule for Received"):
-            role.handle(Received("x", Stranger()), 0)
+    return server, party, resolve({"protocol": {"name": "centralised"}}).roles()[0]
+
+
+def test_unknown_events_and_jobs_are_a_bug_on_this_side(roles, resolve):
+    for role in everyone(roles, resolve):
+        with pytest.raises(LocalProtocolError, match="no rule for Stranger"):
+            role.handle(Stranger(), 0)
         with pytest.raises(LocalProtocolError, match="no job Stranger"):
             role.compute(Stranger())
+
+
+def test_an_unexpected_message_is_the_senders_fault(roles, resolve):
+    for role in everyone(roles, resolve):
+        refused(role, Received("x", Stranger()), f"x: {role.name} does not expect a Stranger")
+
+
+def test_who_may_say_what(roles):
+    server, (party, *_) = roles()
+    gradient = Gradient(0, 0, np.ones((4, 5), np.float32))
+    upload = Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))
+    refused(server, Received("party-1", gradient), "party-1: server does not expect a Gradient")
+    refused(server, Received("party-1", Skip(1)), "does not expect a Skip")
+    refused(server, Received("nobody", upload), "nobody: server does not expect a Embeddings")
+    refused(party, Received("server", upload), "server: party-1 does not expect a Embeddings")
+    refused(party, Received("party-2", gradient), "party-2: party-1 does not expect a Gradient")
+
+
+def test_a_new_key_after_a_restart_changes_nothing_and_asks_for_nothing(roles, resolve):
+    for role in everyone(roles, resolve):
+        before = state.pack(role.save())
+        assert role.handle(Resumed(b"key"), 0) == []
+        assert state.pack(role.save()) == before
 
 
 def test_evaluation_answers_while_a_job_runs_and_changes_nothing(roles):

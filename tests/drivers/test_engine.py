@@ -23,6 +23,7 @@ from colonnade.protocol.events import (
     PeerJoined,
     PeerLost,
     Received,
+    Resumed,
     Send,
     SetTimer,
     Started,
@@ -66,8 +67,14 @@ class Scripted:
         self.log: list[tuple[float, str]] = []
         self.computed: list[str] = []
         self.calls: list[str] = []
+        self.keys: list[bytes] = []  # of starts and restarts
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
+        if isinstance(event, Started | Resumed):
+            self.keys.append(event.entropy)
+        if isinstance(event, Resumed):
+            self.calls.append("resumed")
+            return []
         self.log.append((now / S, describe(event)))
         return self._react(self, event, now) or []
 
@@ -413,8 +420,29 @@ def test_a_crash_runs_the_job_again_and_keeps_the_state() -> None:
     run.run()
     assert happenings(party) == [(1, "done job 1"), (14, "done job 2")]
     assert party.computed == ["job 1", "job 2", "job 2"]
-    assert party.calls == ["save", "load"]
+    assert party.calls == ["save", "load", "resumed"]
     assert run.nodes[1].busy_ns == (1 + 2 + 4) * S  # two seconds of job 2 were for nothing
+
+
+def test_a_restarted_role_is_given_the_same_key_and_no_trace_of_it_is_left() -> None:
+    delivered: list[Event] = []
+    party = Scripted("a", at_start(work(1, 4.0)))
+    server = Scripted("server")
+    note = lambda time, name, event: delivered.append(event)  # noqa: E731
+    simulator(server, party, faults=[Fault("a", "crash", 2.0, 5.0)], on_event=note).run()
+    assert len(party.keys) == 2 and len(set(party.keys)) == 1
+    assert len(server.keys) == 1 and server.keys[0] != party.keys[0]
+    assert not any(isinstance(event, Resumed) for event in delivered)
+
+
+def test_who_asks_for_something_when_resumed_breaks_the_contract() -> None:
+    class Eager(Scripted):
+        def handle(self, event: Event, now: int) -> Sequence[Effect]:
+            return [SetTimer("t", now)] if isinstance(event, Resumed) else super().handle(event, now)
+
+    run = simulator(Scripted("server"), Eager("a"), faults=[Fault("a", "crash", 2.0, 5.0)])
+    with pytest.raises(LocalProtocolError, match="a: effects of Resumed"):
+        run.run()
 
 
 def test_a_job_aside_runs_again_too() -> None:
@@ -672,6 +700,25 @@ def busy_federation() -> tuple[Simulator, list[Scripted]]:
         ],
     )
     return Simulator(roles, CODEC, clock, 3), roles
+
+
+def test_a_loaded_simulator_gives_keys_to_those_that_have_started() -> None:
+    run, roles = busy_federation()
+    run.advance(5)
+    twin, twin_roles = busy_federation()
+    simulator_checkpoint.load(twin, state.unpack(state.pack(simulator_checkpoint.save(run))))
+    started = [node.started_at >= 0 for node in run.nodes]
+    assert started == [True, True, False], "b comes late"
+    assert [role.keys for role in twin_roles] == [role.keys for role in roles]
+    assert [role.calls for role in twin_roles] == [["load", "resumed"], ["load", "resumed"], ["load"]]
+
+
+def test_joins_that_begin_anew_survive_a_save() -> None:
+    run, _ = busy_federation()
+    run._push(S, 0, 0, PeerJoined("a", anew=True))
+    twin, _ = busy_federation()
+    simulator_checkpoint.load(twin, state.unpack(state.pack(simulator_checkpoint.save(run))))
+    assert sorted(map(repr, twin.heap)) == sorted(map(repr, run.heap))
 
 
 @pytest.mark.parametrize("events", [1, 20, 40, 60, 80, 120])

@@ -3,11 +3,19 @@
 import numpy as np
 import numpy.typing as npt
 
+from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Rows", "Walk"]
+__all__ = ["Rows", "Walk", "is_rows"]
 
 Rows = npt.NDArray[np.int32]
+
+
+def is_rows(array: Array, rows: int) -> bool:
+    """Whether a peer's array is row numbers of a table with so many rows."""
+    if array.ndim != 1 or array.dtype != np.int32:
+        return False
+    return not len(array) or bool(array.view(np.uint32).max() < rows)  # negative: huge
 
 
 class Walk:

@@ -1,7 +1,8 @@
-"""The command line: run, compare, protocols, demo, report."""
+"""The command line: run, compare, protocols, demo, report; certs, serve, join, up and status for real networks."""
 
 import shlex
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from colonnade import __version__
+from colonnade.cli import network
+from colonnade.cli.certs import certs_app
 from colonnade.protocol.errors import ColonnadeError
 
 __all__ = ["app", "main"]
@@ -49,7 +52,7 @@ def run(
     settings: Setting = None,
     seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
-    driver: Annotated[str, typer.Option(help="sim (processes and ray come later).")] = "sim",
+    driver: Annotated[str, typer.Option(help="sim, or processes: every role its own, over loopback.")] = "sim",
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
 ) -> None:
     """Train once.
@@ -59,40 +62,55 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import load_with_bar, run_with_bar, summary_table
+    from colonnade.cli.progress import load_with_bar, summary_table
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command
-    from colonnade.experiments.run import prepare, reopen
     from colonnade.protocol.errors import ConfigError
 
-    if driver != "sim":
-        raise ConfigError("--driver", driver, "this release has 'sim'")
+    if driver not in ("sim", "processes"):
+        raise ConfigError("--driver", driver, "this release has 'sim' and 'processes'")
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
     if config is None and resume is not None:
         config = resume / "config.toml"
     checked = from_dict(_tables(config, settings, seed))
     load = partial(load_with_bar, console=console)
-    if resume is not None:
-        started = reopen(checked, resume, load)
-    else:
-        out = out or _fresh_folder(config.stem if config else "digits")
-        started = prepare(checked, None, out, load)
-    for note in started.federation.data.notes:
+    out = resume or out or _fresh_folder(config.stem if config else "digits")
+    start = _simulate if driver == "sim" else _start_processes
+    notes, execute = start(checked, out, resume is not None, load)
+    for note in notes:
         _say(f"Note: {note}")
-    assert started.folder is not None
-    note_command(started.folder.path, _command())
+    note_command(out, _command())
     try:
-        summary = run_with_bar(started, console)
+        summary = execute()
     except KeyboardInterrupt:
-        _say(f"Stopped. To go on from the last checkpoint: colonnade run --resume {started.folder.path}")
+        _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
         raise typer.Exit(130) from None
     console.print(summary_table(summary))
     if summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
-    _say(f"Folder: {started.folder.path}")
+    _say(f"Folder: {out}")
     if summary["status"] != "finished":
         raise typer.Exit(1)
+
+
+Started = tuple[tuple[str, ...], Callable[[], dict[str, Any]]]  # notes on the data, and how to run
+
+
+def _simulate(checked: Any, out: Path, resume: bool, load: Any) -> Started:
+    from colonnade.cli.progress import run_with_bar
+    from colonnade.experiments.run import prepare, reopen
+
+    started = reopen(checked, out, load) if resume else prepare(checked, None, out, load)
+    return started.federation.data.notes, lambda: run_with_bar(started, console)
+
+
+def _start_processes(checked: Any, out: Path, resume: bool, load: Any) -> Started:
+    from colonnade.cli.network import up_with_table
+    from colonnade.experiments.up import prepare_up, reopen_up
+
+    federation = reopen_up(checked, out) if resume else prepare_up(checked, out, None, load)
+    return federation.notes, lambda: up_with_table(federation, console)
 
 
 @app.command()
@@ -166,6 +184,10 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's o
     from colonnade.cli.progress import report_with_bar
 
     _say(f"Report: {report_with_bar(folder, console)}")
+
+
+app.add_typer(certs_app, name="certs")
+network.register(app)
 
 
 def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:

@@ -2,16 +2,27 @@
 
     dataset = load("digits")                    # or a file, a folder, from_arrays(x, y), from_views({"bank": x}, y)
     partition = split(dataset, parties=4)       # columns to parties, rows to train and test, scaled
+    share = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, seed=0)  # a file of its own
 
-The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `idx`,
-`images`, `delimited`, `tables`, `libsvm`, `mfeat` and `physionet` (file formats), `sources` (names and paths to
-tables), `columns` (who holds which), `encoding`, `block` and `scaling` (one party's numbers), `partition` (all of it).
+The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
+(of rows), `idx`, `images`, `delimited`, `tables`, `libsvm`, `mfeat` and `physionet` (file formats), `sources` (names
+and paths to tables), `columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers),
+`partition` (all of it), `share` and `share_file` (what one role holds of it).
 """
 
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
 from colonnade.data.encoding import Encoder
 from colonnade.data.partition import Partition, split
 from colonnade.data.scaling import Scaler
+from colonnade.data.share import (
+    PartyShare,
+    ServerShare,
+    party_share,
+    read_party_share,
+    read_server_share,
+    server_share,
+)
+from colonnade.data.share_file import load_party_share, load_server_share, save_share
 from colonnade.data.sources import load
 from colonnade.data.task import Task
 
@@ -19,11 +30,20 @@ __all__ = [
     "Dataset",
     "Encoder",
     "Partition",
+    "PartyShare",
     "Scaler",
+    "ServerShare",
     "Task",
     "View",
     "from_arrays",
     "from_views",
     "load",
+    "load_party_share",
+    "load_server_share",
+    "party_share",
+    "read_party_share",
+    "read_server_share",
+    "save_share",
+    "server_share",
     "split",
 ]

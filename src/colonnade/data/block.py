@@ -55,7 +55,9 @@ def whole(x: Array) -> Block:
     return Block(x, np.arange(x.shape[0]), np.arange(x.shape[1]))
 
 
-def refuse_unusable(block: Block, party: str, names: Sequence[str], missing: str = "refuse") -> None:
+def refuse_unusable(
+    block: Block, party: str, names: Sequence[str], missing: str = "refuse", section: str = "data"
+) -> None:
     """Raise if a raw value is NaN, infinite or beyond float32, naming the first and counting all of the block."""
     if isinstance(block.x, np.ndarray) and block.x.dtype.kind != "f":
         return
@@ -72,7 +74,7 @@ def refuse_unusable(block: Block, party: str, names: Sequence[str], missing: str
         absent |= bool(np.isnan(piece[bad]).any())
         count += int(bad.sum())
     if count:
-        hint = '; data.missing = "mean" fills in what is missing (NaN)' if absent else ""
+        hint = f'; {section}.missing = "mean" fills in what is missing (NaN)' if absent else ""
         raise DataError(
             f"{party}: {count} of its values NaN, infinite or too large for 32-bit floats,"
             f" the first in column '{names[first[1]]}', row {first[0]} (counted from 0){hint}"

@@ -66,7 +66,7 @@ def _views(dataset: Dataset, parties: int | None) -> Assignment:
         advice = f"{dataset.name} has {len(names)} views ({', '.join(names)}); leave it out or split by columns"
         raise ConfigError("data.parties", parties, advice)
     for name in names:
-        _check_name(name)
+        check_name(name)
     return names, tuple(np.arange(view.columns.start, view.columns.stop, dtype=np.int64) for view in dataset.views)
 
 
@@ -108,49 +108,51 @@ def _named(dataset: Dataset, parties: int | None, how: Named) -> Assignment:
     places = {column: place for place, column in enumerate(dataset.columns)}
     owner: dict[str, str] = {}
     for party, entries in how.items():
-        _check_entries(party, entries)
-        for entry in entries:
-            for column in _run(dataset, places, party, entry):
-                _claim(owner, party, column)
+        check_name(party)
+        for column in columns_meant(dataset.name, dataset.columns, party, entries):
+            if column in owner:
+                raise ConfigError("data.split", column, f"both {owner[column]} and {party} have this column")
+            owner[column] = party
     held = {party: [places[column] for column, name in owner.items() if name == party] for party in how}
     return tuple(how), tuple(np.asarray(held[party], dtype=np.int64) for party in how)
 
 
-def _check_name(party: str) -> None:
+def check_name(party: str, key: str = "data.split") -> None:
+    """Refuse a name that would not do as a party's."""
     if not isinstance(party, str) or not NAME.fullmatch(party) or party == "server":
         advice = "a party's name is 1 to 64 of A-Z a-z 0-9 _ . - and not 'server'"
-        raise ConfigError("data.split", party, advice)
+        raise ConfigError(key, party, advice)
 
 
-def _check_entries(party: str, entries: Sequence[str]) -> None:
-    _check_name(party)
+def columns_meant(
+    source: str, columns: Sequence[str], party: str, entries: Sequence[str], key: str = "data.split"
+) -> tuple[str, ...]:
+    """The columns of a source that a party's list means: each entry itself, or first..last with both ends."""
     if isinstance(entries, str) or not isinstance(entries, Sequence):
-        raise ConfigError("data.split", entries, f"{party} needs a list of column names")
+        raise ConfigError(key, entries, f"{party} needs a list of column names")
     if not entries:
-        raise ConfigError("data.split", [], f"{party} would be a party without columns")
+        raise ConfigError(key, [], f"{party} would be a party without columns")
+    places = {column: place for place, column in enumerate(columns)}
+    meant: dict[str, None] = {}
+    for entry in entries:
+        first, last = _ends(source, places, party, entry, key)
+        for column in columns[places[first] : places[last] + 1]:
+            if column in meant:
+                raise ConfigError(key, column, f"{party} has this column twice")
+            meant[column] = None
+    return tuple(meant)
 
 
-def _run(dataset: Dataset, places: Mapping[str, int], party: str, entry: str) -> tuple[str, ...]:
-    """Return the columns that an entry means: itself, or first..last with both ends."""
+def _ends(source: str, places: Mapping[str, int], party: str, entry: str, key: str) -> tuple[str, str]:
     if entry in places:
-        return (entry,)
+        return entry, entry
     first, dots, last = str(entry).partition("..")
     for end in (first, last) if dots else (entry,):
         if end not in places:
-            advice = f"{party}: {dataset.name} has no column '{end}'{did_you_mean(end, places)}"
-            raise ConfigError("data.split", entry, advice)
+            raise ConfigError(key, entry, f"{party}: {source} has no column '{end}'{did_you_mean(end, places)}")
     if places[first] > places[last]:
-        raise ConfigError("data.split", entry, f"{party}: '{first}' comes after '{last}'")
-    return dataset.columns[places[first] : places[last] + 1]
-
-
-def _claim(owner: dict[str, str], party: str, column: str) -> None:
-    if column not in owner:
-        owner[column] = party
-    elif owner[column] == party:
-        raise ConfigError("data.split", column, f"{party} has this column twice")
-    else:
-        raise ConfigError("data.split", column, f"both {owner[column]} and {party} have this column")
+        raise ConfigError(key, entry, f"{party}: '{first}' comes after '{last}'")
+    return first, last
 
 
 def row_shape(dataset: Dataset, how: str | Mapping[str, Sequence[str]], index: Array) -> tuple[int, ...]:

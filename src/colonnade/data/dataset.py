@@ -41,11 +41,10 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Refuse a table that cannot be split; all that comes later trusts these shapes."""
-        _check_table(self.name, self.x)
+        check_table(self.name, self.x)
         _check_labels(self.name, self.x, self.y, self.task)
         _check_columns(self.name, self.x.shape[1], self.columns)
-        if not 0 <= self.test_rows < len(self.x):
-            raise DataError(f"{self.name}: {self.test_rows} test rows of {len(self.x)} leave no row to train on")
+        check_test_rows(self.name, len(self.x), self.test_rows)
         if self.image is not None and self.image[0] * self.image[1] != self.x.shape[1]:
             raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
 
@@ -55,13 +54,20 @@ class Dataset:
         return any(len(view.shape) > 1 for view in self.views)
 
 
-def _check_table(name: str, x: Array | Table) -> None:
+def check_table(name: str, x: Array | Table) -> None:
+    """Refuse what is no table of numbers."""
     if isinstance(x, np.ndarray) and x.ndim != 2:
         raise DataError(f"{name}: x must be 2-D (rows, columns), not have shape {x.shape}")
     if 0 in x.shape:
         raise DataError(f"{name}: x is empty, it has shape {x.shape}")
     if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
         raise DataError(f"{name}: x must hold real numbers, not dtype {x.dtype}")
+
+
+def check_test_rows(name: str, rows: int, test_rows: int) -> None:
+    """Refuse a given test set that is larger than the table."""
+    if not 0 <= test_rows < rows:
+        raise DataError(f"{name}: {test_rows} test rows of {rows} leave no row to train on")
 
 
 def _check_labels(name: str, x: Array | Table, y: Array, task: Task) -> None:
@@ -95,7 +101,7 @@ def from_arrays(
     Example: `from_arrays(x, y, columns=["age", "income"])`.
     """
     table, labels, test_rows = _array(name, x), _array(name, y), 0
-    _check_table(name, table)
+    check_table(name, table)
     if (x_test is None) != (y_test is None):
         raise DataError(f"{name}: a test set needs both x_test and y_test")
     if x_test is not None:
@@ -119,7 +125,7 @@ def from_views(
     columns: list[str] = []
     views: list[View] = []
     for view, block in x.items():
-        _check_table(f"{name}: {view}", block)
+        check_table(f"{name}: {view}", block)
         if len(block) != len(y):
             raise DataError(f"{name}: {view} has {len(block)} rows, but there are {len(y)} labels")
         views.append(View(view, range(len(columns), len(columns) + block.shape[1]), (block.shape[1],)))
@@ -146,7 +152,7 @@ def _array(name: str, values: Any) -> Array:
 def _with_test(name: str, train: tuple[Array, Array], test: tuple[Array, Array]) -> tuple[Array, Array]:
     """Put the test rows below the training rows, once it is sure that they fit there."""
     for part, (x, y) in (("train", train), ("test", test)):
-        _check_table(f"{name} ({part})", x)
+        check_table(f"{name} ({part})", x)
         if y.shape != (len(x),):
             raise DataError(f"{name} ({part}): x has {len(x)} rows, but y has shape {y.shape}")
     if train[0].shape[1] != test[0].shape[1]:

@@ -137,29 +137,29 @@ class _Restart(Exception):
 
 
 def read_csv(
-    path: Path, texts: Sequence[str], categorical: Sequence[str], progress: Progress
+    path: Path, features: Sequence[str], texts: Sequence[str], categorical: Sequence[str], progress: Progress
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
-    """The columns of a CSV file; those in `texts` (label, id) come back as text, the rest as a `Column`."""
+    """Some columns of a CSV file: `features` as a `Column` each, those in `texts` (label, id) as text."""
     file = CsvFile(path, progress)
     lines = sum(piece.count(b"\n") + 1 for _, piece in file.pieces("counting rows"))
     words = {*categorical}
     while True:
         try:
-            return _read(file, lines, texts, words)
+            return _read(file, lines, features, texts, words)
         except _Restart as found:
             words |= found.columns
 
 
 def _read(
-    file: CsvFile, lines: int, texts: Sequence[str], words: set[str]
+    file: CsvFile, lines: int, features: Sequence[str], texts: Sequence[str], words: set[str]
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     kept: dict[str, list[polars.Series]] = {name: [] for name in texts}
-    features = [name for name in file.names if name not in kept]
     values: dict[str, Array] = {n: own_memory(lines, np.int32 if n in words else np.float32) for n in features}
     coders = {name: Coder() for name in features if name in words}
+    numbers = {*features} - words
     rows = 0
     for line, piece in file.pieces("reading"):
-        frame = _frame(file, line, piece, {*words, *texts})
+        frame = _frame(file, line, piece, numbers)
         place = slice(rows, rows + len(frame))
         for name in features:
             if name in coders:
@@ -177,12 +177,12 @@ def _read(
     return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in kept.items()}
 
 
-def _frame(file: CsvFile, line: int, piece: bytes, words: set[str]) -> polars.DataFrame:
-    types = {name: polars.String if name in words else NUMBER for name in file.names}
+def _frame(file: CsvFile, line: int, piece: bytes, numbers: set[str]) -> polars.DataFrame:
+    types = {name: NUMBER if name in numbers else polars.String for name in file.names}
     try:
         return file.parse(line, piece, types)
     except polars.exceptions.PolarsError as error:
-        found = _words(file, line, piece) - words
+        found = _words(file, line, piece) & numbers
         if found:
             raise _Restart(found) from None
         reason = str(error).splitlines()[0]

@@ -90,14 +90,16 @@ def categories_of(x: Array | Table, place: int) -> tuple[str, ...]:
     return (x.column(place).categories or ()) if isinstance(x, Table) else ()
 
 
-def check_missing(missing: str) -> None:
+def check_missing(missing: str, section: str = "data") -> None:
     """Refuse a policy that does not exist."""
     if missing not in POLICIES:
         advice = f"unknown{did_you_mean(missing, POLICIES)}; known are {', '.join(POLICIES)}"
-        raise ConfigError("data.missing", missing, advice)
+        raise ConfigError(f"{section}.missing", missing, advice)
 
 
-def fit_categories(x: Array | Table, rows: Array, columns: Array, names: Sequence[str], party: str) -> Categories:
+def fit_categories(
+    x: Array | Table, rows: Array, columns: Array, names: Sequence[str], party: str, section: str = "data"
+) -> Categories:
     """The categories of each column that occur in the training rows; None for numbers."""
     if not isinstance(x, Table):
         return (None,) * len(columns)
@@ -112,7 +114,7 @@ def fit_categories(x: Array | Table, rows: Array, columns: Array, names: Sequenc
         if len(held) > MOST_CATEGORIES:
             raise DataError(
                 f"{party}: column '{name}' has {len(held)} different texts ({listing(held[:3])}, ...), and each would"
-                f" become a feature; at most {MOST_CATEGORIES} may: leave it out of data.split, or is it data.id?"
+                f" become a feature; at most {MOST_CATEGORIES} may: leave it out, or is it {section}.id?"
             )
         found.append(held)
     return tuple(found)

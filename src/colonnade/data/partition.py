@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.data.block import Block, refuse_unusable, training_means
+from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.columns import assign, row_shape
 from colonnade.data.dataset import Dataset
-from colonnade.data.encoding import Encoder, check_missing, fit_categories, notes_on_tests
-from colonnade.data.scaling import Scaler, check_scale, fit
+from colonnade.data.encoding import Encoder
+from colonnade.data.prepare import Preparation, prepare, split_rows
+from colonnade.data.scaling import Scaler
 from colonnade.data.table import Table, rows_of
 from colonnade.data.task import Array, Task
-from colonnade.protocol.errors import ConfigError, DataError
+from colonnade.protocol.errors import DataError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,15 +93,17 @@ def split(
 
     Examples: `split(load("digits"))`, `split(bank, how={"bank": ["age", "income"], "shop": ["visits"]})`.
     """
-    scale = dataset.scale if scale is None else scale
-    check_scale(scale)
-    check_missing(missing)
+    preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor)
     names, indices = assign(dataset, parties, how)
-    rows = _rows(dataset, test_fraction, seed)
-    shares = []
+    rows = split_rows(dataset.name, len(dataset.x), test_fraction=test_fraction, seed=seed, test_rows=dataset.test_rows)
+    shares, shapes = [], []
     for name, index in zip(names, indices, strict=True):
         shape = row_shape(dataset, how, index)
-        shares.append(_share(dataset, name, index, rows, scale, missing, shape))
+        columns = [dataset.columns[i] for i in index]
+        steps = shape[0] if dataset.series and len(shape) > 1 else 1
+        shares.append(prepare(dataset.x, index, columns, name, rows, preparation, steps))
+        features = shares[-1].train.shape[1:]
+        shapes.append(shape if features == index.shape else features)  # one-hot columns have no place in an image
         if release and isinstance(dataset.x, Table):
             dataset.x.release(index)
     return Partition(
@@ -116,60 +119,6 @@ def split(
         scalers=tuple(share.scaler for share in shares),
         indices=indices,
         width=len(dataset.columns),
-        shapes=tuple(share.shape for share in shares),
+        shapes=tuple(shapes),
         notes=(*dataset.notes, *(note for share in shares for note in share.notes)),
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Share:
-    """What one party gets."""
-
-    encoder: Encoder
-    scaler: Scaler
-    train: Array
-    test: Array
-    shape: tuple[int, ...]
-    notes: list[str]
-
-
-def _share(
-    dataset: Dataset,
-    party: str,
-    index: Array,
-    rows: tuple[Array, Array],
-    scale: str,
-    missing: str,
-    shape: tuple[int, ...],
-) -> _Share:
-    x, columns = dataset.x, tuple(dataset.columns[i] for i in index)
-    refuse_unusable(Block(x, np.arange(len(x)), index), party, columns, missing)
-    means = training_means(Block(x, rows[0], index), party, columns) if missing == "mean" else None
-    encoder = Encoder(columns, fit_categories(x, rows[0], index, columns, party), means)
-    train = Block(x, rows[0], index, encoder)
-    steps = shape[0] if dataset.series and len(shape) > 1 else 1
-    scaler = fit(scale, train, dataset.factor, steps)
-    return _Share(
-        encoder,
-        scaler,
-        scaler.fill(train),
-        scaler.fill(Block(x, rows[1], index, encoder)),
-        shape if len(index) == train.shape[1] else train.shape[1:],
-        notes_on_tests(x, rows[1], index, encoder, party),
-    )
-
-
-def _rows(dataset: Dataset, test_fraction: float, seed: int) -> tuple[Array, Array]:
-    """Return the rows to train and to test on: the given test set, or a shuffled part."""
-    if not isinstance(test_fraction, int | float) or not 0 < test_fraction < 1:
-        raise ConfigError("data.test_fraction", test_fraction, "must lie between 0 and 1, both excluded")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError("seed", seed, "must be a whole number from 0")
-    rows = len(dataset.x)
-    if rows < 2:
-        raise DataError(f"{dataset.name}: {rows} row cannot be split into one to train and one to test on")
-    if dataset.test_rows:
-        return np.arange(rows - dataset.test_rows), np.arange(rows - dataset.test_rows, rows)
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(rows)
-    tested = min(max(round(rows * test_fraction), 1), rows - 1)
-    return order[tested:], order[:tested]

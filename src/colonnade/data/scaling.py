@@ -53,11 +53,11 @@ class Scaler:
         return scaled
 
 
-def check_scale(scale: str) -> None:
+def check_scale(scale: str, section: str = "data") -> None:
     """Refuse a scaling that does not exist."""
     if scale not in SCALES:
         advice = f"unknown{did_you_mean(scale, SCALES)}; known are {', '.join(SCALES)}"
-        raise ConfigError("data.scale", scale, advice)
+        raise ConfigError(f"{section}.scale", scale, advice)
 
 
 def fit(scale: str, block: Block, factor: float, steps: int = 1) -> Scaler:

@@ -23,7 +23,7 @@ from colonnade.data.mfeat import read_mfeat
 from colonnade.data.physionet import read_physionet
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean
-from colonnade.data.tables import read_npz, read_table
+from colonnade.data.tables import TABLES, read_npz, read_table
 from colonnade.data.task import classification, read_labels
 from colonnade.protocol.errors import ConfigError
 
@@ -38,7 +38,6 @@ FOLDERS: dict[str, tuple[Callable[[Path, Progress], Dataset], str]] = {
     "mfeat": (read_mfeat, "mfeat-fou.gz"),
     "physionet2012": (read_physionet, "set-a.tar.xz"),
 }
-TABLES = (".csv", ".csv.gz", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import polars
 
 from colonnade.data.dataset import Dataset, from_arrays, from_views
 from colonnade.data.delimited import CsvFile, read_csv
+from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.table import MISSING, TEXT, Coder, Column, Table, column_of
@@ -20,20 +21,25 @@ from colonnade.protocol.errors import ConfigError, DataError
 
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 PARTS = ("x", "y", "x_test", "y_test")
+TABLES = (".csv", ".csv.gz", ".parquet")
 
 
-def read_npz(path: Path) -> Dataset:
-    """Read an .npz; pickled objects in it are refused, for they could run code."""
+def npz_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], list[str]]:
+    """The arrays of an .npz that are wanted, and the names of all; pickled objects are refused, they could run code."""
     try:
         # Opened here: numpy leaves the file open when the archive is broken.
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(f"{path}: cannot be read as .npz: it holds one array without a name")
-            found = list(archive.files)
-            parts: dict[str, Any] = {key: archive[key] for key in found if key in PARTS or key.startswith("x_")}
+            return {key: archive[key] for key in archive.files if wanted(key)}, list(archive.files)
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read as .npz: {error}") from error
+
+
+def read_npz(path: Path) -> Dataset:
+    """Read an .npz of one table, or of several views."""
+    parts, found = npz_arrays(path, lambda key: key in PARTS or key.startswith("x_"))
     if views := [key for key in parts if key.startswith("x_") and not key.endswith("_test")]:
         return _views(path, parts, views)
     if missing := [key for key in ("x", "y") if key not in parts]:
@@ -70,26 +76,34 @@ def read_table(
     """Read a .csv or .parquet: every column but the label and the id is a feature, a number or a category."""
     if label is None:
         raise ConfigError("data.label", None, f"name the column of {path.name} that is to be predicted")
-    names = _names(path, progress)
-    _check_columns(path, names, label, id, categorical)
+    names = column_names(path, progress)
+    check_columns(path, names, label=label, id=id, categorical=categorical)
     aside = (label,) if id is None else (label, id)
-    if path.suffix.lower() == ".parquet":
-        columns, texts = _read_parquet(path, names, aside, categorical, progress)
-    else:
-        columns, texts = read_csv(path, aside, categorical, progress)
-    if not columns:
+    features = [name for name in names if name not in aside]
+    if not features:
         raise DataError(f"{path}: there is no column but the label")
+    columns, texts = read_columns(path, features, aside, categorical, progress)
     table = Table(list(columns.values()))
-    if not len(table):
-        raise DataError(f"{path}: there are no rows, shape {table.shape}")
     if id is not None:
-        _refuse_repeated(path, texts.pop(id))
-    y, task = _labels(path, texts.pop(label))
-    notes = _notes_on_typos(columns, categorical)
+        ids_as_text(path, texts.pop(id))
+    y, task = label_column(path, texts.pop(label))
+    notes = notes_on_typos(columns, categorical)
     return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0, notes=notes)
 
 
-def _notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
+def read_columns(
+    path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
+) -> tuple[dict[str, Column], dict[str, polars.Series]]:
+    """Some columns of a .csv or .parquet: features by their names in that order, and those aside as they are."""
+    read = _read_parquet if path.suffix.lower() == ".parquet" else read_csv
+    columns, kept = read(path, features, aside, categorical, progress)
+    rows = len(next(iter(kept.values()))) if kept else len(next(iter(columns.values())).values)
+    if not rows:
+        raise DataError(f"{path}: there are no rows, shape (0, {len(features)})")
+    return columns, kept
+
+
+def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
     """A word on columns that would be numbers but for a few texts: one slip of a pen makes them one-hot."""
     notes = []
     for name, column in columns.items():
@@ -101,7 +115,8 @@ def _notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -
     return tuple(notes)
 
 
-def _names(path: Path, progress: Progress) -> list[str]:
+def column_names(path: Path, progress: Progress) -> list[str]:
+    """The names of all columns of a .csv or .parquet, no two of them alike."""
     if path.suffix.lower() == ".parquet":
         try:
             names = list(polars.read_parquet_schema(path))
@@ -115,26 +130,35 @@ def _names(path: Path, progress: Progress) -> list[str]:
     return names
 
 
-def _check_columns(path: Path, names: list[str], label: str, id: str | None, categorical: Sequence[str]) -> None:
-    wanted = [("data.label", label), *(("data.categorical", name) for name in categorical)]
-    for key, name in [*wanted, *([("data.id", id)] if id is not None else [])]:
-        if name not in names:
+def check_columns(
+    path: Path,
+    names: Sequence[str],
+    *,
+    label: str | None = None,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    section: str = "data",
+) -> None:
+    """Refuse columns that are not there or cannot be what a section of the config says they are."""
+    wanted = [("label", label), *(("categorical", name) for name in categorical), ("id", id)]
+    for key, name in wanted:
+        if name is not None and name not in names:
             advice = f"no such column in {path.name}{did_you_mean(name, names)}: {listing(names)}"
-            raise ConfigError(key, name, advice)
-    if id == label:
-        raise ConfigError("data.id", id, "is the label as well")
+            raise ConfigError(f"{section}.{key}", name, advice)
+    if id is not None and id == label:
+        raise ConfigError(f"{section}.id", id, "is the label as well")
     for aside in (label, id):
         if aside in categorical:
-            raise ConfigError("data.categorical", aside, "is the label or the id, not a feature")
+            raise ConfigError(f"{section}.categorical", aside, "is the label or the id, not a feature")
 
 
 def _read_parquet(
-    path: Path, names: list[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
+    path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Column by column, so that only one is there in its wider type."""
     columns: dict[str, Column] = {}
     kept: dict[str, polars.Series] = {}
-    for place, name in enumerate(names):
+    for place, name in enumerate((*features, *aside)):
         try:
             series = polars.read_parquet(path, columns=[name], memory_map=False).to_series()
             if name in aside:
@@ -145,27 +169,17 @@ def _read_parquet(
             raise DataError(f"{path}: cannot be read: {error}") from error
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
-        progress("reading", (place + 1) / len(names))
+        progress("reading", (place + 1) / (len(features) + len(aside)))
     return columns, kept
 
 
-def _refuse_repeated(path: Path, ids: polars.Series) -> None:
-    if ids.null_count():
-        row = ids.is_null().arg_true()[0]
-        raise DataError(f"{path}: row {row} (counted from 0) has no id in column '{ids.name}'")
-    if ids.n_unique() == len(ids):
-        return
-    again = (~ids.is_first_distinct()).arg_true()[0]
-    first = (ids == ids[again]).arg_true()[0]
-    raise DataError(
-        f"{path}: the id {str(ids[again])!r} in column '{ids.name}' is in rows {first} and {again} (counted from 0)"
-    )
-
-
-def _labels(path: Path, label: polars.Series) -> tuple[Array, Task]:
+def label_column(path: Path, label: polars.Series) -> tuple[Array, Task]:
+    """Class indices or targets from a column of a file, and the task that they pose."""
     if empty := label.null_count():
         first = label.is_null().arg_true()[0]
-        raise DataError(f"label '{label.name}': {empty} empty values, the first in row {first} (counted from 0)")
+        raise DataError(
+            f"{path}: label '{label.name}': {empty} empty values, the first in row {first} (counted from 0)"
+        )
     try:
         return read_labels(_label_values(label))
     except DataError as error:

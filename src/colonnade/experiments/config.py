@@ -21,7 +21,10 @@ __all__ = [
     "Config",
     "DataConfig",
     "ModelConfig",
+    "NetworkConfig",
+    "PartyConfig",
     "RoleRates",
+    "ServerConfig",
     "TrainConfig",
     "apply_overrides",
     "difference",
@@ -83,6 +86,59 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trace: str = "headers"
 
 
+class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who takes part, how long to wait, how much to take; and where this side's certificates lie."""
+
+    parties: list[str] = []  # the allow-list, in the order that all agree upon
+    heartbeat_s: float = 2.0
+    lost_after_s: float = 10.0
+    give_up_s: float = 600.0
+    max_message_mb: float = 64.0
+    max_in_flight: int = 64
+    max_queue: int = 1024
+    max_log_mb: float = 256.0
+    checkpoint_s: float = 30.0
+    admit_late: bool = True
+    address: str = "127.0.0.1:7450"
+    certificate: str | None = None
+    key: str | None = None
+    authority: str | None = None
+    members: str | None = None
+    metrics_port: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("heartbeat_s", "lost_after_s", "give_up_s", "max_message_mb", "max_log_mb", "checkpoint_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"network.{name}", getattr(self, name), "must be above 0")
+        if self.lost_after_s < 2 * self.heartbeat_s:
+            advice = f"must be at least two heartbeats (network.heartbeat_s = {self.heartbeat_s:g})"
+            raise ConfigError("network.lost_after_s", self.lost_after_s, advice)
+        for name in ("max_in_flight", "max_queue"):
+            if getattr(self, name) < 2:
+                raise ConfigError(f"network.{name}", getattr(self, name), "must be 2 or more messages")
+
+
+class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A party's private settings: never sent, never part of the shared digest."""
+
+    data: str | None = None
+    id: str | None = None
+    columns: list[str] | None = None
+    categorical: list[str] = []
+    scale: str | None = None
+    missing: str = "refuse"
+    optimiser: str | dict[str, Any] | None = None
+    learning_rate: float | None = None
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The server's private settings."""
+
+    data: str | None = None
+    label: str | None = None
+    id: str | None = None
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole run."""
 
@@ -92,6 +148,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     methods: dict[str, dict[str, Any]] = {}
     clock: ClockConfig = ClockConfig()
     train: TrainConfig = TrainConfig()
+    network: NetworkConfig = NetworkConfig()
+    party: PartyConfig = PartyConfig()
+    server: ServerConfig = ServerConfig()
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

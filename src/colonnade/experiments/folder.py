@@ -1,13 +1,13 @@
 """A run's folder: config.toml, metrics.jsonl, summary.json, timeline.json, staleness.json, checkpoint.safetensors."""
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from colonnade.drivers.files import replace_file
 from colonnade.experiments.config import Config, difference, from_dict, read_toml, to_dict
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
@@ -106,10 +106,4 @@ class RunFolder:
         return content
 
     def _replace(self, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        temporary = self.path / f".{name}.tmp"
-        with temporary.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / name)
+        replace_file(self.path / name, chunks)

@@ -10,14 +10,15 @@ import msgspec
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup
 from colonnade.algorithms.training import Every, StepRule, Training
-from colonnade.data import Partition, load, split
+from colonnade.data import Partition, Task, load, split
 from colonnade.experiments.config import Config, RoleRates, TrainConfig, unknown_key
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.messages import Array
 from colonnade.protocol.role import Role
 
-__all__ = ["Federation", "Loading", "federation", "load_partition"]
+__all__ = ["Federation", "Loading", "Plan", "federation", "find_optimiser", "load_partition", "make_plan"]
 
 EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
@@ -68,33 +69,63 @@ def federation(
     config: Config, data: Partition | None = None, load_data: Callable[[Config], Partition] = load_partition
 ) -> Federation:
     """Resolve a config; `data` may be given instead of loaded."""
-    method, options = _method(config.protocol)
+    _method(config.protocol)  # before the data are read: that may take minutes
     data = load_data(config) if data is None else data
-    parties = len(data.parties)
-    options.check(parties)
+    plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
-    training = _training(config.train, data, options)
-    checkpoint_every = _every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS)
-    widths = _embeddings(config.model.embedding, parties)
-    models = _party_models(config.model.party, parties)
-    server = ServerSetup(
+    server = plan.server(data.task, data.y_train, data.y_test)
+    shares = zip(data.train, data.test, data.shapes, strict=True)
+    setups = [plan.party(index, *share) for index, share in enumerate(shares)]
+    return Federation(
+        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all members of a federation agree upon: enough to make one's own role from one's own data."""
+
+    method: Method
+    options: Options
+    parties: tuple[str, ...]
+    training: Training
+    checkpoint_every: Every
+    widths: tuple[int, ...]
+    models: tuple[Factory, ...]
+    server_model: Factory
+    aggregate: str
+
+    def server(self, task: Task, y_train: Array, y_test: Array) -> ServerSetup:
+        """What the server is made from."""
+        return ServerSetup(
+            self.options, self.training, self.parties, self.widths, self.server_model, self.aggregate, task, y_train,
+            y_test,
+        )  # fmt: skip
+
+    def party(self, index: int, train: Array, test: Array, shape: tuple[int, ...]) -> PartySetup:
+        """What a party is made from."""
+        name, width, model = self.parties[index], self.widths[index], self.models[index]
+        count = len(self.parties)
+        return PartySetup(self.options, self.training, name, index, count, width, model, train, test, shape)
+
+
+def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None) -> Plan:
+    """Fill in and check everything that does not depend on the data; a party does not know the task."""
+    method, options = _method(config.protocol)
+    count = len(parties)
+    options.check(count)
+    training = _training(config.train, count, rows, task, options)
+    return Plan(
+        method,
         options,
+        parties,
         training,
-        data.parties,
-        widths,
+        _every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
+        _embeddings(config.model.embedding, count),
+        _party_models(config.model.party, count),
         config.model.server,
         config.model.aggregate,
-        data.task,
-        data.y_train,
-        data.y_test,
     )
-    setups = [
-        PartySetup(options, training, name, index, parties, widths[index], models[index], train, test, shape)
-        for index, (name, train, test, shape) in enumerate(
-            zip(data.parties, data.train, data.test, data.shapes, strict=True)
-        )
-    ]
-    return Federation(config, data, method, options, training, checkpoint_every, server, setups)
 
 
 def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:
@@ -112,13 +143,13 @@ def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:
         raise ConfigError(f"protocol.{key}", fields.get(key), text[:1].lower() + text[1:]) from None
 
 
-def _training(train: TrainConfig, data: Partition, options: Options) -> Training:
-    parties, rows = len(data.parties), len(data.y_train)
+def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, options: Options) -> Training:
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
     limit = _limit(train)
-    metric = train.metric or default_metric(data.task)
-    require_metric(metric, data.task)
+    metric = train.metric or (default_metric(task) if task is not None else "")
+    if task is not None:
+        require_metric(metric, task)
     server_rate, party_rates = _rates(train.learning_rate, parties)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
     if train.trace not in ("headers", "full"):
@@ -202,16 +233,18 @@ def _optimisers(value: Any, parties: int) -> tuple[OptimiserSpec, tuple[Optimise
         if unknown or set(value) != {"server", "party"}:
             raise ConfigError("train.optimiser", value, "a table needs `name`, or both `server` and `party`")
         of_parties = _per_party("train.optimiser.party", value["party"], parties)
-        return _optimiser(value["server"]), tuple(_optimiser(one) for one in of_parties)
-    spec = _optimiser(value)
+        specs = [find_optimiser("train.optimiser", one) for one in (value["server"], *of_parties)]
+        return specs[0], tuple(specs[1:])
+    spec = find_optimiser("train.optimiser", value)
     return spec, (spec,) * parties
 
 
-def _optimiser(value: Any) -> OptimiserSpec:
+def find_optimiser(key: str, value: Any) -> OptimiserSpec:
+    """'adam', or {name = "adam", betas = ...}."""
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ConfigError("train.optimiser", value, "write 'sgd', 'momentum', 'adam' or {name = ..., options}")
+        raise ConfigError(key, value, "write 'sgd', 'momentum', 'adam' or {name = ..., options}")
     options = {key: item for key, item in value.items() if key != "name"}
     spec = OptimiserSpec(value["name"], options)
     spec.check()

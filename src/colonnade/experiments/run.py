@@ -1,14 +1,11 @@
 """One run in the simulator: prepare, execute with checkpoints, summarise."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from colonnade.algorithms.evaluation import Measurement
@@ -19,7 +16,13 @@ from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.experiments.config import Config
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.resolve import Federation, federation, load_partition
-from colonnade.models.metrics import METRICS
+from colonnade.experiments.summary import (
+    metrics_row,
+    staleness_histogram,
+    time_to_target,
+    traffic_fields,
+    weights_digest,
+)
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
@@ -27,7 +30,6 @@ from colonnade.protocol.messages import Payload
 
 __all__ = ["Run", "one_thread", "prepare"]
 
-STALENESS_BINS = 128
 SLICE_EVENTS = 500  # between two looks at the progress bar
 CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
 
@@ -115,21 +117,8 @@ class Run:
     def _record(self, record: Payload, simulator: Simulator) -> None:
         if not isinstance(record, Measurement):
             return
-        traffic = simulator.traffic
-        row = {
-            "clock_s": simulator.now / NANOSECONDS,
-            "wall_s": round(self.wall_s, 4),
-            "update": record.update,
-            "epochs": record.epochs,
-            "value": _finite(record.values[self.federation.training.metric]),
-            "accuracy": _finite(record.values.get("accuracy")),
-            "loss": _finite(record.loss),
-            "train_loss": _finite(record.train_loss),
-            "bytes_up": traffic.bytes_up,
-            "bytes_down": traffic.bytes_down,
-            "staleness": record.staleness,
-            "missing": record.missing,
-        }
+        metric = self.federation.training.metric
+        row = metrics_row(record, metric, simulator.now / NANOSECONDS, self.wall_s, simulator.traffic)
         self.rows.append(row)
         if self.folder is not None:
             self.folder.append(row)
@@ -158,13 +147,7 @@ class Run:
 
     def time_to_target(self) -> float | None:
         """The clock at the first evaluation that reached the target."""
-        target, metric = self.federation.config.train.target, METRICS[self.federation.training.metric]
-        if target is None:
-            return None
-        reached = (
-            row["clock_s"] for row in self.rows if row["value"] is not None and metric.reached(row["value"], target)
-        )
-        return next(reached, None)
+        return time_to_target(self.rows, self.federation.training.metric, self.federation.config.train.target)
 
     def timeline(self) -> dict[str, Any]:
         """timeline.json: the shares of busy, transit and offline of every role in bins of the clock."""
@@ -172,18 +155,13 @@ class Run:
 
     def staleness(self) -> dict[str, Any]:
         """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
-        counts = np.asarray(self.principal_summary().get("staleness_counts", ()), np.int64)
-        counts, width = counts[: np.flatnonzero(counts)[-1] + 1] if counts.any() else counts[:0], 1
-        while len(counts) > STALENESS_BINS:  # powers of two: histograms of several runs can be added
-            counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width
-        return {"width": width, "counts": counts.tolist()}
+        return staleness_histogram(self.principal_summary().get("staleness_counts", ()))
 
     def summary(self) -> dict[str, Any]:
         """summary.json."""
         setting, simulator, principal = self.federation, self.simulator, self.principal_summary()
         last = self.rows[-1] if self.rows else {}
-        traffic = simulator.traffic
-        weights = "".join(node.role.summary()["weights"] for node in simulator.nodes)
+        weights = weights_digest(node.role.summary()["weights"] for node in simulator.nodes)
         return {
             "protocol": setting.method.name,
             "parties": len(setting.data.parties),
@@ -201,19 +179,13 @@ class Run:
             "loss": last.get("loss"),
             "target": setting.config.train.target,
             "time_to_target_s": self.time_to_target(),
-            "messages": traffic.messages,
-            "bytes_up": traffic.bytes_up,
-            "bytes_down": traffic.bytes_down,
-            "bytes_eval": traffic.evaluation_bytes,
-            "bytes_by_kind": {kind: size for kind, (_, size) in traffic.by_kind.items()},
-            "duplicates_dropped": traffic.duplicates_dropped,
-            "undeliverable": traffic.undeliverable,
+            **traffic_fields(simulator.traffic),
             "fresh_rows": principal.get("fresh_rows", 0),
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
             "privacy": None,
             "trace_sha256": simulator.trace.hexdigest,
-            "weights_sha256": hashlib.sha256(weights.encode()).hexdigest(),
+            "weights_sha256": weights,
         }
 
 
@@ -249,7 +221,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None

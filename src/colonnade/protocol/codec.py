@@ -37,11 +37,19 @@ class Frame:
     def __init__(self, header: bytes, buffers: list[Array], size: int) -> None:
         self.header, self.buffers, self.size = header, buffers, size
 
-    def __bytes__(self) -> bytes:
-        parts = [_PREFIX, len(self.header).to_bytes(4, "little"), self.header, _padding(len(self.header))]
+    def parts(self) -> list[bytes | memoryview]:
+        """The frame's bytes piece by piece, arrays without a copy."""
+        header = _PREFIX + len(self.header).to_bytes(4, "little") + self.header + _padding(len(self.header))
+        parts: list[bytes | memoryview] = [header]
         for buffer in self.buffers:
-            parts += [buffer.tobytes(), _padding(buffer.nbytes)]
-        return b"".join(parts)
+            if buffer.nbytes:
+                parts.append(buffer.reshape(-1).view(np.uint8).data)
+                if buffer.nbytes % 8:
+                    parts.append(_padding(buffer.nbytes))
+        return parts
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts())
 
 
 def _padding(size: int) -> bytes:
@@ -49,10 +57,12 @@ def _padding(size: int) -> bytes:
 
 
 class Codec:
-    """Encodes and decodes the payload types it was made for."""
+    """Encodes and decodes the payload types it was made for; `finite`: NaN and infinity in arrays are refused."""
 
-    def __init__(self, types: Iterable[type[Payload]], max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self.max_frame_bytes = max_frame_bytes
+    def __init__(
+        self, types: Iterable[type[Payload]], max_frame_bytes: int = MAX_FRAME_BYTES, *, finite: bool = False
+    ) -> None:
+        self.max_frame_bytes, self._finite = max_frame_bytes, finite
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._array_to_header)
         self._decoder = msgspec.msgpack.Decoder(Union[tuple(types)], dec_hook=self._array_from_header)  # noqa: UP007
         self._buffers: list[Array] = []
@@ -122,5 +132,7 @@ class Codec:
             raise ValueError("array runs past the end of the frame")
         array = np.frombuffer(self._body[self._cursor : end], dtype).reshape(shape)
         self._cursor = end + 7 & -8
+        if self._finite and dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError("array holds NaN or infinity")
         array.flags.writeable = False
         return array

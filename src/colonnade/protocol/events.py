@@ -1,6 +1,6 @@
 """What a role is told (events) and what it asks for (effects).
 
-    events   Started · Received · WorkDone · TimerFired · PeerJoined · PeerLost
+    events   Started · Resumed · Received · WorkDone · TimerFired · PeerJoined · PeerLost
     effects  Send · Work · CancelWork · SetTimer · CancelTimer · Emit · Finish
 
 Times are integer nanoseconds of the driver's clock.
@@ -21,6 +21,7 @@ __all__ = [
     "PeerJoined",
     "PeerLost",
     "Received",
+    "Resumed",
     "Send",
     "SetTimer",
     "Started",
@@ -34,6 +35,12 @@ NANOSECONDS = 1_000_000_000
 
 class Started(msgspec.Struct, frozen=True, gc=False):
     """The role begins; `entropy` keys its cryptographic generator."""
+
+    entropy: bytes
+
+
+class Resumed(msgspec.Struct, frozen=True, gc=False):
+    """The role was loaded from a checkpoint and its log replayed; a new key, since none is ever saved. No effects."""
 
     entropy: bytes
 
@@ -60,9 +67,13 @@ class TimerFired(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerJoined(msgspec.Struct, frozen=True, gc=False):
-    """A peer is (again) within reach."""
+    """A peer is (again) within reach.
+
+    `anew`: one of the two lost its memory, and whatever was under way between them, both ways, is gone.
+    """
 
     peer: str
+    anew: bool = False
 
 
 class PeerLost(msgspec.Struct, frozen=True, gc=False):
@@ -71,7 +82,7 @@ class PeerLost(msgspec.Struct, frozen=True, gc=False):
     peer: str
 
 
-Event = Started | Received | WorkDone | TimerFired | PeerJoined | PeerLost
+Event = Started | Resumed | Received | WorkDone | TimerFired | PeerJoined | PeerLost
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):

@@ -16,12 +16,14 @@ from colonnade.models import Network, Objective, ServerNetwork, aggregated_width
 from colonnade.models.metrics import measure
 from colonnade.models.network import join
 from colonnade.models.server import aggregate
-from colonnade.protocol.errors import LocalProtocolError, TrainingDiverged
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     Effect,
     Event,
     PeerJoined,
     PeerLost,
+    Received,
+    Resumed,
     Started,
     TimerFired,
     Work,
@@ -109,8 +111,10 @@ class Centralised:
             case TimerFired():
                 self.progress.ending = "time is up"
                 return [self._judge()]
-            case PeerJoined() | PeerLost():
+            case PeerJoined() | PeerLost() | Resumed():
                 return []
+            case Received(sender=sender, message=message):
+                raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
         raise LocalProtocolError(f"centralised: no rule for {type(event).__name__}")
 
     def compute(self, job: Payload) -> Payload:

@@ -3,7 +3,7 @@
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query", "Refine",
-           "Refined", "Step", "Stepped"]  # fmt: skip
+           "Refined", "Skip", "Step", "Stepped"]  # fmt: skip
 
 
 class Embeddings(Message, frozen=True):
@@ -36,6 +36,12 @@ class FreshRequest(Message, frozen=True):
 
     request: int
     rows: Array
+
+
+class Skip(Message, frozen=True):
+    """Server → party of coordinated rounds: the others are further, go on at this step."""
+
+    step: int
 
 
 class Embed(Payload, frozen=True):
@@ -98,6 +104,7 @@ VAFL_PAYLOADS = (
     Query,
     Gradient,
     FreshRequest,
+    Skip,
     Embed,
     Embedded,
     Refine,

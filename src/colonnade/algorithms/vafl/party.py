@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.batches import Rows, Walk, is_rows
 from colonnade.algorithms.evaluation import TOKEN, EvaluateRows, RowsRead
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.vafl.messages import (
@@ -16,16 +16,19 @@ from colonnade.algorithms.vafl.messages import (
     Query,
     Refine,
     Refined,
+    Skip,
 )
 from colonnade.models import Network, party_module
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     NANOSECONDS,
+    CancelWork,
     Effect,
     Event,
     PeerJoined,
     PeerLost,
     Received,
+    Resumed,
     Send,
     SetTimer,
     Started,
@@ -33,7 +36,7 @@ from colonnade.protocol.events import (
     Work,
     WorkDone,
 )
-from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
+from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Message, Payload
 from colonnade.protocol.role import EVALUATION
 from colonnade.protocol.seeds import derive, generator
 
@@ -43,7 +46,7 @@ __all__ = ["FORWARD_SHARE", "Party"]
 FORWARD_SHARE = 0.5
 WARM_UP_ROWS = 8192
 
-EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these
+EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these; an answer's are 4·asides + ANSWER
 
 
 class Party:
@@ -71,35 +74,49 @@ class Party:
         self.busy = False  # a job is running on the lane
         self.uploaded = False  # the batch's embeddings are at the server
         self.warmed = 0 if setup.options.table == "warm" else len(self._x)  # rows sent by the warm-up
-        self.answers: dict[int, Rows] = {}  # fresh rows being computed, by request
+        self.asides = 0  # jobs for others so far: the number of the newest
+        self.answers: dict[int, tuple[int, Rows]] = {}  # fresh rows being computed: token → request, rows
+        self.reading: list[int] = []  # tokens of running evaluation jobs
         self._batch: Array = self._x[:0]  # the features of `rows`
         self.buffers: list[Array] = []  # as the batch's forward pass left them
         self.k = 0  # the update that the last gradient belongs to
         self.dropped = 0  # messages of another step
+        self.skipped = 0  # steps left out to catch up with the others
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
         match event:
-            case Received(message=Gradient() as message):
-                return self._gradient(message)
+            case Received(sender=sender, message=message):
+                return self._received(sender, message)
             case WorkDone(token=token, result=Embedded() as result):
                 return self._answer(token, result) if token % 4 == ANSWER else self._embedded(result, now)
             case WorkDone(result=Refined() as result):
                 return self._refined(result, now)
-            case Received(message=FreshRequest() as message):
-                return self._fresh(message)
-            case Received(message=EvaluationRequest(number=number, start=start, stop=stop)):
-                job = EvaluateRows(number, start, min(stop, len(self._x_test)))
-                return [Work(TOKEN - start, EVALUATION, 0.0, job, aside=True)]
-            case WorkDone(result=RowsRead(number=number, start=start, values=values)):
+            case WorkDone(token=token, result=RowsRead(number=number, start=start, values=values)):
+                self.reading.remove(token)
                 return [Send(SERVER, EvaluationReply(number, start, self.network.steps, values))]
             case Started():
                 return self._activate()
             case TimerFired(name="activate"):
-                return self._activate()
-            case PeerJoined() | PeerLost():
+                return [] if self.busy else self._activate()  # busy: the batch is being embedded anew
+            case PeerJoined(peer=peer, anew=True) if peer == SERVER:
+                return self._anew()
+            case PeerJoined() | PeerLost() | Resumed():
                 return []  # the driver keeps what is under way
         raise LocalProtocolError(f"{self.name}: no rule for {type(event).__name__}")
+
+    def _received(self, sender: str, message: Message) -> list[Effect]:
+        if sender == SERVER:
+            match message:
+                case Gradient():
+                    return self._gradient(message)
+                case FreshRequest():
+                    return self._fresh(message)
+                case EvaluationRequest():
+                    return self._read(message)
+                case Skip() if self._options.coordinated:
+                    return self._skip(message)
+        raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
@@ -156,6 +173,8 @@ class Party:
         """Alg. 1 l. 5: upload."""
         self.busy = False
         if self.warmed < len(self._x):
+            if self.rows[0] != self.warmed:  # the warm-up began anew meanwhile
+                return self._activate()
             message = Embeddings(self.step, 0, self.rows, result.values)
             self.warmed += len(self.rows)
             return [Send(SERVER, message), *self._activate()]
@@ -170,11 +189,15 @@ class Party:
         if not self.uploaded or self.busy or message.step != self.step:
             self.dropped += 1
             return []
-        if message.values.shape != (len(self.rows), self._width):
-            raise RemoteProtocolError(SERVER, f"gradient of shape {message.values.shape} for {len(self.rows)} rows")
+        values = message.values
+        if values.shape != (len(self.rows), self._width) or values.dtype != np.float32:
+            cause = f"gradient of shape {values.shape} for {len(self.rows)} rows, expected width {self._width} float32"
+            raise RemoteProtocolError(SERVER, cause)
+        if message.update < 0:
+            raise RemoteProtocolError(SERVER, f"gradient of update {message.update}")
         self.busy = True
         self.k = message.update
-        job = Refine(self.step, self._layer_seed(), self._batch, message.values)
+        job = Refine(self.step, self._layer_seed(), self._batch, values)
         return [Work(4 * self.step + REFINE, "refine", 0.0, job)]  # its time is part of the step's
 
     def _refined(self, result: Refined, now: int) -> list[Effect]:
@@ -192,17 +215,50 @@ class Party:
             return self._activate()
         return [SetTimer("activate", now + round(self._pauses.exponential(mean_s) * NANOSECONDS))]
 
+    def _skip(self, message: Skip) -> list[Effect]:
+        """The others are further: on to their step, learning nothing from the batches between."""
+        if not self.uploaded or self.busy or message.step <= self.step:
+            self.dropped += 1  # of no use any more; if this party is still behind, its next upload is answered so, too
+            return []
+        self.skipped += message.step - self.step
+        self.step, self.uploaded = message.step, False
+        return self._select()
+
+    def _anew(self) -> list[Effect]:
+        """The conversation begins anew: nothing asked is still to be answered, what may be lost is sent again."""
+        cancelled: list[Effect] = [CancelWork(token) for token in (*self.answers, *self.reading)]
+        self.answers, self.reading = {}, []
+        if self.warmed < len(self._x):
+            self.warmed = 0  # a piece is always running; the next one begins here
+        elif self.uploaded and not self.busy:
+            self.uploaded = False
+            return [*cancelled, *self._select()]
+        return cancelled
+
     def _fresh(self, message: FreshRequest) -> list[Effect]:
         """Sec. 2.3: the server asks for rows that are too old; answered beside the own step."""
-        self.answers[message.request] = message.rows
-        amount = FORWARD_SHARE * len(message.rows) / self._training.batch_size
-        job = Embed(self.step, 0, None, self._x[message.rows])
-        return [Work(4 * message.request + ANSWER, "answer", amount, job, aside=True)]
+        rows = message.rows
+        if not is_rows(rows, len(self._x)):
+            raise RemoteProtocolError(SERVER, f"asks for row numbers outside 0..{len(self._x) - 1}")
+        self.asides += 1
+        token = 4 * self.asides + ANSWER
+        self.answers[token] = (message.request, rows)
+        amount = FORWARD_SHARE * len(rows) / self._training.batch_size
+        return [Work(token, "answer", amount, Embed(self.step, 0, None, self._x[rows]), aside=True)]
 
     def _answer(self, token: int, result: Embedded) -> list[Effect]:
-        request = token // 4
-        rows = self.answers.pop(request)
+        request, rows = self.answers.pop(token)
         return [Send(SERVER, Embeddings(self.step, 0, rows, result.values, request=request))]
+
+    def _read(self, message: EvaluationRequest) -> list[Effect]:
+        start, stop = message.start, min(message.stop, len(self._x_test))
+        if not 0 <= start < stop:
+            cause = f"asks for test rows {start}..{message.stop} of {len(self._x_test)}"
+            raise RemoteProtocolError(SERVER, cause)
+        self.asides += 1
+        token = TOKEN - self.asides
+        self.reading.append(token)
+        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop), aside=True)]
 
     def _layer_seed(self) -> int:
         return (self._seed + self.step) % 2**63
@@ -215,6 +271,8 @@ class Party:
             raise LocalProtocolError(f"{self.name}: the uploaded batch is not the batch of step {self.step}")
         if len(self.sent) < len(self.rows) and self.warmed == len(self._x) and self.uploaded:
             raise LocalProtocolError(f"{self.name}: fewer rows sent than selected")
+        if not 0 <= self.skipped <= self.step:
+            raise LocalProtocolError(f"{self.name}: {self.skipped} steps skipped of {self.step}")
 
     def save(self) -> dict[str, Any]:
         """Everything but the columns themselves."""
@@ -232,8 +290,16 @@ class Party:
         self.network.load(state["network"])
 
     def summary(self) -> dict[str, Any]:
-        """Steps taken and what was dropped."""
-        return {"steps": self.step, "dropped": self.dropped, "weights": self.network.digest()}
+        """Steps taken, what was dropped and what was skipped."""
+        return {
+            "steps": self.step,
+            "dropped": self.dropped,
+            "skipped": self.skipped,
+            "weights": self.network.digest(),
+        }
 
 
-_STATE = ("step", "rows", "sent", "busy", "uploaded", "warmed", "answers", "buffers", "k", "dropped")
+_STATE = (
+    *("step", "rows", "sent", "busy", "uploaded", "warmed", "asides", "answers", "reading"),
+    *("buffers", "k", "dropped", "skipped"),
+)

@@ -5,7 +5,6 @@ are taken, rows older than D are asked for anew, and ONE pass over the table's r
 θ_0 is stepped after that pass; each uploader gets the gradient of its own block.
 """
 
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -16,7 +15,8 @@ from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
-from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Step, Stepped
+from colonnade.algorithms.vafl.line import Request, check_upload, fields, first_of_each, part_by_step, without
+from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
 from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
@@ -25,6 +25,7 @@ from colonnade.protocol.events import (
     PeerJoined,
     PeerLost,
     Received,
+    Resumed,
     Send,
     Started,
     TimerFired,
@@ -35,18 +36,6 @@ from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Request", "Server"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """A batch in line: it steps θ_0 (`learn`), its gradient is wanted (`reply`), or both."""
-
-    party: int
-    step: int
-    rows: Rows
-    values: Array | None  # kept only where there is no table
-    learn: bool
-    reply: bool
 
 
 class Server:
@@ -82,6 +71,7 @@ class Server:
         self.working = False
         self.due = "evaluate"  # an evaluation or the end, to come when the parties have applied the step
         self.fresh_rows = 0  # rows asked for anew because of D
+        self.round = 0  # of coordinated rounds: the first that is not done
 
     @property
     def k(self) -> int:
@@ -91,14 +81,10 @@ class Server:
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
         match event:
-            case Received(sender=sender, message=Embeddings() as message):
-                return self._embeddings(sender, message)
+            case Received(sender=sender, message=message):
+                return self._received(sender, message)
             case WorkDone(result=Stepped() as result):
                 return self._stepped(result)
-            case Received(sender=sender, message=Query(step=step)):
-                return self._query(sender, step)
-            case Received(sender=sender, message=EvaluationReply() as reply):
-                return self.evaluation.receive(sender, reply)
             case WorkDone(result=Evaluated() as result):
                 return self._evaluated(result)
             case TimerFired(name=name) if name == EVALUATE_TIMER:
@@ -107,12 +93,25 @@ class Server:
                 return self._end("time is up")
             case Started():
                 return self.progress.timers()
-            case PeerJoined(peer=peer):
+            case PeerJoined(peer=peer, anew=anew):
                 self.present[peer] = True
-                return self._advance()
+                return self._anew(peer) if anew else self._advance()
             case PeerLost(peer=peer):
                 return self._lost(peer)
+            case Resumed():
+                return []
         raise LocalProtocolError(f"server: no rule for {type(event).__name__}")
+
+    def _received(self, sender: str, message: Message) -> list[Effect]:
+        if sender in self._index:
+            match message:
+                case Embeddings():
+                    return self._embeddings(sender, message)
+                case Query():
+                    return self._query(sender, message.step)
+                case EvaluationReply():
+                    return self.evaluation.receive(sender, message)
+        raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
@@ -129,7 +128,9 @@ class Server:
     def _embeddings(self, sender: str, message: Embeddings) -> list[Effect]:
         """Alg. 1 l. 8: keep the rows; a batch among them waits in line for its step."""
         party = self._index[sender]
-        self._check(sender, message)
+        check_upload(sender, message, self._rows, self._widths[party])
+        if message.batch and self._options.coordinated:
+            self._check_round(party, message)
         if len(self.table.values):
             self.table.write(party, message.rows, message.values, self.k)
         if message.request:
@@ -137,32 +138,44 @@ class Server:
                 return []  # it was given up for lost meanwhile, and the step went on without it
             del self.asked[sender]
             return [] if self.asked else self._start()
-        if message.batch:
-            kept = None if len(self.table.values) else message.values
-            request = Request(party, message.step, message.rows[: message.batch], kept, True, message.reply)
-            self.line.append(request)
-            self.last[party] = request
-        return self._advance()
+        return [*self._line_up(party, message), *self._advance()] if message.batch else self._advance()
 
-    def _check(self, sender: str, message: Embeddings) -> None:
-        party, rows = self._index[sender], message.rows
-        if message.values.shape != (len(rows), self._widths[party]) or message.values.dtype != np.float32:
-            raise RemoteProtocolError(
-                sender,
-                f"embeddings of shape {message.values.shape}, expected ({len(rows)}, {self._widths[party]}) float32",
-            )
-        numbers = rows.ndim == 1 and rows.dtype == np.int32
-        if not numbers or (len(rows) and rows.view(np.uint32).max() >= self._rows):  # negative: huge
-            raise RemoteProtocolError(sender, f"row numbers outside 0..{self._rows - 1}")
-        if not 0 <= message.batch <= len(rows):
-            raise RemoteProtocolError(sender, f"a batch of {message.batch} among {len(rows)} rows")
+    def _line_up(self, party: int, message: Embeddings) -> list[Effect]:
+        """A party's newest batch; what it sent before it no longer waits for."""
+        rows = message.rows[: message.batch]
+        kept = message.values[: message.batch] if self._options.coordinated else None
+        request = Request(party, message.step, rows, kept, True, message.reply)
+        self.line = [*without(self.line, party), request]
+        if self._options.coordinated:
+            return self._leave_behind()
+        self.last[party] = request
+        return []
+
+    def _leave_behind(self) -> list[Effect]:
+        """Coordinated rounds go on at the newest step that anybody is at; who is behind it skips to it.
+
+        Only after somebody lost its memory are steps different.
+        """
+        newest = max([self.round, *(request.step for request in self.line)])
+        self.line, behind = part_by_step(self.line, newest)
+        return [Send(self._parties[request.party], Skip(newest)) for request in behind]
+
+    def _check_round(self, party: int, message: Embeddings) -> None:
+        """The parties of a coordinated round send the same rows."""
+        rows = message.rows[: message.batch].tobytes()
+        for other in without(self.line, party):
+            if other.step == message.step and other.rows.tobytes() != rows:
+                raise RemoteProtocolError(
+                    self._parties[party], f"sent other rows for step {other.step} than the others"
+                )
 
     def _query(self, sender: str, step: int) -> list[Effect]:
         """Alg. 1 l. 11–13 by themselves (†)."""
         last = self.last.get(self._index[sender])
         if last is None or last.step != step:
             raise RemoteProtocolError(sender, f"queries step {step}, which it has not uploaded")
-        self.line.append(Request(last.party, step, last.rows, None, learn=False, reply=True))
+        query = Request(last.party, step, last.rows, None, learn=False, reply=True)
+        self.line = [request for request in self.line if request.learn or request.party != last.party] + [query]
         return self._advance()
 
     def _needed(self) -> int:
@@ -175,16 +188,13 @@ class Server:
         """Take the first t distinct parties' requests from the line, if they are there."""
         if self.working or self.taken or self.progress.ending or not self.line or self._judging():
             return []
-        first: dict[int, Request] = {}
-        for request in self.line:
-            first.setdefault(request.party, request)
-        needed = self._needed()
+        first, needed = first_of_each(self.line), self._needed()
         if len(first) < needed:
             return []
         if self.due:
             judging = self._settle()
             return judging if self._judging() else [*judging, *self._advance()]
-        self.taken = list(first.values())[:needed]
+        self.taken = first[:needed]
         self.line = [request for request in self.line if request not in self.taken]
         return self._ask_for_fresh_rows() or self._start()
 
@@ -192,20 +202,22 @@ class Server:
         """Sec. 2.3: nothing older than D is used; the update process waits for the answers."""
         if self._options.max_delay is None:
             return []
-        sends: list[Effect] = []
         rows = np.unique(np.concatenate([request.rows for request in self.taken]))
-        old = self.table.ages(rows, self.k) > self._options.max_delay
-        for name in self._waited_for():
-            party = self._index[name]
-            # An uploader's own batch is current: its θ_m has not moved since.
-            current = [request.rows for request in self.taken if request.party == party]
-            stale = np.setdiff1d(rows[old[:, party]], np.concatenate(current)) if current else rows[old[:, party]]
-            if len(stale):
-                self.requests += 1
-                self.asked[name] = self.requests
-                self.fresh_rows += len(stale)
-                sends.append(Send(name, FreshRequest(self.requests, stale)))
-        return sends
+        return [effect for name in self._waited_for() for effect in self._ask(name, rows)]
+
+    def _ask(self, name: str, rows: Rows) -> list[Effect]:
+        party = self._index[name]
+        stale = rows[self.table.ages(rows, self.k)[:, party] > self._options.max_delay]
+        # An uploader's own batch is current: its θ_m has not moved since.
+        current = [request.rows for request in self.taken if request.party == party]
+        if current:
+            stale = np.setdiff1d(stale, np.concatenate(current))
+        if not len(stale):
+            return []
+        self.requests += 1
+        self.asked[name] = self.requests
+        self.fresh_rows += len(stale)
+        return [Send(name, FreshRequest(self.requests, stale))]
 
     def _waited_for(self) -> list[str]:
         everyone = self._options.on_lost == "wait"
@@ -224,12 +236,8 @@ class Server:
 
     def _coordinated_batch(self) -> Batch:
         requests = sorted(self.taken, key=lambda request: request.party)
-        rows = requests[0].rows
-        expected = rows.tobytes()
-        for request in requests[1:]:
-            if request.rows.tobytes() != expected:
-                raise RemoteProtocolError(self._parties[request.party], "sent other rows than the round's")
-        return Batch(np.concatenate([request.values for request in requests], axis=1), self._targets[rows])
+        h = np.concatenate([request.values for request in requests], axis=1)
+        return Batch(h, self._targets[requests[0].rows])
 
     def _groups(self) -> list[list[Request]]:
         """Taken requests that are about the same rows share one pass."""
@@ -264,6 +272,9 @@ class Server:
                 if request.reply:
                     values = np.ascontiguousarray(h[:, self.table.blocks[request.party]])
                     replies.append(Send(self._parties[request.party], self.answer(request, k, values)))
+        if self._options.coordinated:
+            self.round = max(self.round, self.taken[0].step + 1)
+            replies += self._leave_behind()
         self.taken = []
         return [*replies, *self._check_progress(), *self._advance()]
 
@@ -316,6 +327,20 @@ class Server:
             return [*effects, *self._start()]
         return [*effects, *self._advance()]
 
+    def _anew(self, peer: str) -> list[Effect]:
+        """Nothing of before is still to come from it; a step that has already begun goes on with what it sent.
+
+        DEVIATION: no paper knows this case. Nobody is sent back: who lost its memory goes on from what it has.
+        """
+        party = self._index[peer]
+        self.line = without(self.line, party)
+        self.last.pop(party, None)
+        effects = self.evaluation.lose(peer)
+        if self.asked.pop(peer, None) is not None:
+            rows = np.unique(np.concatenate([request.rows for request in self.taken]))
+            effects += self._ask(peer, rows) or ([] if self.asked else self._start())
+        return [*effects, *self._advance()]
+
     def waits_for(self) -> list[str]:
         """Whom the next step still needs: for people."""
         if self.asked:
@@ -333,17 +358,21 @@ class Server:
         parties = [request.party for request in self.taken]
         if len(set(parties)) != len(parties):
             raise LocalProtocolError("server: a party was taken twice for one step")
-        if len(self.line) > 2 * len(self._parties):
-            raise LocalProtocolError("server: more requests in line than parties can have sent")
+        waiting = [(request.party, request.learn) for request in self.line]
+        if len(set(waiting)) != len(waiting):
+            raise LocalProtocolError("server: more than one batch or query of a party in line")
+        rounds = {request.step for request in self.line} if self._options.coordinated else set()
+        if len(rounds) > 1 or any(step < self.round for step in rounds):
+            raise LocalProtocolError(f"server: steps {sorted(rounds)} in line for round {self.round}")
         if self.k < int(self.table.renewed.max(initial=0)):
             raise LocalProtocolError("server: a row was renewed in the future")
 
     def save(self) -> dict[str, Any]:
         """Everything but the labels."""
         return {name: getattr(self, name) for name in _STATE} | {
-            "line": [_fields(request) for request in self.line],
-            "taken": [_fields(request) for request in self.taken],
-            "last": {party: _fields(request) for party, request in self.last.items()},
+            "line": [fields(request) for request in self.line],
+            "taken": [fields(request) for request in self.taken],
+            "last": {party: fields(request) for party, request in self.last.items()},
             "table": self.table.save(),
             "staleness": self.staleness.save(),
             "evaluation": self.evaluation.save(),
@@ -355,9 +384,9 @@ class Server:
         """The reverse of `save`."""
         for name in _STATE:
             setattr(self, name, state[name])
-        self.line = [Request(*fields) for fields in state["line"]]
-        self.taken = [Request(*fields) for fields in state["taken"]]
-        self.last = {party: Request(*fields) for party, fields in state["last"].items()}
+        self.line = [Request(*saved) for saved in state["line"]]
+        self.taken = [Request(*saved) for saved in state["taken"]]
+        self.last = {party: Request(*saved) for party, saved in state["last"].items()}
         self.table.load(state["table"])
         self.staleness.load(state["staleness"])
         self.evaluation.load(state["evaluation"])
@@ -377,7 +406,7 @@ class Server:
         }
 
 
-_STATE = ("due", "present", "asked", "requests", "working", "fresh_rows")
+_STATE = ("due", "present", "asked", "requests", "working", "fresh_rows", "round")
 
 
 def _mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:
@@ -386,7 +415,3 @@ def _mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:
         return gradients[0]
     mean: Array = np.average(gradients, axis=0, weights=uploads).astype(np.float32)
     return mean
-
-
-def _fields(request: Request) -> tuple[Any, ...]:
-    return (request.party, request.step, request.rows, request.values, request.learn, request.reply)

@@ -10,7 +10,7 @@ from colonnade.drivers.simulator.node import Job
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Started, TimerFired, Work, WorkDone
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "work_in", "work_out"]
 
 _PORT = ("busy_until", "receiving_until", "last_arrival")
 
@@ -34,8 +34,8 @@ def save(simulator: Simulator) -> dict[str, Any]:
                 "plain": node.save(),
                 "pace": node.pace.generator,
                 "role": node.role.save(),
-                "jobs": [(_work_out(job.work, codec), job.start, job.end, job.order) for job in node.jobs.values()],
-                "wait_jobs": [_work_out(work, codec) for work in node.wait_jobs],
+                "jobs": [(work_out(job.work, codec), job.start, job.end, job.order) for job in node.jobs.values()],
+                "wait_jobs": [work_out(work, codec) for work in node.wait_jobs],
             }
             for node in simulator.nodes
         ],
@@ -60,16 +60,19 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
         node.load(saved["plain"])
         node.pace.generator = saved["pace"]
         node.role.load(saved["role"])
-        jobs = [Job(_work_in(work, codec), start, end, order) for work, start, end, order in saved["jobs"]]
+        jobs = [Job(work_in(work, codec), start, end, order) for work, start, end, order in saved["jobs"]]
         node.jobs = {job.work.token: job for job in jobs}
-        node.wait_jobs = [_work_in(work, codec) for work in saved["wait_jobs"]]
+        node.wait_jobs = [work_in(work, codec) for work in saved["wait_jobs"]]
+        simulator.resume(node)
 
 
-def _work_out(work: Work, codec: Codec) -> tuple[Any, ...]:
+def work_out(work: Work, codec: Codec) -> tuple[Any, ...]:
+    """A job that was asked for, as plain values."""
     return work.token, work.kind, work.amount, bytes(codec.encode(work.job)), work.aside
 
 
-def _work_in(fields: tuple[Any, ...], codec: Codec) -> Work:
+def work_in(fields: tuple[Any, ...], codec: Codec) -> Work:
+    """The reverse of `work_out`."""
     token, kind, amount, job, aside = fields
     return Work(token, kind, amount, codec.decode(job), aside)
 
@@ -84,8 +87,8 @@ def _event_out(event: Any, codec: Codec) -> Any:
             return "timer", name, due
         case Started(entropy=entropy):
             return "started", entropy
-        case PeerJoined(peer=peer):
-            return "joined", peer
+        case PeerJoined(peer=peer, anew=anew):
+            return "joined", peer, anew
         case PeerLost(peer=peer):
             return "lost", peer
     return event  # "crash" and "restart"
@@ -101,8 +104,8 @@ def _event_in(fields: Any, codec: Codec) -> Any:
             return TimerFired(name, due)
         case ("started", entropy):
             return Started(entropy)
-        case ("joined", peer):
-            return PeerJoined(peer)
+        case ("joined", peer, anew):
+            return PeerJoined(peer, anew)
         case ("lost", peer):
             return PeerLost(peer)
     return fields

@@ -13,7 +13,7 @@ from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
 from colonnade.drivers.simulator.node import Job, Node
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
-from colonnade.drivers.simulator.traffic import Traffic
+from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.events import (
@@ -27,6 +27,7 @@ from colonnade.protocol.events import (
     PeerJoined,
     PeerLost,
     Received,
+    Resumed,
     Send,
     SetTimer,
     Started,
@@ -114,13 +115,16 @@ class Simulator:
         begin = self._down[node.index].reachable_from(0)
         node.up = begin == 0
         if begin < NEVER:
-            entropy = derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
-            self._push(begin, FIRST, node.index, Started(entropy))
+            self._push(begin, FIRST, node.index, Started(self._entropy(node)))
         for start, end in self._down[node.index].spans:
             if start > 0:
                 self._push(start, FIRST, node.index, "crash")
                 if end < NEVER:
                     self._push(end, FIRST, node.index, "restart")
+
+    def _entropy(self, node: Node) -> bytes:
+        """From the seed, the same at every start: a resumed run draws as the uninterrupted one would have."""
+        return derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
 
     def _push_to_watchers(self, time: int, node: Node, kind: type[PeerJoined] | type[PeerLost]) -> None:
         """The server watches the parties and they watch the server; who is down hears of it when it is up."""
@@ -285,8 +289,14 @@ class Simulator:
         """Checkpoint and log give the state of the crash; jobs that were running run again."""
         self.now, node.up = time, True
         node.role.load(node.role.save())
+        self.resume(node)
         works, node.wait_jobs = node.wait_jobs, []
         self._perform(node, works)
+
+    def resume(self, node: Node) -> None:
+        """After a load, outside the trace: the key that no checkpoint holds."""
+        if node.started_at >= 0 and node.role.handle(Resumed(self._entropy(node)), self.now):
+            raise LocalProtocolError(f"{node.role.name}: effects of Resumed, which has none")
 
     def _perform(self, node: Node, effects: Iterable[Effect]) -> None:
         for effect in effects:

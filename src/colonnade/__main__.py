@@ -1,0 +1,5 @@
+"""`python -m colonnade`: the command line."""
+
+from colonnade.cli.main import main
+
+main()

@@ -1,0 +1,209 @@
+"""The command line of real networks: serve, join, up, status."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from colonnade.experiments.up import FederationUp
+
+__all__ = ["join", "register", "serve", "status", "up", "up_with_table"]
+
+console = Console()
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The shared config with this side's own settings.")]
+Out = Annotated[Path | None, typer.Option(help="This role's folder: made, or gone on with.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")]
+LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the main app."""
+    for command in (serve, join, up, status):
+        app.command()(command)
+
+
+def serve(
+    config: Config,
+    settings: Setting = None,
+    out: Out = None,
+    log_json: LogJson = False,
+    log_level: LogLevel = "info",
+    parent: Parent = None,
+) -> None:
+    """Run the server of a federation: it holds the labels, and the parties dial it.
+
+    Started again with the same folder, it goes on from its checkpoint.
+
+    Example:
+      colonnade serve server.toml
+    """
+    from colonnade.cli.progress import summary_table
+    from colonnade.drivers.processes.tls_log import tls_refusals_to
+    from colonnade.experiments.network import ServerProcess
+
+    log = _log("server", log_json, log_level)
+    process = ServerProcess(_config(config, settings), out or Path("runs") / f"{config.stem}-server", log)
+    for note in process.share.notes:
+        log.info("note", about=note)
+    with tls_refusals_to(log):
+        summary = asyncio.run(_with_parent(process.run(), parent))
+    if not log_json and summary["status"] != "stopped":
+        console.print(summary_table(summary))
+    if summary["note"]:
+        console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+    if summary["status"] not in ("finished", "stopped"):
+        raise typer.Exit(1)
+
+
+def join(
+    config: Config,
+    party: Annotated[str, typer.Option(help="This party's name, as in network.parties and its certificate.")],
+    settings: Setting = None,
+    out: Out = None,
+    log_json: LogJson = False,
+    log_level: LogLevel = "info",
+    parent: Parent = None,
+) -> None:
+    """Take part in a federation with this party's own columns; dials out, opens no port.
+
+    Example:
+      colonnade join clinic.toml --party clinic
+    """
+    from colonnade.experiments.network import PartyProcess
+
+    log = _log(party, log_json, log_level)
+    process = PartyProcess(_config(config, settings), party, out or Path("runs") / f"{config.stem}-{party}", log)
+    for note in process.share.notes:
+        log.info("note", about=note)
+    end = asyncio.run(_with_parent(process.run(), parent))
+    if end.note:
+        console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
+    if end.status not in ("finished", "stopped"):
+        raise typer.Exit(1)
+
+
+def up(
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Left out: all defaults.")] = None,
+    settings: Setting = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was stopped.")] = None,
+) -> None:
+    """Start a whole federation on this machine, every role its own process, over loopback with mutual TLS.
+
+    Examples:
+      colonnade up
+      colonnade up race.toml --set protocol.name=sync
+    """
+    from colonnade.cli.main import run
+
+    run(config, settings, seed, out, "processes", resume)
+
+
+def status(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the server.")],
+    certificate: Annotated[Path, typer.Option(help="Of a member of the federation, or of the server.")],
+    key: Annotated[Path, typer.Option(help="Its private key.")],
+    authority: Annotated[Path, typer.Option(help="The federation's ca.pem.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Ask a running server how it is doing.
+
+    Example:
+      colonnade status 127.0.0.1:7450 --certificate clinic.pem --key clinic.key --authority ca.pem
+    """
+    import json
+
+    from colonnade.drivers.processes.certificates import Identity
+    from colonnade.drivers.processes.dial import ask_status
+    from colonnade.drivers.processes.limits import Limits
+
+    answer = asyncio.run(ask_status(Identity.load(certificate, key, authority), address, Limits()))
+    if as_json:
+        print(answer.decode())
+    else:
+        console.print(status_table(json.loads(answer)))
+
+
+def up_with_table(federation: "FederationUp", out: Console) -> dict[str, Any]:
+    """Run a federation under its live table."""
+    with Live(console=out, refresh_per_second=4, transient=True) as live:
+        return asyncio.run(federation.run(lambda found: live.update(status_table(found))))
+
+
+def status_table(status: dict[str, Any]) -> Group:
+    """The live table."""
+    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen")
+    colours = {"connected": "green", "away": "yellow", "lost": "red"}
+    for party in status["parties"]:
+        colour = colours.get(party["state"], "dim")
+        seen = "" if party["last_seen_s"] is None else f"{party['last_seen_s']:.0f} s ago"
+        staleness = "" if party["staleness"] is None else f"{party['staleness']:.1f}"
+        table.add_row(
+            party["name"],
+            f"[{colour}]{party['state']}[/]",
+            f"{party['steps_per_s']:.1f}",
+            staleness,
+            _bytes(party["bytes_up"]),
+            _bytes(party["bytes_down"]),
+            seen,
+        )
+    value = "" if status["value"] is None else f" · {status['metric']} {status['value']:.4g}"
+    head = f"{status['protocol']} · {status['state']} · update {status['updates']} ({status['updates_per_s']:.1f}/s)"
+    lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
+    if status["state"] == "waiting" and status["waits_for"]:
+        lines.append(f"[yellow]waits for {', '.join(status['waits_for'])} for {status['waited_s']:.0f} s[/]")
+    return Group(*lines, ProgressBar(1.0, status["fraction"], width=60), table)
+
+
+def _bytes(count: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.1f} TB"
+
+
+def _config(path: Path, settings: list[str] | None) -> Any:
+    from colonnade.experiments.config import apply_overrides, from_dict, parse_override, read_toml
+
+    return from_dict(apply_overrides(read_toml(path), dict(parse_override(text) for text in settings or [])))
+
+
+def _log(role: str, as_json: bool, level: str) -> Any:
+    from colonnade.drivers.processes.logs import Log
+    from colonnade.protocol.errors import ConfigError
+
+    if level not in ("debug", "info", "warning", "error"):
+        raise ConfigError("--log-level", level, "use debug, info, warning or error")
+    return Log(role, as_json=as_json, level=level)
+
+
+async def _with_parent(work: Any, parent: int | None) -> Any:
+    """Run; if the parent process goes away, stop as if by SIGTERM."""
+    if parent is None:
+        return await work
+
+    async def watch() -> None:
+        while os.getppid() == parent:
+            await asyncio.sleep(1.0)
+        os.kill(os.getpid(), 15)
+
+    watcher = asyncio.ensure_future(watch())
+    try:
+        return await work
+    finally:
+        watcher.cancel()

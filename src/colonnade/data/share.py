@@ -1,0 +1,222 @@
+"""What one role holds: a party its features, the server its labels, each read from a file of its own.
+
+All owners have the same rows in the same order, and each finds by itself which of them are tested on, for that
+takes only the number of rows and the seed. `rows` and `ids_sha256` are what they compare before they start.
+
+    clinic = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, seed=0)
+    server = read_server_share("labels.csv", label="diagnosis", id="patient", test_fraction=0.2, seed=0)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars
+
+from colonnade.data.columns import check_name, columns_meant
+from colonnade.data.dataset import check_table
+from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
+from colonnade.data.partition import Partition
+from colonnade.data.prepare import Preparation, prepare, split_rows
+from colonnade.data.progress import Progress, silent
+from colonnade.data.suggest import listing
+from colonnade.data.table import Table
+from colonnade.data.tables import (
+    TABLES,
+    check_columns,
+    column_names,
+    label_column,
+    notes_on_typos,
+    npz_arrays,
+    read_columns,
+)
+from colonnade.data.task import Array, Task
+from colonnade.protocol.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartyShare:
+    """The features of one party, encoded and scaled."""
+
+    name: str
+    columns: tuple[str, ...]  # as in its file: one with categories becomes several features
+    train: Array  # float32 (n_train, features)
+    test: Array  # float32 (n_test, features)
+    shape: tuple[int, ...]  # of one row: (features,), or of its piece of an image or series
+    ids_sha256: str
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of both parts."""
+        return len(self.train) + len(self.test)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerShare:
+    """The labels."""
+
+    task: Task
+    y_train: Array  # (n_train,), class index (int64) or target (float32)
+    y_test: Array
+    ids_sha256: str
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Of both parts."""
+        return len(self.y_train) + len(self.y_test)
+
+
+def party_share(partition: Partition, index: int) -> PartyShare:
+    """What one party of a partition holds, for all roles on one machine."""
+    name = partition.parties[index]
+    return PartyShare(
+        name=name,
+        columns=partition.columns[index],
+        train=partition.train[index],
+        test=partition.test[index],
+        shape=partition.shapes[index],
+        ids_sha256=digest_of_rows(len(partition.y_train) + len(partition.y_test)),
+        notes=tuple(note for note in partition.notes if note.startswith(f"{name}: ")),
+    )
+
+
+def server_share(partition: Partition) -> ServerShare:
+    """What the server of a partition holds, for all roles on one machine."""
+    theirs = tuple(f"{name}: " for name in partition.parties)
+    return ServerShare(
+        task=partition.task,
+        y_train=partition.y_train,
+        y_test=partition.y_test,
+        ids_sha256=digest_of_rows(len(partition.y_train) + len(partition.y_test)),
+        notes=tuple(note for note in partition.notes if not note.startswith(theirs)),
+    )
+
+
+def read_party_share(
+    path: str | Path,
+    *,
+    name: str,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    scale: str | None = None,
+    missing: str = "refuse",
+    test_fraction: float,
+    seed: int,
+    test_rows: int = 0,
+    progress: Progress | None = None,
+) -> PartyShare:
+    """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids).
+
+    Every column but the id is a feature, or those that `columns` names, as "first..last" too; `scale` is "standard"
+    unless told otherwise. With `test_rows` the last so many rows are the test set.
+    """
+    check_name(name, "party.name")
+    how = Preparation("standard" if scale is None else scale, missing, section="party")
+    file = _existing(path, (*TABLES, ".npz"), "party.data")
+    if file.suffix.lower() == ".npz":
+        raw = _from_npz(file, name, id, categorical, columns)
+    else:
+        raw = _from_table(file, name, id, categorical, columns, progress or silent)
+    rows = split_rows(str(file), len(raw.x), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    try:
+        ready = prepare(raw.x, raw.index, raw.columns, name, rows, how)
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None
+    notes = (*raw.notes, *ready.notes)
+    return PartyShare(name, raw.columns, ready.train, ready.test, ready.train.shape[1:], raw.ids_sha256, notes)
+
+
+def read_server_share(
+    path: str | Path,
+    *,
+    label: str,
+    id: str | None = None,
+    test_fraction: float,
+    seed: int,
+    test_rows: int = 0,
+    progress: Progress | None = None,
+) -> ServerShare:
+    """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it."""
+    file = _existing(path, TABLES, "server.data")
+    if label is None:
+        raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
+    check_columns(file, column_names(file, progress or silent), label=label, id=id, section="server")
+    aside = (label,) if id is None else (label, id)
+    _, texts = read_columns(file, (), aside, (), progress or silent)
+    y, task = label_column(file, texts[label])
+    rows = split_rows(str(file), len(y), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    return ServerShare(task, y[rows[0]], y[rows[1]], _digest(file, None if id is None else texts[id], len(y)), ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Raw:
+    """A party's file as it was read."""
+
+    x: Array | Table
+    index: Array  # int64: of the columns that are used
+    columns: tuple[str, ...]  # their names
+    ids_sha256: str
+    notes: tuple[str, ...] = ()
+
+
+def _existing(path: str | Path, suffixes: tuple[str, ...], key: str) -> Path:
+    file = Path(path).expanduser()
+    if not file.name.lower().endswith(suffixes):
+        raise ConfigError(key, str(path), f"must end in one of {', '.join(suffixes)}")
+    if not file.is_file():
+        raise ConfigError(key, str(path), f"there is no file {file}")
+    return file
+
+
+def _digest(file: Path, ids: polars.Series | None, rows: int) -> str:
+    return digest_of_rows(rows) if ids is None else digest_of_ids(ids_as_text(file, ids))
+
+
+def _from_table(
+    file: Path,
+    party: str,
+    id: str | None,
+    categorical: Sequence[str],
+    columns: Sequence[str] | None,
+    progress: Progress,
+) -> _Raw:
+    names = column_names(file, progress)
+    check_columns(file, names, id=id, categorical=categorical, section="party")
+    if id is not None and columns is not None and id in columns:
+        raise ConfigError("party.columns", id, "is the id, not a feature")
+    features = tuple(name for name in names if name != id)
+    if not features:
+        raise DataError(f"{file}: there is no column but the id")
+    if columns is not None:
+        features = columns_meant(file.name, features, party, columns, "party.columns")
+    read, texts = read_columns(file, features, () if id is None else (id,), categorical, progress)
+    table = Table([read[name] for name in features])
+    digest = _digest(file, None if id is None else texts[id], len(table))
+    return _Raw(table, np.arange(len(features)), features, digest, notes_on_typos(read, categorical))
+
+
+def _from_npz(
+    file: Path, party: str, id: str | None, categorical: Sequence[str], columns: Sequence[str] | None
+) -> _Raw:
+    if id not in (None, "ids"):
+        raise ConfigError("party.id", id, "an .npz has its ids in an array 'ids'; leave this out")
+    if categorical:
+        raise ConfigError("party.categorical", list(categorical), f"only CSV and Parquet have categories, not {file}")
+    arrays, found = npz_arrays(file, lambda key: key in ("x", "ids"))
+    for key in ("x",) if id is None else ("x", "ids"):
+        if key not in arrays:
+            raise DataError(f"{file}: there is no array '{key}', only: {listing(found) or 'nothing'}")
+    x, ids = arrays["x"], arrays.get("ids")
+    check_table(str(file), x)
+    if ids is not None and ids.shape != (len(x),):
+        raise DataError(f"{file}: x has {len(x)} rows, so ids must have shape ({len(x)},), not {ids.shape}")
+    if ids is not None and ids.dtype.kind not in "iufUS":
+        raise DataError(f"{file}: ids must be numbers or text, not have dtype {ids.dtype}")
+    names = tuple(f"x{i}" for i in range(x.shape[1]))
+    used = names if columns is None else columns_meant(file.name, names, party, columns, "party.columns")
+    index = np.array([names.index(name) for name in used], dtype=np.int64)
+    return _Raw(x, index, used, _digest(file, None if ids is None else polars.Series("ids", ids), len(x)))

@@ -1,0 +1,111 @@
+"""A share to disk and back: one safetensors file that only its owner may read."""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.data.share import PartyShare, ServerShare
+from colonnade.data.task import Task, classification
+from colonnade.protocol import state
+from colonnade.protocol.errors import CheckpointError, DataError
+
+FORMAT = 1
+PARTY, SERVER = "party share", "server share"
+
+
+def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
+    """Write or replace the file of a share; a kill at any moment leaves the old or the new one whole."""
+    content: dict[str, Any]
+    if isinstance(share, PartyShare):
+        content = {"kind": PARTY, "name": share.name, "columns": share.columns, "shape": share.shape}
+        content |= {"train": share.train, "test": share.test}
+    else:
+        content = {"kind": SERVER, "classes": share.task.classes, "y_train": share.y_train, "y_test": share.y_test}
+    content |= {"format": FORMAT, "ids_sha256": share.ids_sha256, "notes": share.notes}
+    _replace(Path(path).expanduser(), state.chunks(content))
+
+
+def _replace(path: Path, chunks: Iterator[bytes | memoryview]) -> None:
+    try:
+        with _temporary(path) as temporary:  # mkstemp: nobody else may read it, from its first byte on
+            with temporary.open("wb") as file:
+                file.writelines(chunks)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """An empty file beside `path` that is gone afterwards, unless it was renamed."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def load_party_share(path: str | Path) -> PartyShare:
+    """What `save_share` wrote of a party."""
+    with _reading(Path(path).expanduser(), PARTY) as found:
+        train, test, shape = found["train"], found["test"], found["shape"]
+        _check(all(part.dtype == np.float32 and part.ndim == 2 and len(part) for part in (train, test)), "the features")
+        _check(train.shape[1] == test.shape[1] == prod(shape) and _all_are(int, shape), "the shape of a row")
+        _check(isinstance(found["name"], str) and _all_are(str, found["columns"]), "the names")
+        return PartyShare(
+            found["name"], found["columns"], train, test, shape, found["ids_sha256"], notes=found["notes"]
+        )
+
+
+def load_server_share(path: str | Path) -> ServerShare:
+    """What `save_share` wrote of the server."""
+    with _reading(Path(path).expanduser(), SERVER) as found:
+        parts, classes = (found["y_train"], found["y_test"]), found["classes"]
+        _check(_all_are(str, classes), "the classes")
+        task = classification(classes) if classes else Task("regression", ())
+        _check(all(part.ndim == 1 and len(part) for part in parts), "the labels")
+        if classes:
+            fit = all(part.dtype == np.int64 and 0 <= part.min() <= part.max() < len(classes) for part in parts)
+        else:
+            fit = all(part.dtype == np.float32 and np.isfinite(part).all() for part in parts)
+        _check(fit, "the labels")
+        return ServerShare(task, *parts, found["ids_sha256"], notes=found["notes"])
+
+
+@contextlib.contextmanager
+def _reading(path: Path, kind: str) -> Iterator[Mapping[str, Any]]:
+    """The content of a file of this kind; whatever is wrong with it is said with its name."""
+    try:
+        found = state.unpack(path.read_bytes())
+        if not isinstance(found, dict) or found.get("kind") != kind:
+            raise CheckpointError(f"this is not a {kind}")
+        if found.get("format") != FORMAT:
+            raise CheckpointError(f"format {found.get('format')}, this release reads {FORMAT}")
+        _check(_all_are(str, found["notes"]), "the notes")
+        _check(re.fullmatch("[0-9a-f]{64}", found["ids_sha256"]) is not None, "the digest of the ids")
+        yield found
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    except (CheckpointError, DataError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:  # a field that is not there, or another thing
+        raise CheckpointError(f"{path}: damaged: {error!r}") from error
+
+
+def _all_are(kind: type, values: Any) -> bool:
+    return isinstance(values, tuple) and all(isinstance(value, kind) for value in values)
+
+
+def _check(right: Any, what: str) -> None:
+    if not right:
+        raise CheckpointError(f"damaged: {what} cannot be right")

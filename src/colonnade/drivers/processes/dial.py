@@ -1,0 +1,179 @@
+"""A party's side of the network: dial the server, talk, and dial again when the line breaks."""
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from colonnade.drivers.processes.certificates import Identity
+from colonnade.drivers.processes.logs import Once
+from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.peer import Stream
+from colonnade.drivers.processes.service import (
+    HANDSHAKE_S,
+    JOIN,
+    SERVICE,
+    STATUS,
+    channel_options,
+    until_it_ends,
+)
+from colonnade.drivers.processes.wire import (
+    Bye,
+    End,
+    Hello,
+    Kind,
+    Position,
+    Refusal,
+    Welcome,
+    control,
+    open_envelope,
+    read_control,
+)
+from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
+
+__all__ = ["Dialler", "ServerGone", "ask_status"]
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+SERVER_NAME = "server"  # in the server's certificate, wherever it runs
+
+
+class ServerGone(ColonnadeError):
+    """The server could not be reached for too long."""
+
+
+class NotYet(Exception):
+    """The server asks to come again later, and says why."""
+
+
+class Dialler:
+    """Keeps a party's node connected until training ends."""
+
+    def __init__(
+        self,
+        node: Node,
+        identity: Identity,
+        address: str,
+        hello: Callable[[int, Position], Hello],
+        farewell: Callable[[], Bye],
+    ) -> None:
+        self._node, self._identity, self._address = node, identity, address
+        self._hello, self._farewell = hello, farewell
+        self._server = node.peers[SERVER_NAME]
+        self._instance = secrets.randbelow(2**62)
+        self._complaints = Once(node.log)
+        self.end: End | None = None
+
+    async def run(self) -> End:
+        """Until the server says that it is over."""
+        pause = FIRST_PAUSE_S
+        since = time.monotonic()
+        while self.end is None:
+            before = time.monotonic()
+            cause = await self._connect()
+            if self._server.last_heard > before:  # it was there
+                since, pause = time.monotonic(), FIRST_PAUSE_S
+            if self.end is not None:
+                break
+            gone_s = time.monotonic() - since
+            if gone_s > self._node.limits.give_up_s:
+                raise ServerGone(f"the server at {self._address} was not reached for {gone_s:.0f} s: {cause}")
+            self._complaints.warning("not connected, trying again", server=self._address, cause=cause)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        return self.end
+
+    async def _connect(self) -> str:
+        """One connection from hello to its end; why it ended."""
+        async with open_channel(self._identity, self._address, self._node.limits) as channel:
+            call = channel.stream_stream(f"/{SERVICE}/{JOIN}")()
+            try:
+                await call.write(control(Kind.HELLO, self._hello(self._instance, self._server.conversation.position())))
+                welcome = await self._welcome(call)
+                return await self._converse(call, welcome)
+            except TimeoutError:
+                return "no answer to the hello"
+            except grpc.aio.AioRpcError as error:
+                return explain(error)
+            except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
+                return "connection lost"
+            finally:
+                call.cancel()
+
+    async def _welcome(self, call: Any) -> Welcome:
+        data = await asyncio.wait_for(call.read(), HANDSHAKE_S + 2 * self._node.limits.lost_after_s)
+        if data is grpc.aio.EOF:
+            raise TimeoutError
+        envelope = open_envelope(data, SERVER_NAME)
+        if envelope.kind == Kind.REFUSAL:
+            refusal = read_control(envelope, Kind.REFUSAL, Refusal, SERVER_NAME)
+            _raise_if_final(refusal)
+            raise NotYet(refusal.cause)
+        return read_control(envelope, Kind.WELCOME, Welcome, SERVER_NAME)
+
+    async def _converse(self, call: Any, welcome: Welcome) -> str:
+        node, server = self._node, self._server
+        server.last_heard, server.met = time.monotonic(), True
+        if not welcome.anew and not server.conversation.agrees(welcome.position):
+            raise RemoteProtocolError(SERVER_NAME, "its welcome does not fit this conversation")
+        node.joined(server, welcome.position.number, welcome.anew)
+        heard = welcome.position.received
+        server.conversation.heard(heard)
+        stream = server.stream = Stream(node, server, call.write, heard)
+        try:
+            return await until_it_ends(stream, self._read(call, stream))
+        finally:
+            server.stream = None
+
+    async def _read(self, call: Any, stream: Stream) -> str:
+        while True:
+            data = await call.read()
+            if data is grpc.aio.EOF:
+                return "the server hung up"
+            kind = stream.take(data)
+            if kind == Kind.REFUSAL:
+                refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
+                _raise_if_final(refusal)
+                return refusal.cause
+            if kind == Kind.END:
+                self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
+                await call.write(control(Kind.BYE, self._farewell()))
+                await call.done_writing()
+                return "training is over"
+
+
+def _raise_if_final(refusal: Refusal) -> None:
+    if refusal.final:
+        raise RemoteProtocolError(SERVER_NAME, f"refused this party: {refusal.cause}")
+
+
+def open_channel(identity: Identity, address: str, limits: Any) -> Any:
+    """A channel to the server of this identity's federation, at whatever host it runs."""
+    credentials = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
+    options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
+    return grpc.aio.secure_channel(address, credentials, [*options, ("grpc.ssl_target_name_override", SERVER_NAME)])
+
+
+def explain(error: grpc.aio.AioRpcError) -> str:
+    """gRPC's words in ours."""
+    details = error.details() or ""
+    if "Connection refused" in details:
+        return "nobody listens there"
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "the server's certificate is not of this federation (network.authority)"
+    if "Socket closed" in details or "Connection reset" in details:
+        return "it closed the connection; if this goes on, it may not accept this certificate: see its log"
+    return details.rpartition("last error: ")[2][:200] or str(error.code())
+
+
+async def ask_status(identity: Identity, address: str, limits: Any, timeout_s: float = 5.0) -> bytes:
+    """A running server's status, as JSON."""
+    async with open_channel(identity, address, limits) as channel:
+        try:
+            answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(b"", timeout=timeout_s)
+            return answer
+        except grpc.aio.AioRpcError as error:
+            raise ConfigError("ADDRESS", address, explain(error)) from None

@@ -1,0 +1,142 @@
+"""A role's jobs on a real machine: one on the lane, those aside beside it, none of them in the event loop's way.
+
+A result from the lane may change the model, which a job aside reads: it is handed over only when none of those is
+running. Jobs that have shown to be short run in the event loop itself: a thread costs two changes of context.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
+
+from colonnade.protocol.errors import LocalProtocolError
+from colonnade.protocol.events import Work
+from colonnade.protocol.messages import Payload
+
+__all__ = ["Jobs"]
+
+INLINE_S = 0.002
+SMOOTHING = 0.2  # of the newest duration in the running mean
+
+
+class Jobs:
+    """What the role has asked for and not yet got."""
+
+    def __init__(
+        self,
+        compute: Callable[[Payload], Payload],
+        deliver: Callable[[Work, Payload], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._compute, self._deliver, self._fail = compute, deliver, fail
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="compute")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.pending: list[Work] = []  # in the order of asking; a restart runs these again
+        self._waiting: deque[Work] = deque()
+        self._lane: Work | None = None  # running, or its result waits
+        self._result: Payload | None = None  # of the lane, while a job aside is running
+        self._asides = 0  # running
+        self._seconds: dict[str, float] = {}  # mean duration by kind
+        self.busy_s = self.aside_s = 0.0
+
+    def submit(self, work: Work) -> None:
+        """Take a job on; it starts as soon as it may."""
+        if not work.aside and any(not other.aside for other in self.pending):
+            raise LocalProtocolError(f"asks for {work.kind!r} while a job is running")
+        self.pending.append(work)
+        self._waiting.append(work)
+        self._start()
+
+    def cancel(self, token: int) -> None:
+        """The result of this job is no longer wanted; a running one ends by itself."""
+        self.pending = [work for work in self.pending if work.token != token]
+        self._waiting = deque(work for work in self._waiting if work.token != token)
+
+    def settle(self, token: int) -> None:
+        """The result of the oldest job with this token is being handed over."""
+        for place, work in enumerate(self.pending):
+            if work.token == token:
+                del self.pending[place]
+                return
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on jobs run (while a log is replayed they only queue up)."""
+        self._loop = loop
+        self._waiting = deque(self.pending)
+        self._start()
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._loop = None
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> None:
+        if self._loop is None:
+            return
+        for work in list(self._waiting):
+            if work.aside and self._result is None:
+                self._asides += 1
+            elif not work.aside and self._lane is None:
+                self._lane = work
+            else:
+                continue
+            self._waiting.remove(work)
+            self._run(work, self._loop)
+
+    def _run(self, work: Work, loop: asyncio.AbstractEventLoop) -> None:
+        alone = self._asides == (1 if work.aside else 0) and (self._lane is None or self._lane is work)
+        if alone and self._seconds.get(work.kind, 1.0) < INLINE_S:
+            loop.call_soon(self._run_here, work)
+            return
+        future = self._threads.submit(self._timed, work)
+        future.add_done_callback(lambda done: _call_on(loop, self._thread_ended, work, done))
+
+    def _run_here(self, work: Work) -> None:
+        try:
+            result, seconds = self._timed(work)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._ended(work, result, seconds)
+
+    def _timed(self, work: Work) -> tuple[Payload, float]:
+        start = perf_counter()
+        return self._compute(work.job), perf_counter() - start
+
+    def _thread_ended(self, work: Work, done: Future[tuple[Payload, float]]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._fail(error if isinstance(error, Exception) else LocalProtocolError(repr(error)))
+            return
+        self._ended(work, *done.result())
+
+    def _ended(self, work: Work, result: Payload, seconds: float) -> None:
+        if self._loop is None:
+            return
+        mean = self._seconds.get(work.kind, seconds)
+        self._seconds[work.kind] = mean + SMOOTHING * (seconds - mean)
+        if work.aside:
+            self._asides -= 1
+            self.aside_s += seconds
+            self._hand_over(work, result)
+        else:
+            self.busy_s += seconds
+            self._result = result
+        if self._result is not None and not self._asides and self._lane is not None:
+            lane, self._lane = self._lane, None
+            held, self._result = self._result, None
+            self._hand_over(lane, held)
+        self._start()
+
+    def _hand_over(self, work: Work, result: Payload) -> None:
+        if any(work is other for other in self.pending):
+            self._deliver(work, result)
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    """From another thread; the loop may have ended meanwhile."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call, *arguments)

@@ -1,0 +1,24 @@
+"""How long to wait and how much to take: the `[network]` settings that a node needs."""
+
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Checked by the config; the defaults are its defaults."""
+
+    heartbeat_s: float = 2.0
+    lost_after_s: float = 10.0
+    give_up_s: float = 600.0
+    max_message_mb: float = 64.0
+    max_in_flight: int = 64  # messages to one peer that it has not acknowledged
+    max_queue: int = 1024  # messages that wait for one peer
+    max_log_mb: float = 256.0  # then a checkpoint takes the log's place
+    checkpoint_s: float = 30.0
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Of one message, without its envelope."""
+        return int(self.max_message_mb * 2**20)

@@ -1,0 +1,79 @@
+"""Logs: one line per change of state, as text or as JSON, without a single data value."""
+
+import json
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+__all__ = ["Log", "Once"]
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class Log:
+    """`log.info("party lost", peer="bank", after_s=10)`."""
+
+    def __init__(self, role: str, *, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
+        self.role, self._json, self._level = role, as_json, _LEVELS[level]
+        self.stream = stream or sys.stderr
+
+    def debug(self, what: str, **fields: Any) -> None:
+        """For those who look closely."""
+        self._write(logging.DEBUG, what, fields)
+
+    def info(self, what: str, **fields: Any) -> None:
+        """A change of state."""
+        self._write(logging.INFO, what, fields)
+
+    def warning(self, what: str, **fields: Any) -> None:
+        """Something that a person may want to look at."""
+        self._write(logging.WARNING, what, fields)
+
+    def error(self, what: str, **fields: Any) -> None:
+        """Something that ends this node."""
+        self._write(logging.ERROR, what, fields)
+
+    def _write(self, level: int, what: str, fields: dict[str, Any]) -> None:
+        if level < self._level:
+            return
+        now = time.time()
+        name = logging.getLevelName(level).lower()
+        if self._json:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+            line = json.dumps({"time": stamp, "level": name, "role": self.role, "event": what, **fields}, default=str)
+        else:
+            words = " ".join(f"{key}={_short(value)}" for key, value in fields.items())
+            line = f"{time.strftime('%H:%M:%S', time.localtime(now))} {name:7} {self.role}: {what} {words}".rstrip()
+        print(line, file=self.stream, flush=True)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return repr(text) if " " in text or not text.isprintable() else text
+
+
+class Once:
+    """The same complaint is written once, and then once a minute with its count."""
+
+    MAX_KEYS = 1000
+
+    def __init__(self, log: Log, every_s: float = 60.0) -> None:
+        self._log, self._every_s = log, every_s
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def warning(self, what: str, **fields: Any) -> None:
+        """Log it, or count it."""
+        key = repr((what, fields))
+        now = time.monotonic()
+        written, count = self._seen.get(key, (-self._every_s - 1, 0))
+        if now - written < self._every_s:
+            self._seen[key] = (written, count + 1)
+            return
+        if len(self._seen) >= self.MAX_KEYS:
+            self._seen.clear()
+        self._seen[key] = (now, 0)
+        again = {"repeated": count} if count else {}
+        self._log.warning(what, **fields, **again)

@@ -1,0 +1,420 @@
+"""A node: one role in its own process, with its log, its jobs, its timers and its conversations.
+
+Every event is logged, then handled, on the event loop; only jobs leave it. What the role sends is numbered and
+queued; streams come and go and carry the queues. A node that starts again is its checkpoint and its log.
+"""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.drivers.files import replace_file
+from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
+from colonnade.drivers.processes.jobs import Jobs
+from colonnade.drivers.processes.journal import Journal, Record, read_journal
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.peer import Peer
+from colonnade.drivers.simulator.checkpoint import work_in, work_out
+from colonnade.drivers.traffic import Traffic
+from colonnade.protocol import state
+from colonnade.protocol.codec import Codec, Frame
+from colonnade.protocol.errors import CheckpointError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.events import (
+    NANOSECONDS,
+    CancelTimer,
+    CancelWork,
+    Effect,
+    Emit,
+    Finish,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Resumed,
+    Send,
+    SetTimer,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+from colonnade.protocol.messages import Message, Payload
+from colonnade.protocol.role import Role
+from colonnade.protocol.trace import Trace
+
+__all__ = ["Keeper", "Node"]
+
+FORMAT = 1
+SLOW_HANDLER_S = 0.005
+_PLAIN = ("now", "finished")
+
+
+class Keeper:
+    """What an application keeps beside the role: told of records, saved with the checkpoint. This one keeps nothing."""
+
+    def emitted(self, record: Payload, node: "Node") -> None:
+        """The role emitted a record (again, when a log is replayed)."""
+
+    def checkpoint_due(self, node: "Node") -> bool:
+        """Whether the application wants a checkpoint now."""
+        return False
+
+    def save(self) -> Any:
+        """With the checkpoint."""
+
+    def load(self, saved: Any) -> None:
+        """The reverse of `save`; None: there is no checkpoint."""
+
+
+class Node:
+    """Runs one role until it finishes or is stopped."""
+
+    def __init__(
+        self,
+        role: Role,
+        payloads: Iterable[type[Payload]],
+        folder: Path,
+        peers: Iterable[str],
+        limits: Limits,
+        log: Log,
+        keeper: Keeper | None = None,
+    ) -> None:
+        self.role, self.folder, self.limits, self.log = role, folder, limits, log
+        self.keeper = keeper or Keeper()
+        types = tuple(payloads)
+        self._codec = Codec(types)
+        self._wire = Codec([t for t in types if issubclass(t, Message)], limits.max_message_bytes, finite=True)
+        self.peers = {name: Peer(name, Conversation(name, limits.max_queue)) for name in peers}
+        self.jobs = Jobs(role.compute, self._work_done, self.fail)
+        self.timers: dict[str, int] = {}  # name → due
+        self._alarms: dict[str, asyncio.TimerHandle] = {}
+        self.traffic, self.trace = Traffic(), Trace()
+        self.now = 0
+        self.finished = ""
+        self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped
+        self.error: Exception | None = None
+        self._journal: Journal | None = None
+        self._journals = 0  # the number of the log in use
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._began = self._saved_at = time.monotonic()
+        self._clock_base = 0
+        self._lock: int | None = None
+        self.replayed = 0
+
+    # Starting and stopping
+
+    def open(self) -> None:
+        """Begin, or go on from checkpoint and log; from here on events are handled."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _lock(self.folder)
+        known = self._recover()
+        self._loop = asyncio.get_running_loop()
+        self._began, self._clock_base = time.monotonic(), self.now
+        if known:
+            self._handle(Record(self.now, Resumed(os.urandom(32))))
+            self.checkpoint()
+        else:
+            self._journal = Journal(self._journal_path(), self._codec)
+            self._give(Record(0, Started(os.urandom(32))))
+        if self.finished:
+            self.ended.set()
+        else:
+            self.jobs.begin(self._loop)
+            for name, due in list(self.timers.items()):
+                self._set_alarm(name, due)
+
+    def _recover(self) -> bool:
+        """Checkpoint, then log; whether there was anything."""
+        checkpoint = self.folder / "checkpoint.safetensors"
+        found = checkpoint.exists()
+        self.keeper.load(self._load(checkpoint) if found else None)
+        path = self._journal_path()
+        trusted = not found
+        if path.exists():
+            trusted, records = read_journal(path, self._codec)
+            for record in records:
+                self._replay(record)
+            self.replayed = len(records)
+            found = found or bool(records)
+        if found and not trusted:
+            self.log.warning("the newest part of the log may be lost: all conversations begin anew")
+            for peer in self.peers.values():
+                if peer.conversation.number != NEVER_MET:
+                    peer.conversation.give_up()
+        return found
+
+    def _replay(self, record: Record) -> None:
+        try:
+            self._handle(record)
+        except RemoteProtocolError:
+            pass  # it was refused then, too
+        except TrainingDiverged as error:
+            self.fail(error)
+
+    def checkpoint(self) -> None:
+        """Replace checkpoint and log; a kill in between leaves a pair that fits together."""
+        old = self._journal
+        self._journals += 1
+        self._journal_path().unlink(missing_ok=True)
+        self._journal = Journal(self._journal_path(), self._codec)
+        self._journal.sync()
+        replace_file(self.folder / "checkpoint.safetensors", state.chunks(self._save()), 0o600)
+        if old is not None:
+            old.close()
+        for path in self.folder.glob("journal-*.log"):
+            if path != self._journal_path():
+                path.unlink()
+        self._saved_at = time.monotonic()
+
+    def _journal_path(self) -> Path:
+        return self.folder / f"journal-{self._journals}.log"
+
+    def _save(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _PLAIN} | {
+            "format": FORMAT,
+            "role": self.role.save(),
+            "journals": self._journals,
+            "timers": self.timers,
+            "jobs": [work_out(work, self._codec) for work in self.jobs.pending],
+            "peers": {peer.name: peer.save() for peer in self.peers.values()},
+            "traffic": self.traffic.save(),
+            "trace": (self.trace.digest, self.trace.events),
+            "busy": (self.jobs.busy_s, self.jobs.aside_s),
+            "keeper": self.keeper.save(),
+        }
+
+    def _load(self, path: Path) -> Any:
+        saved = state.unpack(path.read_bytes())
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            raise CheckpointError(f"{path}: not a checkpoint of this release")
+        if set(saved["peers"]) != set(self.peers):
+            raise CheckpointError(f"{path}: of a federation with {', '.join(saved['peers'])}; use another folder")
+        for name in _PLAIN:
+            setattr(self, name, saved[name])
+        self.role.load(saved["role"])
+        self._journals, self.timers = saved["journals"], saved["timers"]
+        self.jobs.pending = [work_in(fields, self._codec) for fields in saved["jobs"]]
+        for peer in self.peers.values():
+            peer.load(saved["peers"][peer.name])
+        self.traffic.load(saved["traffic"])
+        self.trace.digest, self.trace.events = saved["trace"]
+        self.jobs.busy_s, self.jobs.aside_s = saved["busy"]
+        return saved["keeper"]
+
+    def close(self) -> None:
+        """A clean stop: everything durable, nothing doubtful at the next start."""
+        self.jobs.close()
+        for name in list(self._alarms):
+            self._alarms.pop(name).cancel()
+        if self._journal is not None:
+            if self.error is None:
+                self.checkpoint()
+            self._journal.mark_closed()
+            self._journal.close()
+            self._journal = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def fail(self, error: Exception) -> None:
+        """This node cannot go on."""
+        if self.error is None:
+            self.error = error
+        self.ended.set()
+
+    # Events
+
+    def clock(self) -> int:
+        """Nanoseconds of training, without the times at which this node was down."""
+        return max(self.now, self._clock_base + int((time.monotonic() - self._began) * NANOSECONDS))
+
+    def received(self, peer: Peer, sequence: int, body: memoryview) -> None:
+        """A message arrived on a stream: decode, log, handle; a repeat is dropped."""
+        if not peer.conversation.is_news(sequence):
+            self.traffic.duplicates_dropped += 1
+            return
+        message = self._wire.decode(body, peer.name)
+        assert isinstance(message, Message)
+        conversation, event = peer.conversation, Received(peer.name, message)
+        acknowledged, size = conversation.acknowledged, len(body)
+        self._give(Record(self.clock(), event, conversation.number, sequence, acknowledged, size), body)
+
+    def joined(self, peer: Peer, number: int, anew: bool) -> None:
+        """A stream to the peer is open; the role is told unless it never missed the peer."""
+        conversation = peer.conversation
+        if anew or not peer.present or conversation.number != number:
+            self._give(Record(self.clock(), PeerJoined(peer.name, anew), number))
+        self.log.info("joined", peer=peer.name, **({"anew": True} if anew else {}))
+
+    def lost(self, peer: Peer) -> None:
+        """The peer has been silent for too long."""
+        self.log.warning("lost", peer=peer.name, silent_s=round(peer.silent_s(), 1))
+        self._give(Record(self.clock(), PeerLost(peer.name)))
+
+    def _work_done(self, work: Work, result: Payload) -> None:
+        self._give(Record(self.clock(), WorkDone(work.token, result)))
+
+    def _timer_fired(self, name: str) -> None:
+        self._alarms.pop(name, None)
+        due = self.timers.get(name)
+        if due is not None:
+            self._give(Record(max(self.clock(), due), TimerFired(name, due)))
+
+    def _give(self, record: Record, body: bytes | memoryview = b"") -> None:
+        """Log, handle, and let nothing that fails here go unnoticed."""
+        if self.finished or self.error is not None or self._journal is None:
+            return
+        try:
+            self._journal.append(record, body)
+            self._handle(record)
+            if self._checkpoint_due():
+                self.checkpoint()
+        except RemoteProtocolError as error:
+            if not isinstance(record.event, Received):
+                self.fail(error)
+            else:
+                raise  # costs the peer its stream
+        except Exception as error:
+            self.fail(error)
+
+    def _checkpoint_due(self) -> bool:
+        assert self._journal is not None
+        late = time.monotonic() - self._saved_at > self.limits.checkpoint_s
+        return late or self._journal.size > self.limits.max_log_mb * 2**20 or self.keeper.checkpoint_due(self)
+
+    def _handle(self, record: Record) -> None:
+        """The same for a live and for a replayed event."""
+        self.now, event = record.now, record.event
+        start = time.perf_counter()
+        header = self._take_note(record)
+        self.trace.add(record.now, 0, self.trace.events, 0, 0, record.size, header)
+        for effect in self.role.handle(event, record.now):
+            self._perform(effect)
+        seconds = time.perf_counter() - start
+        if seconds > SLOW_HANDLER_S and self._loop is not None:
+            self.log.debug("slow handler", of=type(event).__name__, ms=round(seconds * 1000, 1))
+
+    def _take_note(self, record: Record) -> bytes:
+        """What the node itself keeps of an event; its name for the trace."""
+        match record.event:
+            case Received(sender=sender, message=message):
+                peer = self.peers[sender]
+                peer.conversation.received = record.sequence
+                peer.conversation.heard(record.acknowledged)
+                self._count(message, record.size, to=self.role.name)
+                peer.count_in(record.size, message.evaluation)
+                return type(message).__name__.encode() + sender.encode()
+            case WorkDone(token=token):
+                self.jobs.settle(token)
+            case TimerFired(name=name):
+                self.timers.pop(name, None)
+            case PeerJoined(peer=name, anew=anew):
+                self.peers[name].conversation.begin(record.conversation, anew)
+                self.peers[name].present = True
+            case PeerLost(peer=name):
+                self.peers[name].present = False
+        return type(record.event).__name__.encode()
+
+    # Effects
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(to=to, message=message):
+                self._send(to, message)
+            case Work():
+                self.jobs.submit(effect)
+            case CancelWork(token=token):
+                self.jobs.cancel(token)
+            case SetTimer(name=name, at=at):
+                self.timers[name] = at
+                self._set_alarm(name, at)
+            case CancelTimer(name=name):
+                self.timers.pop(name, None)
+                if name in self._alarms:
+                    self._alarms.pop(name).cancel()
+            case Emit(record=record):
+                self.keeper.emitted(record, self)
+            case Finish(reason=reason):
+                self.finished = reason or "finished"
+                self.ended.set()
+
+    def _send(self, to: str, message: Message) -> None:
+        peer = self.peers.get(to)
+        if peer is None:
+            raise LocalProtocolError(f"{self.role.name}: no role {to!r} to send to")
+        frame = self._wire.encode(message)
+        _refuse_infinite(frame, self.role.name, message)
+        self._count(message, frame.size, to)
+        peer.count_out(frame.size, message.evaluation)
+        peer.conversation.put(bytes(frame))
+        if peer.stream is not None:
+            peer.stream.wake()
+        if peer.conversation.overflows and self._loop is not None:  # while a log is replayed, nobody acknowledges
+            self._give_up(peer)
+
+    def _give_up(self, peer: Peer) -> None:
+        self.log.warning("too many messages wait: the conversation will begin anew", peer=peer.name)
+        peer.conversation.give_up()
+        if peer.stream is not None:
+            peer.stream.drop("too many messages wait for it")
+
+    def _count(self, message: Message, size: int, to: str) -> None:
+        if message.evaluation:
+            self.traffic.evaluation_bytes += size
+        else:
+            self.traffic.count(type(message).__name__, to == "server", size, 1)
+
+    def _set_alarm(self, name: str, due: int) -> None:
+        if self._loop is None:
+            return
+        if name in self._alarms:
+            self._alarms.pop(name).cancel()
+        wait_s = max(0.0, (due - self.clock()) / NANOSECONDS)
+        self._alarms[name] = self._loop.call_later(wait_s, self._timer_fired, name)
+
+    # Liveness
+
+    def look_around(self) -> None:
+        """Called every now and then: heartbeats out, silent streams down, silent peers lost."""
+        for peer in self.peers.values():
+            if peer.stream is not None:
+                if peer.silent_s() > self.limits.lost_after_s:
+                    peer.stream.drop(f"silent for {peer.silent_s():.1f} s")
+                else:
+                    peer.stream.beat(self.limits.heartbeat_s)
+            elif peer.present and peer.silent_s() > self.limits.lost_after_s:
+                self.lost(peer)
+
+    async def watch(self) -> None:
+        """`look_around` for ever."""
+        while True:
+            await asyncio.sleep(min(self.limits.heartbeat_s, self.limits.lost_after_s / 4))
+            self.look_around()
+
+    def utilisation(self) -> float:
+        """The share of this process's time that the lane was busy."""
+        return min(1.0, self.jobs.busy_s * NANOSECONDS / max(1, self.clock()))
+
+
+def _refuse_infinite(frame: Frame, role: str, message: Message) -> None:
+    for array in frame.buffers:
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            what = type(message).__name__
+            raise TrainingDiverged(f"{role}: its {what} hold NaN or infinity; lower train.learning_rate")
+
+
+def _lock(folder: Path) -> int:
+    """Two processes on one state would ruin it."""
+    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise CheckpointError(f"{folder}: another process uses this state; stop it, or choose another folder") from None
+    return file

@@ -1,0 +1,286 @@
+"""The server's side of the network: who may come in, and one stream for each who did.
+
+Parties dial out, so this is the only port there is. TLS refuses who has no certificate of the federation; here
+follow the allow-list, the pinned fingerprint and the handshake. A refusal costs its cause the connection, is
+logged once, and is answered ever more slowly.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+import msgspec
+
+from colonnade.drivers.processes.certificates import Identity, fingerprint
+from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.logs import Once
+from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.peer import Peer, Stream
+from colonnade.drivers.processes.wire import (
+    ENVELOPE_BYTES,
+    Bye,
+    End,
+    Hello,
+    Kind,
+    Refusal,
+    Welcome,
+    control,
+    open_envelope,
+    read_control,
+)
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+
+__all__ = ["BROKEN", "JOIN", "SERVICE", "STATUS", "Service", "channel_options", "until_it_ends"]
+
+SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
+HANDSHAKE_S = 10.0
+FAREWELL_S = 5.0
+REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
+MAX_DELAYED = 64
+MAX_GUESTS = 1000
+KNOCKING_S = 30.0  # a party that came within this time counts as here before training begins
+
+BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
+Terms = Callable[[str, Hello], str | None]  # what differs between a party's hello and what was agreed
+
+
+def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: float) -> list[tuple[str, int]]:
+    """For both sides: sizes, and pings that notice a dead connection below ours."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes + ENVELOPE_BYTES),
+        ("grpc.max_send_message_length", max_message_bytes + ENVELOPE_BYTES),
+        ("grpc.keepalive_time_ms", max(1000, int(1000 * heartbeat_s))),
+        ("grpc.keepalive_timeout_ms", max(1000, int(1000 * lost_after_s))),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+class Refused(Exception):
+    """A guest that is sent away."""
+
+    def __init__(self, cause: str, final: bool = True) -> None:
+        super().__init__(cause)
+        self.cause, self.final = cause, final
+
+
+class Service:
+    """Admits parties to a node and answers questions about it."""
+
+    def __init__(
+        self,
+        node: Node,
+        identity: Identity,
+        members: Mapping[str, str],
+        terms: Terms,
+        status: Callable[[], dict[str, Any]],
+        *,
+        admit_late: bool = True,
+    ) -> None:
+        self._node, self._identity, self._members = node, identity, members
+        self._terms, self._status, self._admit_late = terms, status, admit_late
+        self._complaints = Once(node.log)
+        self._refusals: dict[str, list[float]] = {}
+        self._delayed = 0
+        self._instances: dict[str, int] = {}
+        self._knocked: dict[str, float] = {}  # when each party came last, before training may begin
+        self.byes: dict[str, Bye] = {}
+        self._server: Any = None
+
+    async def start(self, address: str) -> str:
+        """Listen; the address with the port that was really taken."""
+        limits = self._node.limits
+        options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * len(self._node.peers) + MAX_DELAYED)
+        handlers = {
+            JOIN: grpc.stream_stream_rpc_method_handler(self._join),
+            STATUS: grpc.unary_unary_rpc_method_handler(self._answer_status),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        pair = (self._identity.key, self._identity.certificate)
+        credentials = grpc.ssl_server_credentials([pair], self._identity.authority, require_client_auth=True)
+        try:
+            port = self._server.add_secure_port(address, credentials)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise ConfigError("network.address", address, "cannot listen there: is another server running on it?")
+        await self._server.start()
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    async def stop(self, end: End) -> None:
+        """Say the end to those who are here, hear their goodbyes, and close."""
+        here = [peer for peer in self._node.peers.values() if peer.stream is not None]
+        for peer in here:
+            assert peer.stream is not None
+            peer.stream.finish(control(Kind.END, end))
+        until = time.monotonic() + FAREWELL_S
+        while time.monotonic() < until and any(peer.stream is not None for peer in here):
+            await asyncio.sleep(0.02)
+        await self._server.stop(0.5)
+
+    async def hang_up(self) -> None:
+        """Close without a word: this server will be back."""
+        await self._server.stop(0.2)
+
+    # One connection
+
+    async def _join(self, _requests: object, context: Any) -> None:
+        name = _common_name(context) or "nobody"
+        try:
+            peer = self._known(name, context)
+            hello = await self._hello(name, context)
+            await self._admit(peer, hello)
+            await self._converse(peer, hello, context)
+        except Refused as refusal:
+            await self._refuse(name, refusal, context)
+        except RemoteProtocolError as error:
+            await self._refuse(name, Refused(error.cause), context)
+        except (TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError):
+            self._complaints.warning("handshake not finished", peer=name)
+
+    def _known(self, name: str, context: Any) -> Peer:
+        """The allow-list and the pinned certificate."""
+        peer = self._node.peers.get(name)
+        if peer is None:
+            raise Refused(f"{name!r} is not on the list of parties")
+        pinned = self._members.get(name)
+        if pinned is not None and pinned != _fingerprint(context):
+            raise Refused(f"the certificate of {name!r} is not the one in the list of members")
+        return peer
+
+    async def _hello(self, name: str, context: Any) -> Hello:
+        data = await asyncio.wait_for(context.read(), HANDSHAKE_S)
+        if data is grpc.aio.EOF:
+            raise Refused("left before it said hello", final=False)
+        hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
+        differs = self._terms(name, hello)
+        if differs:
+            raise Refused(differs)
+        if self._node.finished:
+            raise Refused("training is over")
+        if not self._admit_late:
+            self._wait_for_all(name)
+        return hello
+
+    def _wait_for_all(self, name: str) -> None:
+        """Nobody is late if training begins when all are here; they knock until then."""
+        peers = self._node.peers.values()
+        if any(peer.conversation.number != NEVER_MET for peer in peers):
+            return
+        now = self._knocked[name] = time.monotonic()
+        missing = [peer.name for peer in peers if now - self._knocked.get(peer.name, -KNOCKING_S) >= KNOCKING_S]
+        if missing:
+            raise Refused(f"training begins when all are here; missing: {', '.join(missing)}", final=False)
+
+    async def _admit(self, peer: Peer, hello: Hello) -> None:
+        """One stream per party: the same process may replace its own, another may not."""
+        while peer.stream is not None:
+            if self._instances.get(peer.name) != hello.instance:
+                cause = f"{peer.name!r} is connected already (heard of {peer.silent_s():.0f} s ago)"
+                raise Refused(cause, final=False)
+            peer.stream.drop("it has connected again")
+            await asyncio.sleep(0)
+        self._instances[peer.name] = hello.instance
+
+    async def _converse(self, peer: Peer, hello: Hello, context: Any) -> None:
+        conversation, node = peer.conversation, self._node
+        anew = not conversation.goes_on_with(hello.position)
+        number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(2**62) + 1
+        peer.last_heard = time.monotonic()
+        peer.met = True
+        node.joined(peer, number, anew)
+        heard = 0 if anew else hello.position.received
+        conversation.heard(heard)
+        stream = peer.stream = Stream(node, peer, context.write, heard)
+        try:
+            await context.write(control(Kind.WELCOME, Welcome(anew, conversation.position())))
+            cause = await until_it_ends(stream, self._read(peer, stream, context))
+        finally:
+            if peer.stream is stream:
+                peer.stream = None
+        node.log.info("disconnected", peer=peer.name, cause=cause)
+
+    async def _read(self, peer: Peer, stream: Stream, context: Any) -> str:
+        while True:
+            data = await context.read()
+            if data is grpc.aio.EOF:
+                return "it hung up"
+            if stream.take(data) == Kind.BYE:
+                self.byes[peer.name] = read_control(open_envelope(data, peer.name), Kind.BYE, Bye, peer.name)
+                return "goodbye"
+
+    # Refusals
+
+    async def _refuse(self, name: str, refusal: Refused, context: Any) -> None:
+        who = f"{name} {_host(context)}"
+        self._complaints.warning("refused", peer=name, host=_host(context), cause=refusal.cause)
+        delay = self._delay(who)
+        if delay and self._delayed < MAX_DELAYED // 2:
+            self._delayed += 1
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                self._delayed -= 1
+        with contextlib.suppress(*BROKEN):  # it may have gone already
+            await context.write(control(Kind.REFUSAL, Refusal(refusal.cause, refusal.final)))
+
+    def _delay(self, who: str) -> float:
+        """The more often within a minute, the slower."""
+        now = time.monotonic()
+        if len(self._refusals) > MAX_GUESTS:
+            self._refusals.clear()
+        recent = [when for when in self._refusals.get(who, []) if now - when < 60.0][-len(REFUSAL_DELAYS_S) :]
+        self._refusals[who] = [*recent, now]
+        return REFUSAL_DELAYS_S[min(len(recent), len(REFUSAL_DELAYS_S) - 1)]
+
+    # Questions
+
+    async def _answer_status(self, _request: bytes, context: Any) -> bytes:
+        name = _common_name(context)
+        if name != self._identity.name and name not in self._node.peers:
+            self._complaints.warning("refused", peer=name, host=_host(context), cause="asks for status")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
+        return msgspec.json.encode(self._status())
+
+
+async def until_it_ends(stream: Stream, reading: Any) -> str:
+    """Read and write until one of them ends or the stream is dropped; the cause in words."""
+    reader, writer = asyncio.ensure_future(reading), asyncio.ensure_future(stream.write_queue())
+    try:
+        await asyncio.wait({reader, writer, stream.dropped}, return_when=asyncio.FIRST_COMPLETED)
+        if stream.dropped.done():
+            return stream.dropped.result()
+        if reader.done():
+            return str(reader.result())
+        writer.result()
+        return "nothing more to write"
+    except BROKEN:
+        return "connection lost"
+    finally:
+        for task in (reader, writer):
+            task.cancel()
+        await asyncio.gather(reader, writer, return_exceptions=True)
+
+
+def _common_name(context: Any) -> str | None:
+    names = context.auth_context().get("x509_common_name") or [b""]
+    return names[0].decode("utf-8", "replace") or None
+
+
+def _fingerprint(context: Any) -> str:
+    return fingerprint(context.auth_context()["x509_pem_cert"][0])
+
+
+def _host(context: Any) -> str:
+    """Without the port, which differs every time."""
+    return str(context.peer()).rpartition(":")[0]

@@ -1,0 +1,68 @@
+"""Handshakes that TLS itself refused: gRPC writes them to the error stream, from here they go to our log, once.
+
+gRPC gives no other way to hear of them. The stream's other lines pass through unchanged.
+"""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from colonnade.drivers.processes.logs import Log, Once
+
+__all__ = ["tls_refusals_to"]
+
+_LINE = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\] (?P<text>.*)$")
+_CAUSES = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
+    "certificate has expired": "an expired certificate",
+    "certificate is not yet valid": "a certificate that is not yet valid",
+    "unable to get local issuer certificate": "a certificate of another authority",
+    "self signed certificate": "a certificate of another authority",
+    "self-signed certificate": "a certificate of another authority",
+    "WRONG_VERSION_NUMBER": "does not speak TLS",
+    "HTTP_REQUEST": "does not speak TLS",
+    "unsuitable certificate purpose": "a certificate that is not for this",
+}
+
+
+def cause_of(line: str) -> str | None:
+    """In our words, why a handshake failed; None: the line is about something else."""
+    found = _LINE.match(line)
+    if found is None or "andshake failed" not in found["text"]:
+        return None
+    return next((words for key, words in _CAUSES.items() if key in found["text"]), "handshake failed")
+
+
+@contextmanager
+def tls_refusals_to(log: Log) -> Iterator[None]:
+    """While this lasts, refused handshakes are logged once each kind, with their count."""
+    complaints = Once(log)
+    original = os.dup(2)
+    log.stream = open(original, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    read_end, write_end = os.pipe()
+    sys.stderr.flush()
+    os.dup2(write_end, 2)
+    os.close(write_end)
+    reader = threading.Thread(target=_pass_on, args=(read_end, original, complaints), daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(original, 2)  # closes the pipe's only writer, which ends the reader
+        reader.join(timeout=2)
+        log.stream = sys.stderr
+        os.close(original)
+
+
+def _pass_on(read_end: int, original: int, complaints: Once) -> None:
+    with open(read_end, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            cause = cause_of(line.rstrip("\n"))
+            if cause is not None:
+                complaints.warning("refused", cause=cause)
+            elif not _LINE.match(line):
+                os.write(original, line.encode())

@@ -1,0 +1,153 @@
+"""What travels on a stream between the server and a party.
+
+    frame       kind (1 byte) · 7 bytes zero · sequence (8) · acknowledged (8) · body
+    HELLO       party → server, once: who I am, what I was told to do, how far our conversation is
+    WELCOME     server → party, once: whether it goes on or begins anew
+    MESSAGE     both ways: a role's message, numbered; the body is a frame of the codec
+    ACK         both ways: how far the other was heard and logged; also the heartbeat
+    END, BYE    server → party: training is over; party → server: how it was, and goodbye
+    REFUSAL     server → party: why not, and whether to try again
+
+Control bodies are msgpack, checked and limited like everything that arrives.
+"""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from colonnade.protocol.errors import CodecError
+
+__all__ = [
+    "ENVELOPE_BYTES",
+    "PROTOCOL",
+    "Bye",
+    "End",
+    "Envelope",
+    "Hello",
+    "Kind",
+    "Position",
+    "Refusal",
+    "Welcome",
+    "control",
+    "open_envelope",
+    "read_control",
+    "seal_envelope",
+]
+
+PROTOCOL = 1  # of this file; the codec has a version of its own
+MAX_CONTROL_BYTES = 2**20
+
+_HEADER = Struct("<B7xQQ")
+ENVELOPE_BYTES = _HEADER.size
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    WELCOME = 2
+    MESSAGE = 3
+    ACK = 4
+    END = 5
+    BYE = 6
+    REFUSAL = 7
+
+
+_KINDS = frozenset(Kind)
+
+
+class Envelope(NamedTuple):
+    """A frame, taken apart."""
+
+    kind: int
+    sequence: int
+    acknowledged: int
+    body: memoryview
+
+
+class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far one side is in a conversation."""
+
+    number: int
+    sent: int  # sequence of the newest message that it has for the other
+    acknowledged: int  # of its own, up to here, it keeps nothing
+    received: int  # of the other's, up to here, it has them logged
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What both sides must agree upon, and where they stand; the name is in the certificate."""
+
+    protocol: int
+    release: str
+    shared: dict[str, Any]  # the shared part of the config
+    rows: int
+    ids_sha256: str
+    width: int
+    dtype: str
+    instance: int  # of this process
+    position: Position
+
+
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The server's decision."""
+
+    anew: bool
+    position: Position  # the server's; its number holds from now on
+
+
+class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why not."""
+
+    cause: str
+    final: bool  # trying again without a change is useless
+
+
+class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Training is over."""
+
+    status: str
+    note: str = ""
+
+
+class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party tells of itself at the end."""
+
+    weights: str  # a digest
+    utilisation: float
+
+
+_Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye)
+
+
+def seal_envelope(kind: Kind, sequence: int, acknowledged: int, body: bytes = b"") -> bytes:
+    """One frame."""
+    return _HEADER.pack(kind, sequence, acknowledged) + body
+
+
+def open_envelope(data: bytes, peer: str) -> Envelope:
+    """The parts of a frame."""
+    if len(data) < ENVELOPE_BYTES:
+        raise CodecError(peer, f"frame of {len(data)} bytes is too short")
+    kind, sequence, acknowledged = _HEADER.unpack_from(data)
+    if kind not in _KINDS:
+        raise CodecError(peer, f"frame of unknown kind {kind}")
+    return Envelope(kind, sequence, acknowledged, memoryview(data)[ENVELOPE_BYTES:])
+
+
+def control(kind: Kind, content: msgspec.Struct) -> bytes:
+    """A frame with a control body."""
+    return seal_envelope(kind, 0, 0, msgspec.msgpack.encode(content))
+
+
+def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: str) -> _Control:
+    """The control body of a frame that must be of this kind."""
+    if envelope.kind != kind:
+        raise CodecError(peer, f"frame of kind {Kind(envelope.kind).name}, expected {kind.name}")
+    if len(envelope.body) > MAX_CONTROL_BYTES:
+        raise CodecError(peer, f"{kind.name} of {len(envelope.body)} bytes, the limit is {MAX_CONTROL_BYTES}")
+    try:
+        return msgspec.msgpack.decode(envelope.body, type=content)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CodecError(peer, f"{kind.name} cannot be read: {error}") from None

@@ -1,0 +1,469 @@
+"""One role of a federation in this process: the server with its labels, or a party with its columns.
+
+`ServerProcess` and `PartyProcess` read only what belongs to them, make their role, and run it as a node. The same
+two run across organisations (`serve`, `join`) and all on one machine (`up`).
+"""
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colonnade import __version__
+from colonnade.algorithms.evaluation import Measurement
+from colonnade.algorithms.method import SERVER
+from colonnade.algorithms.training import Cadence
+from colonnade.data import (
+    PartyShare,
+    ServerShare,
+    load_party_share,
+    load_server_share,
+    read_party_share,
+    read_server_share,
+)
+from colonnade.drivers.files import replace_file
+from colonnade.drivers.processes.certificates import Identity, expires_in_days, read_members
+from colonnade.drivers.processes.dial import Dialler
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
+from colonnade.experiments.config import Config
+from colonnade.experiments.folder import RunFolder
+from colonnade.experiments.resolve import Plan, find_optimiser, make_plan
+from colonnade.experiments.summary import (
+    metrics_row,
+    staleness_histogram,
+    time_to_target,
+    traffic_fields,
+    weights_digest,
+)
+from colonnade.experiments.terms import DTYPE, Terms, shared_digest, shared_part
+from colonnade.protocol.errors import ConfigError, TrainingDiverged
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Payload
+
+__all__ = ["PartyProcess", "ServerProcess", "limits_of", "load_identity"]
+
+SAY_WAITING_AFTER_S = 5.0
+CERTIFICATE_WARNING_DAYS = 30
+SHARE = ".safetensors"
+
+
+def limits_of(config: Config) -> Limits:
+    """The node's part of `[network]`."""
+    network = config.network
+    return Limits(**{name: getattr(network, name) for name in Limits.__dataclass_fields__})
+
+
+def load_identity(config: Config) -> Identity:
+    """This side's certificate, checked before anything is dialled."""
+    network = config.network
+    for key in ("certificate", "key", "authority"):
+        if getattr(network, key) is None:
+            raise ConfigError(f"network.{key}", None, "name the file; `colonnade certs --help` says how to make it")
+    return Identity.load(Path(str(network.certificate)), Path(str(network.key)), Path(str(network.authority)))
+
+
+def _members(config: Config) -> dict[str, str]:
+    if config.network.members is None:
+        raise ConfigError("network.members", None, "name the list of members that `colonnade certs sign` keeps")
+    members = read_members(Path(config.network.members))
+    missing = [name for name in (*config.network.parties, SERVER) if name not in members]
+    if missing:
+        raise ConfigError("network.members", config.network.members, f"has no fingerprint of {', '.join(missing)}")
+    return {name: members[name] for name in (*config.network.parties, SERVER)}
+
+
+def _parties(config: Config) -> tuple[str, ...]:
+    names = tuple(config.network.parties)
+    if not names or len(set(names)) < len(names) or SERVER in names:
+        raise ConfigError("network.parties", list(names), "name every party once, in the order that all agree upon")
+    return names
+
+
+class ServerProcess(Keeper):
+    """The server: its share, its role, its run folder."""
+
+    def __init__(self, config: Config, out: Path, log: Log) -> None:
+        self.config, self.out, self.log = config, out, log
+        self.identity, self._pins = load_identity(config), _members(config)
+        self.share = _server_share(config)
+        parties = _parties(config)
+        self.plan = plan = make_plan(config, parties, len(self.share.y_train), self.share.task)
+        _refuse_joint(plan)
+        assert plan.method.server is not None
+        role = plan.method.server(plan.server(self.share.task, self.share.y_train, self.share.y_test))
+        self.folder = (
+            RunFolder.reopen(out, config) if (out / "config.toml").is_file() else RunFolder.create(out, config)
+        )
+        self.rows: list[dict[str, Any]] = []
+        self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
+        self.shared = shared_part(config, self._pins)
+        self.node = Node(role, plan.method.payloads, out / "state", parties, limits_of(config), log, self)
+        terms = Terms(
+            self.shared, self.share.rows, self.share.ids_sha256, dict(zip(parties, plan.widths, strict=True))
+        )  # fmt: skip
+        self.service = Service(
+            self.node, self.identity, self._pins, terms, self.status, admit_late=config.network.admit_late
+        )
+        self.address = config.network.address
+        self._moved_at = time.monotonic()
+        self._waiting_said = 0.0
+        self._k = 0
+        self._rate = 0.0
+        self.note = ""
+
+    # What is kept beside the role
+
+    def emitted(self, record: Payload, node: Node) -> None:
+        """A row for metrics.jsonl."""
+        if isinstance(record, Measurement):
+            clock_s = node.now / NANOSECONDS
+            row = metrics_row(record, self.plan.training.metric, clock_s, clock_s, node.traffic)
+            self.rows.append(row)
+            self.folder.append(row)
+            self.log.info("evaluated", update=record.update, value=row["value"], missing=len(record.missing))
+
+    def checkpoint_due(self, node: Node) -> bool:
+        """By updates or epochs; by time the node decides itself."""
+        progress = node.role.progress  # type: ignore[attr-defined]
+        return self._checkpoints.due(progress.k, progress.rows)
+
+    def save(self) -> dict[str, Any]:
+        """What the checkpoint knows of the folder."""
+        return {"rows": len(self.rows), "checkpoints": self._checkpoints.count}
+
+    def load(self, saved: dict[str, Any] | None) -> None:
+        """Cut the folder back to the checkpoint; the log brings the rest again."""
+        self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
+        self._checkpoints.count = saved["checkpoints"] if saved else 1
+
+    # The life of the process
+
+    async def run(self) -> dict[str, Any]:
+        """Serve until training ends; the summary."""
+        torch.set_num_threads(1)
+        stopped = _on_signals(self.node)
+        self.node.open()
+        self._say_start()
+        self.address = await self.service.start(self._wanted_address())
+        replace_file(self.out / "address", [self.address.encode()])
+        self.log.info("listening", address=self.address, digest=shared_digest(self.shared)[:16])
+        tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
+        try:
+            await self.node.ended.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+        status = self._how_it_ended(stopped)
+        if status != "stopped":
+            await self.service.stop(End(status, self.note))
+        else:
+            await self.service.hang_up()
+        summary = self.summary(status)
+        self.node.close()
+        if status != "stopped":
+            self._write(summary)
+        self.log.info("ended", status=status, updates=summary["updates"], value=summary["value"])
+        return summary
+
+    def _wanted_address(self) -> str:
+        """A port that the system chose at the first start is kept: the parties know it."""
+        address, before = self.config.network.address, self.out / "address"
+        return before.read_text() if address.endswith(":0") and before.is_file() else address
+
+    def _say_start(self) -> None:
+        node = self.node
+        if node.replayed or node.now:
+            self.log.info("going on", update=node.role.progress.k, replayed=node.replayed)  # type: ignore[attr-defined]
+        days = expires_in_days(self.identity)
+        if days < CERTIFICATE_WARNING_DAYS:
+            self.log.warning("the certificate expires soon", days=days)
+
+    def _how_it_ended(self, stopped: list[str]) -> str:
+        error = self.node.error
+        if isinstance(error, TrainingDiverged):
+            self.note = str(error)
+            return "diverged"
+        if isinstance(error, Stalled):
+            self.note = str(error)
+            return "stalled"
+        if error is not None:
+            raise error
+        return "finished" if self.node.finished else (stopped[0] if stopped else "stopped")
+
+    def _write(self, summary: dict[str, Any]) -> None:
+        counts = self.node.role.summary().get("staleness_counts", ())
+        self.folder.write_figures({}, staleness_histogram(counts))
+        self.folder.write_summary(summary)
+
+    async def _watch_progress(self) -> None:
+        """Say for whom the training waits and for how long; give up when that is hopeless."""
+        while True:
+            await asyncio.sleep(0.5)
+            k = self.node.role.progress.k  # type: ignore[attr-defined]
+            waited = time.monotonic() - self._moved_at
+            if k != self._k:
+                self._rate = (k - self._k) / waited if waited > 0 else 0.0
+                self._k, self._moved_at, self._waiting_said = k, time.monotonic(), 0.0
+            else:
+                self._say_waiting(waited)
+
+    def _say_waiting(self, waited: float) -> None:
+        names = self.waits_for()
+        absent = [name for name in names if self.node.peers[name].stream is None]
+        if waited >= max(SAY_WAITING_AFTER_S, 2 * self._waiting_said) and names:
+            self._waiting_said = waited
+            self.log.warning("waiting", on=",".join(names), absent=",".join(absent) or "nobody", s=round(waited))
+        if absent and waited > self.config.network.give_up_s:
+            self.node.fail(Stalled(f"waited {waited:.0f} s for {', '.join(absent)} (network.give_up_s)"))
+
+    def waits_for(self) -> list[str]:
+        """Whom the next step needs and has not."""
+        ask = getattr(self.node.role, "waits_for", None)
+        return list(ask()) if ask is not None else []
+
+    # For people
+
+    def status(self) -> dict[str, Any]:
+        """The live table, as data."""
+        node, last = self.node, self.rows[-1] if self.rows else {}
+        progress = node.role.progress  # type: ignore[attr-defined]
+        staleness = last.get("staleness") or []
+        parties = []
+        for index, peer in enumerate(node.peers.values()):
+            parties.append(
+                {
+                    "name": peer.name,
+                    "state": _state_of(peer),
+                    "steps_per_s": round(peer.rate(), 2),
+                    "staleness": round(staleness[index], 2) if index < len(staleness) else None,
+                    "bytes_up": peer.bytes_in,
+                    "bytes_down": peer.bytes_out,
+                    "bytes_eval": peer.bytes_evaluation,
+                    "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
+                }
+            )
+        waited = time.monotonic() - self._moved_at
+        return {
+            "protocol": self.plan.method.name,
+            "state": node.finished or ("waiting" if waited > SAY_WAITING_AFTER_S else "training"),
+            "clock_s": round(node.clock() / NANOSECONDS, 1),
+            "updates": progress.k,
+            "updates_per_s": round(self._rate, 2),
+            "epochs": round(progress.epochs, 3),
+            "fraction": self.fraction(),
+            "metric": self.plan.training.metric,
+            "value": last.get("value"),
+            "waits_for": self.waits_for(),
+            "waited_s": round(waited, 1),
+            "digest": shared_digest(self.shared),
+            "parties": parties,
+        }
+
+    def fraction(self) -> float:
+        """How much of the run is done, from 0 to 1."""
+        limit, progress = self.plan.training.limit, self.node.role.progress  # type: ignore[attr-defined]
+        clock_s = self.node.clock() / NANOSECONDS
+        done = {"seconds": clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
+        return float(min(1.0, done / limit.amount))
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """summary.json."""
+        node, principal, last = self.node, self.node.role.summary(), self.rows[-1] if self.rows else {}
+        train, metric, byes = self.config.train, self.plan.training.metric, self.service.byes
+        digests = [principal["weights"], *(byes[name].weights for name in node.peers if name in byes)]
+        return {
+            "protocol": self.plan.method.name,
+            "parties": len(node.peers),
+            "seed": train.seed,
+            "driver": "processes",
+            "status": status,
+            "note": self.note,
+            "updates": principal["updates"],
+            "epochs": principal["epochs"],
+            "clock_s": node.now / NANOSECONDS,
+            "wall_s": round(node.clock() / NANOSECONDS, 3),
+            "metric": metric,
+            "value": last.get("value"),
+            "accuracy": last.get("accuracy"),
+            "loss": last.get("loss"),
+            "target": train.target,
+            "time_to_target_s": time_to_target(self.rows, metric, train.target),
+            **traffic_fields(node.traffic),
+            "messages_given_up": sum(peer.conversation.lost for peer in node.peers.values()),
+            "fresh_rows": principal.get("fresh_rows", 0),
+            "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
+            "utilisation": {SERVER: node.utilisation()} | {name: bye.utilisation for name, bye in byes.items()},
+            "privacy": None,
+            "trace_sha256": node.trace.hexdigest,
+            "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) else None,
+        }
+
+
+class Stalled(Exception):
+    """Nobody who could move the training on has come back in time."""
+
+
+class PartyProcess:
+    """A party: its columns, its role, its state."""
+
+    def __init__(self, config: Config, name: str, out: Path, log: Log) -> None:
+        self.config, self.name, self.out, self.log = config, name, out, log
+        parties = _parties(config)
+        if name not in parties:
+            raise ConfigError("--party", name, f"network.parties has {', '.join(parties)}")
+        self.identity, pins = load_identity(config), _members(config)
+        if self.identity.name != name:
+            raise ConfigError(
+                "network.certificate", config.network.certificate, f"is {self.identity.name}'s, not {name}'s"
+            )
+        self.share = _party_share(config, name)
+        plan = _with_own_settings(make_plan(config, parties, len(self.share.train), None), config, name)
+        _refuse_joint(plan)
+        assert plan.method.party is not None
+        index = parties.index(name)
+        role = plan.method.party(plan.party(index, self.share.train, self.share.test, self.share.shape))
+        self.shared = shared_part(config, pins)
+        self._width = plan.widths[index]
+        self.node = Node(role, plan.method.payloads, out / "state", (SERVER,), limits_of(config), log)
+
+    async def run(self) -> End:
+        """Take part until the server says that it is over."""
+        torch.set_num_threads(1)
+        stopped = _on_signals(self.node)
+        self.node.open()
+        if self.node.replayed or self.node.now:
+            self.log.info("going on", replayed=self.node.replayed)
+        dialler = Dialler(self.node, self.identity, self.config.network.address, self._hello, self._farewell)
+        talk = asyncio.ensure_future(dialler.run())
+        tasks = [talk, *(asyncio.ensure_future(task) for task in (self.node.watch(), _wait(self.node.ended)))]
+        self.log.info("dialling", server=self.config.network.address, digest=shared_digest(self.shared)[:16])
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self.node.error is not None:
+                raise self.node.error
+            end = talk.result() if talk.done() else End(stopped[0] if stopped else "stopped")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.node.close()
+        self._write(end)
+        self.log.info("ended", status=end.status)
+        return end
+
+    def _hello(self, instance: int, position: Position) -> Hello:
+        share = self.share
+        return Hello(
+            PROTOCOL, __version__, self.shared, share.rows, share.ids_sha256, self._width, DTYPE, instance, position
+        )
+
+    def _farewell(self) -> Bye:
+        return Bye(self.node.role.summary()["weights"], self.node.utilisation())
+
+    def _write(self, end: End) -> None:
+        node = self.node
+        summary = {
+            "party": self.name,
+            "status": end.status,
+            "note": end.note,
+            "clock_s": node.now / NANOSECONDS,
+            **traffic_fields(node.traffic),
+            "messages_given_up": node.peers[SERVER].conversation.lost,
+            "utilisation": node.utilisation(),
+            **{key: value for key, value in node.role.summary().items() if isinstance(value, int | float | str)},
+        }
+        replace_file(self.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+
+
+def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
+    """A party's optimiser and rate are its own business."""
+    index, training = plan.parties.index(name), plan.training
+    optimisers, rates = list(training.party_optimisers), list(training.party_rates)
+    if config.party.optimiser is not None:
+        optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
+    if config.party.learning_rate is not None:
+        if not 0 <= config.party.learning_rate < float("inf"):
+            raise ConfigError("party.learning_rate", config.party.learning_rate, "must be 0 or more")
+        rates[index] = config.party.learning_rate
+    training = replace(training, party_optimisers=tuple(optimisers), party_rates=tuple(rates))
+    return replace(plan, training=training)
+
+
+def _party_share(config: Config, name: str) -> PartyShare:
+    party, data = config.party, config.data
+    if party.data is None:
+        raise ConfigError("party.data", None, "name the file with this party's columns")
+    if party.data.endswith(SHARE):
+        return load_party_share(Path(party.data))
+    return read_party_share(
+        Path(party.data),
+        name=name,
+        id=party.id,
+        categorical=tuple(party.categorical),
+        columns=party.columns,
+        scale=party.scale,
+        missing=party.missing,
+        test_fraction=data.test_fraction,
+        seed=config.train.seed,
+    )
+
+
+def _server_share(config: Config) -> ServerShare:
+    server = config.server
+    if server.data is None:
+        raise ConfigError("server.data", None, "name the file with the labels")
+    if server.data.endswith(SHARE):
+        return load_server_share(Path(server.data))
+    if server.label is None:
+        raise ConfigError("server.label", None, f"name the column of {server.data} that is to be predicted")
+    return read_server_share(
+        Path(server.data),
+        label=server.label,
+        id=server.id,
+        test_fraction=config.data.test_fraction,
+        seed=config.train.seed,
+    )
+
+
+def _refuse_joint(plan: Plan) -> None:
+    if plan.method.joint is not None:
+        advice = "needs all columns in one place: it runs in the simulator only"
+        raise ConfigError("protocol.name", plan.method.name, advice)
+
+
+def _state_of(peer: Any) -> str:
+    if peer.stream is not None:
+        return "connected"
+    if not peer.met and not peer.present:
+        return "not here yet"
+    return "away" if peer.present else "lost"
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _on_signals(node: Node) -> list[str]:
+    """SIGINT and SIGTERM stop the node cleanly; the list is filled when that happens."""
+    stopped: list[str] = []
+
+    def stop() -> None:
+        stopped.append("stopped")
+        node.ended.set()
+
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        return stopped  # signals belong to the main thread
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return stopped

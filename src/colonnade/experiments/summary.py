@@ -1,0 +1,75 @@
+"""The lines of metrics.jsonl and the fields of summary.json: the same for every driver."""
+
+import hashlib
+from collections.abc import Iterable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.evaluation import Measurement
+from colonnade.drivers.traffic import Traffic
+from colonnade.models.metrics import METRICS
+
+__all__ = ["metrics_row", "staleness_histogram", "time_to_target", "traffic_fields", "weights_digest"]
+
+STALENESS_BINS = 128
+
+
+def metrics_row(record: Measurement, metric: str, clock_s: float, wall_s: float, traffic: Traffic) -> dict[str, Any]:
+    """One line of metrics.jsonl."""
+    return {
+        "clock_s": clock_s,
+        "wall_s": round(wall_s, 4),
+        "update": record.update,
+        "epochs": record.epochs,
+        "value": _finite(record.values[metric]),
+        "accuracy": _finite(record.values.get("accuracy")),
+        "loss": _finite(record.loss),
+        "train_loss": _finite(record.train_loss),
+        "bytes_up": traffic.bytes_up,
+        "bytes_down": traffic.bytes_down,
+        "staleness": record.staleness,
+        "missing": record.missing,
+    }
+
+
+def time_to_target(rows: Iterable[dict[str, Any]], metric: str, target: float | None) -> float | None:
+    """The clock at the first evaluation that reached the target."""
+    if target is None:
+        return None
+    values = ((row["clock_s"], row["value"]) for row in rows)
+    return next(
+        (clock for clock, value in values if value is not None and METRICS[metric].reached(value, target)), None
+    )
+
+
+def traffic_fields(traffic: Traffic) -> dict[str, Any]:
+    """What crossed the wire."""
+    return {
+        "messages": traffic.messages,
+        "bytes_up": traffic.bytes_up,
+        "bytes_down": traffic.bytes_down,
+        "bytes_eval": traffic.evaluation_bytes,
+        "bytes_by_kind": {kind: size for kind, (_, size) in traffic.by_kind.items()},
+        "duplicates_dropped": traffic.duplicates_dropped,
+        "undeliverable": traffic.undeliverable,
+    }
+
+
+def staleness_histogram(counts: Any) -> dict[str, Any]:
+    """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
+    counts, width = np.asarray(counts, np.int64), 1
+    counts = counts[: np.flatnonzero(counts)[-1] + 1] if counts.any() else counts[:0]
+    while len(counts) > STALENESS_BINS:  # powers of two: histograms of several runs can be added
+        counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width
+    return {"width": width, "counts": counts.tolist()}
+
+
+def weights_digest(parts: Iterable[str]) -> str:
+    """One digest over all roles' digests, the server's first."""
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None

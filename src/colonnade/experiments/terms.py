@@ -1,0 +1,80 @@
+"""What the members of a federation agree upon, and how they find out that they do not.
+
+The shared part of a config is everything that shapes the training, and the members' fingerprints; its digest is
+what people compare by telephone, its content is what the handshake compares, so that it can say what differs.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from colonnade import __version__
+from colonnade.data.ids import digest_of_rows
+from colonnade.drivers.processes.wire import PROTOCOL, Hello
+from colonnade.experiments.config import Config, difference, to_dict
+from colonnade.protocol.codec import VERSION
+
+__all__ = ["Terms", "shared_digest", "shared_part"]
+
+DTYPE = "float32"  # of embeddings on the wire
+_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
+_OWN_TRAIN = ("checkpoint_every", "trace")  # everybody's own business
+
+
+def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
+    """The part of a config that all members must have alike."""
+    tables = to_dict(config)
+    train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
+    return {
+        "codec": VERSION,
+        "model": tables["model"],
+        "protocol": {"name": "vafl"} | tables["protocol"],
+        "train": train,
+        "data": {"test_fraction": tables["data"]["test_fraction"]},
+        "network": {key: tables["network"][key] for key in _NETWORK},
+        "members": dict(sorted(members.items())),
+    }
+
+
+def shared_digest(shared: Mapping[str, Any]) -> str:
+    """Of the shared part."""
+    text = json.dumps(shared, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Terms:
+    """The server's side: what a party's hello must say."""
+
+    def __init__(self, shared: dict[str, Any], rows: int, ids_sha256: str, widths: Mapping[str, int]) -> None:
+        self._shared = json.loads(json.dumps(shared))  # as it looks after a journey
+        self._rows, self._ids, self._widths = rows, ids_sha256, widths
+
+    def __call__(self, party: str, hello: Hello) -> str | None:
+        """What differs, or None."""
+        if hello.protocol != PROTOCOL:
+            return (
+                f"protocol {hello.protocol} (release {hello.release}) there, {PROTOCOL} ({__version__}) here: "
+                "use the same release"
+            )
+        differs = difference(hello.shared, self._shared)
+        if differs:
+            return f"the shared config differs: {differs} (there: {party}; here: the server)"
+        return self._rows_differ(party, hello) or self._shape_differs(party, hello)
+
+    def _rows_differ(self, party: str, hello: Hello) -> str | None:
+        if hello.rows != self._rows:
+            return f"{party} has {hello.rows} rows, the server {self._rows}: align the tables first"
+        if hello.ids_sha256 == self._ids:
+            return None
+        nameless = digest_of_rows(self._rows)
+        if nameless in (hello.ids_sha256, self._ids):
+            who, key = (party, "party.id") if hello.ids_sha256 == nameless else ("the server", "server.id")
+            return f"{who} compares no ids, the other side does: set {key} to the column with the ids"
+        return f"{party} has other ids than the server, or in another order: align the tables first"
+
+    def _shape_differs(self, party: str, hello: Hello) -> str | None:
+        if (hello.width, hello.dtype) != (self._widths[party], DTYPE):
+            here = f"{self._widths[party]} of {DTYPE}"
+            return f"{party} sends embeddings of width {hello.width} of {hello.dtype}, expected {here}"
+        return None

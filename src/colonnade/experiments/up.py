@@ -1,0 +1,243 @@
+"""A whole federation on this machine: every role its own process, over loopback, with throw-away certificates.
+
+    FOLDER/config.toml, metrics.jsonl, summary.json, …    as of any run
+    FOLDER/nodes/certificates/                            keys that only this run uses
+    FOLDER/nodes/NAME/                                    config, share of the data, log and state of one role
+
+Each process reads its own folder only. One that is killed is started again and goes on.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from colonnade.algorithms.method import SERVER
+from colonnade.data import Partition, party_share, save_share, server_share
+from colonnade.drivers.processes.certificates import Identity, throw_away
+from colonnade.drivers.processes.dial import ask_status
+from colonnade.experiments.config import Config, to_dict
+from colonnade.experiments.folder import RunFolder
+from colonnade.experiments.network import limits_of
+from colonnade.experiments.resolve import load_partition, make_plan
+from colonnade.protocol.errors import ColonnadeError, ConfigError
+
+__all__ = ["FederationUp", "prepare_up", "reopen_up"]
+
+RESTARTS = 5  # of one process within a minute; then something is wrong with it
+FAREWELL_S = 15.0
+COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
+
+OnStatus = Callable[[dict[str, Any]], None]
+
+
+def prepare_up(
+    config: Config,
+    out: Path,
+    data: Partition | None = None,
+    load_data: Callable[[Config], Partition] = load_partition,
+) -> "FederationUp":
+    """Make the folders of all roles; everything that can be refused is refused here."""
+    RunFolder.refuse_used(out)
+    data = load_data(config) if data is None else data
+    plan = make_plan(config, data.parties, len(data.y_train), data.task)
+    if plan.method.joint is not None:
+        raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")
+    RunFolder.create(out, config)
+    nodes = out / "nodes"
+    throw_away(data.parties, nodes / "certificates")
+    for name in (SERVER, *data.parties):
+        (nodes / name).mkdir(parents=True, mode=0o700)
+    save_share(server_share(data), nodes / SERVER / "share.safetensors")
+    for index, name in enumerate(data.parties):
+        save_share(party_share(data, index), nodes / name / "share.safetensors")
+    up = FederationUp(config, out, data.parties, data.notes)
+    up.write_config(SERVER, "127.0.0.1:0")
+    return up
+
+
+def reopen_up(config: Config, out: Path) -> "FederationUp":
+    """Go on with a federation that was stopped."""
+    RunFolder.reopen(out, config)
+    nodes = out / "nodes"
+    if not (nodes / SERVER / "config.toml").is_file():
+        raise ConfigError("--resume", str(out), "is no run of the processes driver")
+    certificates = (nodes / "certificates").glob("*.pem")
+    names = {path.stem for path in certificates} - {SERVER, "ca"}
+    order = [name for name in _order(nodes) if name in names]
+    return FederationUp(config, out, tuple(order), ())
+
+
+def _order(nodes: Path) -> list[str]:
+    return list(tomllib.loads((nodes / SERVER / "config.toml").read_text())["network"]["parties"])
+
+
+class Child:
+    """One role's process."""
+
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
+        self.name, self._command, self.log = name, command, log
+        self.process: asyncio.subprocess.Process | None = None
+        self.starts: list[float] = []
+
+    async def start(self) -> None:
+        """Start it, or start it again."""
+        self.starts = [*self.starts[-RESTARTS:], time.monotonic()]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+                env=environment,
+            )
+
+    @property
+    def code(self) -> int | None:
+        """How it ended, or None."""
+        return self.process.returncode if self.process is not None else None
+
+    @property
+    def hopeless(self) -> bool:
+        """Died too often to be started again."""
+        return len(self.starts) > RESTARTS and self.starts[-1] - self.starts[-1 - RESTARTS] < 60.0
+
+    def stop(self) -> None:
+        """Ask it to stop cleanly."""
+        if self.process is not None and self.code is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    async def gone(self, timeout_s: float) -> None:
+        """Wait until it has ended; a deaf one is killed."""
+        if self.process is None:
+            return
+        try:
+            await asyncio.wait_for(self.process.wait(), timeout_s)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+    def last_words(self) -> str:
+        """The last line that it wrote, for people."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("Error: ") if lines else "it said nothing"
+
+
+class FederationUp:
+    """Starts, watches and stops the processes of a federation."""
+
+    def __init__(self, config: Config, out: Path, parties: tuple[str, ...], notes: tuple[str, ...]) -> None:
+        self.config, self.out, self.parties, self.notes = config, out, parties, notes
+        self.nodes = out / "nodes"
+        self.children = {name: self._child(name) for name in (SERVER, *parties)}
+        self.address = ""
+        self.stopping = False
+
+    def _child(self, name: str) -> Child:
+        folder = self.nodes / name
+        verb = ["serve"] if name == SERVER else ["join", "--party", name]
+        command = [sys.executable, "-m", "colonnade", verb[0], str(folder / "config.toml"), *verb[1:]]
+        command += ["--out", str(folder / "run"), "--log-json", "--parent", str(os.getpid())]
+        return Child(name, command, folder / "log.jsonl")
+
+    def write_config(self, name: str, address: str) -> None:
+        """What one role is told."""
+        tables = to_dict(self.config)
+        certificates, share = self.nodes / "certificates", str(self.nodes / name / "share.safetensors")
+        tables["network"] |= {
+            "parties": list(self.parties),
+            "address": address,
+            "certificate": str(certificates / f"{name}.pem"),
+            "key": str(certificates / f"{name}.key"),
+            "authority": str(certificates / "ca.pem"),
+            "members": str(certificates / "members.toml"),
+        }
+        tables.pop("methods", None)
+        section = "server" if name == SERVER else "party"
+        tables[section] = tables.get(section, {}) | {"data": share}
+        (self.nodes / name / "config.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
+
+    async def run(self, on_status: OnStatus | None = None) -> dict[str, Any]:
+        """Until the server ends; the summary."""
+        try:
+            await self._start()
+            while self.children[SERVER].code is None:
+                await asyncio.sleep(0.25)
+                await self._look_after()
+                if on_status is not None and (status := await self.status()) is not None:
+                    on_status(status)
+            await self._farewell()
+        finally:
+            await self.stop()
+        return self._collect()
+
+    async def _start(self) -> None:
+        server = self.children[SERVER]
+        address = self.nodes / SERVER / "run" / "address"
+        before = address.stat().st_mtime_ns if address.exists() else None
+        await server.start()
+        while not address.exists() or address.stat().st_mtime_ns == before:
+            await asyncio.sleep(0.05)
+            await self._look_after()
+            if server.code is not None:
+                return
+        self.address = address.read_text()
+        for name in self.parties:
+            self.write_config(name, self.address)
+            await self.children[name].start()
+
+    async def _look_after(self) -> None:
+        """A killed process starts again; one that gave up by itself ends all with its own words."""
+        for child in self.children.values():
+            code = child.code
+            if code is None or (code == 0 and child.name != SERVER):
+                continue
+            if code < 0 and not child.hopeless and not self.stopping:
+                await child.start()
+            elif code not in (0, 1):
+                raise ColonnadeError(f"{child.name} ended: {child.last_words()} (see {child.log})")
+
+    async def status(self) -> dict[str, Any] | None:
+        """What the server says, or None while it cannot."""
+        try:
+            certificates = self.nodes / "certificates"
+            pair = certificates / f"{SERVER}.pem", certificates / f"{SERVER}.key"
+            identity = Identity.load(*pair, certificates / "ca.pem")
+            answer = await ask_status(identity, self.address, limits_of(self.config), timeout_s=2.0)
+        except ColonnadeError:
+            return None
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    async def _farewell(self) -> None:
+        """The server has ended: the parties do so too, by themselves."""
+        await asyncio.gather(*(self.children[name].gone(FAREWELL_S) for name in self.parties))
+
+    async def stop(self) -> None:
+        """Stop cleanly whoever still runs, the parties first."""
+        self.stopping = True
+        for name in (*self.parties, SERVER):
+            self.children[name].stop()
+        await asyncio.gather(*(child.gone(FAREWELL_S) for child in self.children.values()))
+        for name in COPIED:
+            made = self.nodes / SERVER / "run" / name
+            if made.is_file():
+                shutil.copyfile(made, self.out / name)
+
+    def _collect(self) -> dict[str, Any]:
+        path = self.out / "summary.json"
+        if not path.is_file():
+            raise ColonnadeError(f"server ended: {self.children[SERVER].last_words()}")
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return summary

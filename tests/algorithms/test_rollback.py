@@ -1,0 +1,277 @@
+"""Roles that lose their memory at random moments: nobody hangs, nothing breaks, the run reaches its end.
+
+A driver in miniature: queues, jobs and timers in any order. What it may do to the roles is what the contract says of
+`PeerJoined(anew=True)`: a role goes back to an earlier `save()` (or begins from nothing) with the jobs and timers of
+that moment, all that is under way between it and its peers is gone, both ways, and both sides hear of it, the peer at
+some later moment, what it sends until then being lost, too.
+"""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import pytest
+
+import colonnade
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.resolve import federation
+from colonnade.protocol import state
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.events import (
+    CancelTimer,
+    CancelWork,
+    Emit,
+    Finish,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Resumed,
+    Send,
+    SetTimer,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+
+SCHEDULES, CHUNK = 200, 50
+UPDATES, MOST_EVENTS = 14, 4000
+KEPT = 12  # saves of a role
+VARIANTS = {
+    "vafl": {"name": "vafl"},
+    "vafl, zeros, pauses": {"name": "vafl", "table": "zeros", "pause_s": 0.1, "extra_rows": 0.5},
+    "max_delay": {"name": "vafl", "max_delay": 2},
+    "max_delay, wait": {"name": "vafl", "max_delay": 1, "on_lost": "wait", "table": "zeros"},
+    "query-first": {"name": "vafl", "order": "query-first"},
+    "query-first, pauses": {"name": "vafl", "order": "query-first", "pause_s": 0.1, "max_delay": 3},
+    "t-sync": {"name": "t-sync", "t": 2},
+    "t-sync, all, wait": {"name": "t-sync", "t": 3, "on_lost": "wait", "batches": "shared", "max_delay": 2},
+    "sync": {"name": "sync"},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Warm-up and evaluation in several messages."""
+    monkeypatch.setattr("colonnade.algorithms.vafl.party.WARM_UP_ROWS", 9)
+    monkeypatch.setattr("colonnade.algorithms.evaluation.CHUNK_ROWS", 3)
+
+
+@cache
+def data():
+    rows = np.random.default_rng(0)
+    x = rows.standard_normal((30, 3)).astype(np.float32)
+    return colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 0).astype(np.int64)), parties=3)
+
+
+@dataclass
+class Save:
+    """What a driver keeps of a moment."""
+
+    state: bytes
+    jobs: dict
+    timers: dict
+
+
+@dataclass
+class Node:
+    role: object
+    peers: list
+    jobs: dict = field(default_factory=dict)
+    timers: dict = field(default_factory=dict)
+    saves: list = field(default_factory=list)
+
+
+class World:
+    """A server and three parties in one process, one event at a time, in an order drawn from the seed."""
+
+    def __init__(self, protocol, seed):
+        self.draw = random.Random(seed)
+        setting = federation(
+            from_dict(
+                {
+                    "protocol": protocol,
+                    "model": {"party": "linear", "embedding": 2, "server": "linear"},
+                    "train": {"batch_size": 8, "updates": UPDATES, "eval_every": 5, "learning_rate": 0.05},
+                }
+            ),
+            data(),
+        )
+        self.codec = Codec(setting.method.payloads)
+        server, *parties = setting.roles()
+        self.names = [party.name for party in parties]
+        self.nodes = {"server": Node(server, self.names)} | {p.name: Node(p, ["server"]) for p in parties}
+        self.queues = {(a, b): deque() for a, node in self.nodes.items() for b in node.peers}
+        self.cut = set()  # (a, b): a has still to hear that its conversation with b began anew
+        self.now, self.events, self.finished, self.records, self.story = 0, 0, "", [], []
+        for node in self.nodes.values():
+            self.keep(node)
+            self.tell(node, Started(b""))
+        for node in self.nodes.values():
+            for peer in node.peers:
+                self.tell(node, PeerJoined(peer))
+
+    def keep(self, node):
+        """A checkpoint; the first one of all is that of a role that has not begun."""
+        node.saves.append(Save(state.pack(node.role.save()), dict(node.jobs), dict(node.timers)))
+        if len(node.saves) > KEPT:
+            del node.saves[1]
+
+    def tell(self, node, event):
+        self.story.append((node.role.name, event))
+        self.perform(node, node.role.handle(event, self.now))
+        node.role.validate()
+
+    def perform(self, node, effects):
+        name = node.role.name
+        for effect in effects:
+            match effect:
+                case Send(to=to, message=message):
+                    if (name, to) not in self.cut:
+                        self.queues[name, to].append(Received(name, self.over_the_wire(message)))
+                case Work(token=token):
+                    assert token not in node.jobs, "a token twice"
+                    assert effect.aside or all(job.aside for job in node.jobs.values()), "two jobs on the lane"
+                    node.jobs[token] = effect
+                case CancelWork(token=token):
+                    del node.jobs[token]
+                case SetTimer(name=timer, at=at):
+                    node.timers[timer] = at
+                case CancelTimer(name=timer):
+                    node.timers.pop(timer, None)
+                case Emit(record=record):
+                    self.records.append(record)
+                case Finish(reason=reason):
+                    self.finished = reason
+
+    def over_the_wire(self, message):
+        return self.codec.decode(bytes(self.codec.encode(message)))
+
+    # --- what happens next
+
+    def possible(self):
+        for pair, queue in self.queues.items():
+            if queue:
+                yield "message", pair
+        for name, node in self.nodes.items():
+            for token in node.jobs:
+                yield "job", (name, token)
+            for timer in node.timers:
+                yield "timer", (name, timer)
+
+    def step(self):
+        self.events += 1
+        self.now += 1_000_000
+        choices = list(self.possible())
+        assert choices, f"hangs: {self.nodes['server'].role.summary()}"
+        kind, what = self.draw.choice(choices)
+        if kind == "message":
+            self.message(*what)
+        elif kind == "job":
+            node = self.nodes[what[0]]
+            work = node.jobs.pop(what[1])
+            self.tell(node, WorkDone(work.token, self.over_the_wire(node.role.compute(work.job))))
+        else:
+            node = self.nodes[what[0]]
+            due = node.timers.pop(what[1])
+            self.now = max(self.now, due)
+            self.tell(node, TimerFired(what[1], due))
+        if self.draw.random() < 0.3:
+            self.keep(self.nodes[what[1] if kind == "message" else what[0]])
+
+    def message(self, sender, receiver):
+        event = self.queues[sender, receiver].popleft()
+        if isinstance(event, PeerJoined):
+            self.cut.discard((receiver, sender))
+        self.tell(self.nodes[receiver], event)
+
+    # --- what goes wrong
+
+    def roll_back(self, name):
+        node = self.nodes[name]
+        place = 0 if self.draw.random() < 0.1 else self.draw.randrange(len(node.saves))
+        save = node.saves[place]
+        del node.saves[place + 1 :]
+        self.story.append((name, f"back to save {place}"))
+        node.role.load(state.unpack(save.state))
+        node.jobs, node.timers = dict(save.jobs), dict(save.timers)
+        if place:
+            assert node.role.handle(Resumed(b"new"), self.now) == []
+        else:
+            self.cut |= {(name, peer) for peer in node.peers}
+            self.tell(node, Started(b"new"))
+        for peer in node.peers:
+            self.begin_anew(name, peer)
+
+    def begin_anew(self, name, peer):
+        """`name` knows it at once, its peer later; it may have given it up for lost before."""
+        lost = [PeerLost(name)] if self.draw.random() < 0.3 else []
+        self.queues[peer, name].clear()
+        self.queues[name, peer] = deque([*lost, PeerJoined(name, anew=True)])
+        self.cut.add((peer, name))
+        self.cut.discard((name, peer))
+        self.tell(self.nodes[name], PeerJoined(peer, anew=True))
+
+    def overflow(self):
+        """Both keep their memory, but not what was under way."""
+        pair = ["server", self.draw.choice(self.names)]
+        self.draw.shuffle(pair)
+        self.story.append((pair, "overflow"))
+        self.begin_anew(*pair)
+
+    def trouble(self):
+        if self.draw.random() < 0.3:
+            self.overflow()
+        else:
+            self.roll_back(self.draw.choice(["server", *self.names]))
+
+    def run(self):
+        moments = {self.draw.randrange(1, 300) for _ in range(self.draw.randint(1, 8))}
+        while not self.finished:
+            assert self.events < MOST_EVENTS, "no end"
+            if self.events in moments:
+                moments.discard(self.events)
+                self.trouble()
+            self.step()
+
+
+def check_end(world, protocol):
+    server, *parties = (node.role for node in world.nodes.values())
+    assert world.finished == "done" and server.k == UPDATES
+    assert world.records[-1].update == UPDATES
+    assert all(np.isfinite(role.network.theta.numpy()).all() for role in (server, *parties))
+    if protocol.get("on_lost") == "wait":
+        assert server.staleness.summary()["max"] <= protocol["max_delay"]
+    if protocol["name"] == "sync":
+        assert max(party.step for party in parties) >= server.round
+    else:
+        assert all(party.skipped == 0 for party in parties)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("chunk", range(SCHEDULES // CHUNK))
+def test_whoever_loses_its_memory_the_run_goes_on(variant, chunk):
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        world = World(VARIANTS[variant], seed)
+        try:
+            world.run()
+            check_end(world, VARIANTS[variant])
+        except Exception as error:
+            last = [f"{name}: {event!r:.90}" for name, event in world.story[-25:]]
+            error.add_note("\n".join([f"seed {seed}, after {world.events} events", *last]))
+            raise
+
+
+def test_the_schedules_have_something_of_everything():
+    """Else they would prove little."""
+    told = {kind for variant in ("sync", "max_delay") for seed in range(20) for kind in kinds_of(variant, seed)}
+    assert told >= {"back to save 0", "back to save 3", "overflow", "PeerLost", "Skip", "FreshRequest"}
+
+
+def kinds_of(variant, seed):
+    world = World(VARIANTS[variant], seed)
+    world.run()
+    for _, event in world.story:
+        yield event if isinstance(event, str) else type(getattr(event, "message", event)).__name__
