@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import colonnade
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.resolve import federation
 from colonnade.protocol import state
@@ -104,6 +105,7 @@ class World:
         self.names = [party.name for party in parties]
         self.nodes = {"server": Node(server, self.names)} | {p.name: Node(p, ["server"]) for p in parties}
         self.queues = {(a, b): deque() for a, node in self.nodes.items() for b in node.peers}
+        self.wanted = {}  # the rows that the server asked each party for
         self.cut = set()  # (a, b): a has still to hear that its conversation with b began anew
         self.now, self.events, self.finished, self.records, self.story = 0, 0, "", [], []
         for node in self.nodes.values():
@@ -129,6 +131,8 @@ class World:
         for effect in effects:
             match effect:
                 case Send(to=to, message=message):
+                    if isinstance(message, FreshRequest):
+                        self.wanted[to] = message.rows
                     if (name, to) not in self.cut:
                         self.queues[name, to].append(Received(name, self.over_the_wire(message)))
                 case Work(token=token):
@@ -185,6 +189,10 @@ class World:
         event = self.queues[sender, receiver].popleft()
         if isinstance(event, PeerJoined):
             self.cut.discard((receiver, sender))
+        match event:
+            case Received(message=Embeddings(request=request, rows=rows)) if request:
+                accepted = self.nodes["server"].role.asked.get(sender) == request
+                assert not accepted or rows.tolist() == self.wanted[sender].tolist(), "an answer to something else"
         self.tell(self.nodes[receiver], event)
 
     # --- what goes wrong

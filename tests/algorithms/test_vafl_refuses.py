@@ -102,8 +102,8 @@ def test_a_bad_evaluation_reply_names_the_party(start, values, roles):
     [
         (np.ones((4, 9), np.float32), 0, r"gradient of shape \(4, 9\) for 4 rows"),
         (np.ones((3, 5), np.float32), 0, "gradient of shape"),
-        (np.ones((4, 5)), 0, "expected width 5 float32"),
-        (np.ones((4, 5), np.int32), 0, "expected width 5 float32"),
+        (np.ones((4, 5)), 0, ".*expected width 5 float32"),
+        (np.ones((4, 5), np.int32), 0, ".*expected width 5 float32"),
         (np.ones((4, 5), np.float32), -1, "gradient of update -1"),
     ],
 )

@@ -11,7 +11,7 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0
     """Write a file beside its place, make it durable, and move it there."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         for chunk in chunks:
             file.write(chunk)
         file.flush()

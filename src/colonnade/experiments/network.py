@@ -9,6 +9,7 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from colonnade.drivers.processes.certificates import Identity, expires_in_days, 
 from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
@@ -53,7 +55,7 @@ from colonnade.protocol.messages import Payload
 __all__ = ["PartyProcess", "ServerProcess", "limits_of", "load_identity"]
 
 SAY_WAITING_AFTER_S = 5.0
-CERTIFICATE_WARNING_DAYS = 30
+CERTIFICATE_WARNING_DAYS = 14
 SHARE = ".safetensors"
 
 
@@ -158,9 +160,12 @@ class ServerProcess(Keeper):
         replace_file(self.out / "address", [self.address.encode()])
         self.log.info("listening", address=self.address, digest=shared_digest(self.shared)[:16])
         tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
+        port = self.config.network.metrics_port
+        stop_metrics = serve_metrics(port, self._ask_from_thread()) if port is not None else lambda: None
         try:
             await self.node.ended.wait()
         finally:
+            stop_metrics()
             for task in tasks:
                 task.cancel()
         status = self._how_it_ended(stopped)
@@ -268,6 +273,15 @@ class ServerProcess(Keeper):
             "digest": shared_digest(self.shared),
             "parties": parties,
         }
+
+    def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
+        """`status` for a thread that is not the event loop's."""
+        loop = asyncio.get_running_loop()
+
+        async def ask() -> dict[str, Any]:
+            return self.status()
+
+        return lambda: asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=5)
 
     def fraction(self) -> float:
         """How much of the run is done, from 0 to 1."""

@@ -21,7 +21,7 @@ class Role(Protocol):
     name: str
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
-        """Take one event and say what is to be done."""
+        """Take one event and say what is to be done; if it raises RemoteProtocolError, nothing has changed."""
 
     def compute(self, job: Payload) -> Payload:
         """Do a job that `handle` asked for."""

@@ -171,6 +171,7 @@ class Node:
             if path != self._journal_path():
                 path.unlink()
         self._saved_at = time.monotonic()
+        self.log.info("checkpoint", number=self._journals, clock_s=round(self.now / NANOSECONDS, 1))
 
     def _journal_path(self) -> Path:
         return self.folder / f"journal-{self._journals}.log"

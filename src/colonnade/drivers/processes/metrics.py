@@ -1,0 +1,75 @@
+"""Numbers for Prometheus at http://127.0.0.1:PORT/metrics: read off the status when asked for, on loopback only."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["serve_metrics"]
+
+_RUN = {
+    "updates": "Updates of the global model.",
+    "epochs": "Epochs: N·M party-rows each.",
+    "clock_s": "Seconds of training.",
+    "fraction": "How much of the run is done, from 0 to 1.",
+    "waited_s": "Seconds since the last update.",
+    "value": "The metric at the last evaluation.",
+}
+_PARTY = {
+    "steps_per_s": "Uploads per second, of late.",
+    "staleness": "Mean staleness of its embeddings at the last evaluation.",
+    "bytes_up": "Bytes of its messages to the server.",
+    "bytes_down": "Bytes of the server's messages to it.",
+    "bytes_eval": "Bytes of evaluation, both ways.",
+    "last_seen_s": "Seconds since it was heard of.",
+}
+
+
+def serve_metrics(port: int, status: Callable[[], dict[str, Any]]) -> Callable[[], None]:
+    """Answer on loopback from now on; call what is returned to stop."""
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        advice = "needs prometheus-client: pip install -c constraints.txt -e '.[metrics]'"
+        raise ConfigError("network.metrics_port", port, advice) from None
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(status))
+    try:
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    except OSError as error:
+        raise ConfigError("network.metrics_port", port, f"cannot listen there: {error}") from None
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=2)
+
+    return stop
+
+
+class _Collector:
+    """Makes the samples when they are asked for."""
+
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Any]:
+        """All of them."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        status = self._status()
+        for key, words in _RUN.items():
+            gauge = GaugeMetricFamily(f"colonnade_{key}", words)
+            if status[key] is not None:
+                gauge.add_metric([], status[key])
+            yield gauge
+        for key, words in _PARTY.items():
+            gauge = GaugeMetricFamily(f"colonnade_party_{key}", words, labels=["party"])
+            for party in status["parties"]:
+                if party[key] is not None:
+                    gauge.add_metric([party["name"]], party[key])
+            yield gauge
+        connected = GaugeMetricFamily("colonnade_party_connected", "Whether it is connected.", labels=["party"])
+        for party in status["parties"]:
+            connected.add_metric([party["name"]], float(party["state"] == "connected"))
+        yield connected
