@@ -96,7 +96,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_message_mb: float = 64.0
     max_in_flight: int = 64
     max_queue: int = 1024
-    max_log_mb: float = 256.0
+    max_log_mb: float = 32.0
     checkpoint_s: float = 30.0
     admit_late: bool = True
     address: str = "127.0.0.1:7450"

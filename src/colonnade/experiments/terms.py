@@ -57,7 +57,10 @@ class Terms:
                 f"protocol {hello.protocol} (release {hello.release}) there, {PROTOCOL} ({__version__}) here: "
                 "use the same release"
             )
-        differs = difference(hello.shared, self._shared)
+        try:
+            differs = difference(hello.shared, self._shared)
+        except (TypeError, RecursionError):  # keys that cannot be sorted, tables without a bottom
+            return f"{party} sends a shared config that is none"
         if differs:
             return f"the shared config differs: {differs} (there: {party}; here: the server)"
         return self._rows_differ(party, hello) or self._shape_differs(party, hello)

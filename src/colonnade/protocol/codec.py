@@ -93,8 +93,8 @@ class Codec:
         self._cursor = 0
         try:
             payload: Payload = self._decoder.decode(header)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise CodecError(peer, f"frame cannot be decoded: {error}") from None
+        except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
+            raise CodecError(peer, f"frame cannot be decoded: {str(error)[:200]}") from None
         if self._cursor != len(self._body):
             raise CodecError(peer, f"frame has {len(self._body) - self._cursor} bytes too many")
         return payload
@@ -134,5 +134,7 @@ class Codec:
         self._cursor = end + 7 & -8
         if self._finite and dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError("array holds NaN or infinity")
+        if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+            raise ValueError("array of truth values holds others than 0 and 1")
         array.flags.writeable = False
         return array

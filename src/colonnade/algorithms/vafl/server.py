@@ -328,10 +328,8 @@ class Server:
         return [*effects, *self._advance()]
 
     def _anew(self, peer: str) -> list[Effect]:
-        """Nothing of before is still to come from it; a step that has already begun goes on with what it sent.
-
-        DEVIATION: no paper knows this case. Nobody is sent back: who lost its memory goes on from what it has.
-        """
+        """Nothing of before is still to come from it; a step that has already begun goes on with what it sent."""
+        # DEVIATION: the paper's parties never forget. Nobody is sent back: who did goes on from what it has.
         party = self._index[peer]
         self.line = without(self.line, party)
         self.last.pop(party, None)

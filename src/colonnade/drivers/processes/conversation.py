@@ -70,8 +70,12 @@ class Conversation:
         return Position(self.number, self.sent, self.acknowledged, self.received)
 
     def goes_on_with(self, other: Position) -> bool:
-        """Whether both sides remember the same conversation, without a hole in either direction."""
-        if other.number != self.number or self.number == GIVEN_UP:
+        """Whether both sides remember the same conversation, without a hole in either direction.
+
+        One who never met us may also miss only the welcome: then nothing has been taken from it or by it yet.
+        """
+        untouched = other.number == NEVER_MET and self.acknowledged == self.received == 0
+        if self.number == GIVEN_UP or not (other.number == self.number or untouched):
             return False
         ours_fit = self.acknowledged <= other.received <= self.sent
         theirs_fit = other.acknowledged <= self.received <= other.sent

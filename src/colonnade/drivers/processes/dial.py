@@ -134,11 +134,13 @@ class Dialler:
             if data is grpc.aio.EOF:
                 return "the server hung up"
             kind = stream.take(data)
-            if kind == Kind.REFUSAL:
+            if kind == Kind.MESSAGE:
+                await stream.answer()
+            elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
                 _raise_if_final(refusal)
                 return refusal.cause
-            if kind == Kind.END:
+            elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
                 await call.write(control(Kind.BYE, self._farewell()))
                 await call.done_writing()

@@ -74,14 +74,15 @@ class Jobs:
     def _start(self) -> None:
         if self._loop is None:
             return
-        for work in list(self._waiting):
+        waiting, self._waiting = self._waiting, deque()
+        for work in waiting:
             if work.aside and self._result is None:
                 self._asides += 1
             elif not work.aside and self._lane is None:
                 self._lane = work
             else:
+                self._waiting.append(work)
                 continue
-            self._waiting.remove(work)
             self._run(work, self._loop)
 
     def _run(self, work: Work, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,11 +1,12 @@
 """The log of a node: every event that its role is given, appended before it is handled.
 
-    file      magic "CLJ1" · boot id (16 bytes) · records
-    record    length (4) · crc32 (4) · kind (1) · now (8) · content
+    file      magic "CLJ1" · number (8 bytes) · boot id (16) · salt (8) · records
+    record    length (4) · crc32 over header and record (4) · kind (1) · now (8) · content
 
 A restarted role is its checkpoint and the replayed log. Appends survive `kill -9`; only a machine that goes down
-can lose some, and then the boot id differs. A torn last record was never handled and is cut off. Secrets are not
-written: `Started` and `Resumed` stand without their entropy.
+can lose some, and then the boot id differs. A torn last record was never handled and is left out. Two files take
+turns and are written over, which costs half of what growing a new one does; the salt tells old records from new.
+Secrets are not written: `Started` and `Resumed` stand without their entropy.
 """
 
 import os
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
 from colonnade.protocol.codec import Codec
@@ -23,10 +24,12 @@ from colonnade.protocol.events import Event, PeerJoined, PeerLost, Received, Sta
 __all__ = ["Journal", "Record", "boot_id", "read_journal"]
 
 _MAGIC = b"CLJ1"
+_HEADER = Struct("<4sQ16s8s")
 _FRAME = Struct("<II")
 _HEAD = Struct("<Bq")
 _NUMBERS = Struct("<qqq")
 STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED = range(7)
+MAX_RECORD_BYTES = 2**31
 MAX_PARTS = 1000  # of one write: the system takes 1024
 
 
@@ -53,13 +56,13 @@ def boot_id() -> bytes:
 class Journal:
     """A log that is being written."""
 
-    def __init__(self, path: Path, codec: Codec) -> None:
+    def __init__(self, path: Path, codec: Codec, number: int = 0) -> None:
         self.path, self._codec = path, codec
-        fresh = not path.exists() or path.stat().st_size == 0
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        if fresh:
-            os.write(self._file, _MAGIC + boot_id())
-        self.size = os.fstat(self._file).st_size
+        header = _HEADER.pack(_MAGIC, number, boot_id(), os.urandom(8))
+        self._seed = crc32(header)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.pwrite(self._file, header, 0)
+        self.size = len(header)
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
         """Write one event; `frame` is the message's bytes as they arrived."""
@@ -90,13 +93,16 @@ class Journal:
     def _write(self, parts: list[bytes | memoryview]) -> None:
         if len(parts) > MAX_PARTS:
             parts = [b"".join(parts)]
-        length, checksum = 0, 0
+        length, checksum = 0, self._seed
         for part in parts:
             length += len(part)
             checksum = crc32(part, checksum)
-        written = os.writev(self._file, [_FRAME.pack(length, checksum), *parts])
+        try:
+            written = os.pwritev(self._file, [_FRAME.pack(length, checksum), *parts], self.size)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
         if written != _FRAME.size + length:
-            raise OSError(f"{self.path}: only {written} of {_FRAME.size + length} bytes could be written")
+            raise CheckpointError(f"{self.path}: only {written} of {_FRAME.size + length} bytes could be written")
         self.size += written
 
     def sync(self) -> None:
@@ -113,35 +119,42 @@ def _name(name: str) -> bytes:
     return len(text).to_bytes(2, "little") + text
 
 
-def read_journal(path: Path, codec: Codec) -> tuple[bool, list[Record]]:
-    """All whole records, and whether none can be missing; what a crash tore off at the end is removed."""
-    data = path.read_bytes()
-    if len(data) < 20:  # killed while the file was made
-        path.unlink()
-        return False, []
-    if data[:4] != _MAGIC:
-        raise CheckpointError(f"{path}: not a log of this release")
-    found = list(_records(data, codec, path))
-    end = found[-1][1] if found else 20
-    if end < len(data):
-        os.truncate(path, end)
-    closed = bool(found) and found[-1][0] is None
-    return closed or data[4:20] == boot_id(), [record for record, _ in found if record is not None]
+def read_journal(path: Path, codec: Codec, number: int = 0) -> tuple[bool, list[Record]]:
+    """All whole records of the log with this number, and whether none can be missing."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER.size)
+        if len(header) < _HEADER.size:  # killed while the file was made
+            return False, []
+        magic, found, boot, _ = _HEADER.unpack(header)
+        if magic != _MAGIC:
+            raise CheckpointError(f"{path}: not a log of this release")
+        if found != number:
+            return False, []
+        seed = crc32(header)
+        records = list(_records(file, codec, seed))
+        damaged = _whole(file, seed) is not None  # one that cannot be read, with a whole one behind it
+    closed = bool(records) and records[-1] is None
+    trusted = closed or (boot == boot_id() and not damaged)
+    return trusted, [record for record in records if record is not None]
 
 
-def _records(data: bytes, codec: Codec, path: Path) -> Iterator[tuple[Record | None, int]]:
-    start, view = 20, memoryview(data)
-    while start + _FRAME.size <= len(data):
-        length, checksum = _FRAME.unpack_from(data, start)
-        end = start + _FRAME.size + length
-        content = view[start + _FRAME.size : end]
-        if end > len(data) or crc32(content) != checksum:
-            return
+def _records(file: BinaryIO, codec: Codec, seed: int) -> Iterator[Record | None]:
+    """Until the first that is torn, or left over from the file's former use."""
+    while (content := _whole(file, seed)) is not None:
         try:
-            yield _read(content, codec), end
+            yield _read(memoryview(content), codec)
         except (CodecError, StructError, ValueError) as error:
-            raise CheckpointError(f"{path}: byte {start}: {error}") from None
-        start = end
+            raise CheckpointError(f"{file.name}: byte {file.tell() - len(content)}: {error}") from None
+
+
+def _whole(file: BinaryIO, seed: int) -> bytes | None:
+    """The next record, or None if it is not whole."""
+    frame = file.read(_FRAME.size)
+    if len(frame) < _FRAME.size:
+        return None
+    length, checksum = _FRAME.unpack(frame)
+    content = file.read(length) if length <= MAX_RECORD_BYTES else b""
+    return content if len(content) == length and crc32(content, seed) == checksum else None
 
 
 def _read(content: memoryview, codec: Codec) -> Record | None:

@@ -15,7 +15,7 @@ class Limits:
     max_message_mb: float = 64.0
     max_in_flight: int = 64  # messages to one peer that it has not acknowledged
     max_queue: int = 1024  # messages that wait for one peer
-    max_log_mb: float = 256.0  # then a checkpoint takes the log's place
+    max_log_mb: float = 32.0  # then a checkpoint takes the log's place
     checkpoint_s: float = 30.0
 
     @property

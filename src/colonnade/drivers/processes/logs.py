@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import Any, TextIO
@@ -55,25 +56,43 @@ def _short(value: Any) -> str:
     return repr(text) if " " in text or not text.isprintable() else text
 
 
+_NUMBERS = re.compile(r"\d+")
+
+
 class Once:
-    """The same complaint is written once, and then once a minute with its count."""
+    """The same complaint is written once, and then once a minute with its count.
+
+    A cause that differs in its numbers alone is the same; and whoever thinks of ever new ones does not fill the log.
+    """
 
     MAX_KEYS = 1000
+    MAX_LINES = 100  # within `every_s`
 
     def __init__(self, log: Log, every_s: float = 60.0) -> None:
         self._log, self._every_s = log, every_s
         self._seen: dict[str, tuple[float, int]] = {}
+        self._since, self._lines = time.monotonic(), 0
 
     def warning(self, what: str, **fields: Any) -> None:
         """Log it, or count it."""
-        key = repr((what, fields))
+        key = repr((what, fields | {"cause": _NUMBERS.sub("#", str(fields.get("cause")))}))
         now = time.monotonic()
         written, count = self._seen.get(key, (-self._every_s - 1, 0))
         if now - written < self._every_s:
             self._seen[key] = (written, count + 1)
+            return
+        if not self._room_for_a_line(now):
             return
         if len(self._seen) >= self.MAX_KEYS:
             self._seen.clear()
         self._seen[key] = (now, 0)
         again = {"repeated": count} if count else {}
         self._log.warning(what, **fields, **again)
+
+    def _room_for_a_line(self, now: float) -> bool:
+        if now - self._since >= self._every_s:
+            self._since, self._lines = now, 0
+        self._lines += 1
+        if self._lines == self.MAX_LINES:
+            self._log.warning("many different complaints: for a while no more are written")
+        return self._lines < self.MAX_LINES

@@ -106,6 +106,7 @@ class Node:
         self._clock_base = 0
         self._lock: int | None = None
         self.replayed = 0
+        self._checkpoint_bytes = 0
 
     # Starting and stopping
 
@@ -120,7 +121,7 @@ class Node:
             self._handle(Record(self.now, Resumed(os.urandom(32))))
             self.checkpoint()
         else:
-            self._journal = Journal(self._journal_path(), self._codec)
+            self._journal = Journal(self._journal_path(), self._codec, self._journals)
             self._give(Record(0, Started(os.urandom(32))))
         if self.finished:
             self.ended.set()
@@ -137,7 +138,7 @@ class Node:
         path = self._journal_path()
         trusted = not found
         if path.exists():
-            trusted, records = read_journal(path, self._codec)
+            trusted, records = read_journal(path, self._codec, self._journals)
             for record in records:
                 self._replay(record)
             self.replayed = len(records)
@@ -161,20 +162,17 @@ class Node:
         """Replace checkpoint and log; a kill in between leaves a pair that fits together."""
         old = self._journal
         self._journals += 1
-        self._journal_path().unlink(missing_ok=True)
-        self._journal = Journal(self._journal_path(), self._codec)
-        self._journal.sync()
-        replace_file(self.folder / "checkpoint.safetensors", state.chunks(self._save()), 0o600)
+        self._journal = Journal(self._journal_path(), self._codec, self._journals)
+        path = self.folder / "checkpoint.safetensors"
+        replace_file(path, state.chunks(self._save()), 0o600)
+        self._checkpoint_bytes = path.stat().st_size
         if old is not None:
             old.close()
-        for path in self.folder.glob("journal-*.log"):
-            if path != self._journal_path():
-                path.unlink()
         self._saved_at = time.monotonic()
         self.log.info("checkpoint", number=self._journals, clock_s=round(self.now / NANOSECONDS, 1))
 
     def _journal_path(self) -> Path:
-        return self.folder / f"journal-{self._journals}.log"
+        return self.folder / f"journal-{self._journals % 2}.log"  # two take turns
 
     def _save(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAIN} | {
@@ -287,7 +285,8 @@ class Node:
     def _checkpoint_due(self) -> bool:
         assert self._journal is not None
         late = time.monotonic() - self._saved_at > self.limits.checkpoint_s
-        return late or self._journal.size > self.limits.max_log_mb * 2**20 or self.keeper.checkpoint_due(self)
+        large = self._journal.size > max(self.limits.max_log_mb * 2**20, 2 * self._checkpoint_bytes)
+        return late or large or self.keeper.checkpoint_due(self)
 
     def _handle(self, record: Record) -> None:
         """The same for a live and for a replayed event."""

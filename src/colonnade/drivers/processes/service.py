@@ -41,6 +41,8 @@ HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0
 REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
 MAX_DELAYED = 64
+MAX_CALLS = 8  # at the same time by one party, and by all who are on no list together
+MAX_CAUSE = 500  # characters of what a guest may have us repeat
 MAX_GUESTS = 1000
 KNOCKING_S = 30.0  # a party that came within this time counts as here before training begins
 
@@ -70,7 +72,7 @@ class Refused(Exception):
 
     def __init__(self, cause: str, final: bool = True) -> None:
         super().__init__(cause)
-        self.cause, self.final = cause, final
+        self.cause, self.final = cause if len(cause) <= MAX_CAUSE else f"{cause[:MAX_CAUSE]}…", final
 
 
 class Service:
@@ -91,6 +93,7 @@ class Service:
         self._complaints = Once(node.log)
         self._refusals: dict[str, list[float]] = {}
         self._delayed = 0
+        self._calls: dict[str, int] = {}  # under way
         self._instances: dict[str, int] = {}
         self._knocked: dict[str, float] = {}  # when each party came last, before training may begin
         self.byes: dict[str, Bye] = {}
@@ -100,7 +103,9 @@ class Service:
         """Listen; the address with the port that was really taken."""
         limits = self._node.limits
         options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * len(self._node.peers) + MAX_DELAYED)
+        options += [("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S))]  # of TLS
+        calls = MAX_CALLS * (len(self._node.peers) + 1) + MAX_DELAYED
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=calls)
         handlers = {
             JOIN: grpc.stream_stream_rpc_method_handler(self._join),
             STATUS: grpc.unary_unary_rpc_method_handler(self._answer_status),
@@ -136,7 +141,12 @@ class Service:
 
     async def _join(self, _requests: object, context: Any) -> None:
         name = _common_name(context) or "nobody"
+        caller = name if name in self._node.peers else ""
+        self._calls[caller] = self._calls.get(caller, 0) + 1
         try:
+            if self._calls[caller] > MAX_CALLS:
+                self._complaints.warning("refused", peer=name, cause="too many calls at the same time")
+                return  # without a word: who calls that often must not keep the others out
             peer = self._known(name, context)
             hello = await self._hello(name, context)
             await self._admit(peer, hello)
@@ -147,6 +157,8 @@ class Service:
             await self._refuse(name, Refused(error.cause), context)
         except (TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError):
             self._complaints.warning("handshake not finished", peer=name)
+        finally:
+            self._calls[caller] -= 1
 
     def _known(self, name: str, context: Any) -> Peer:
         """The allow-list and the pinned certificate."""
@@ -186,8 +198,7 @@ class Service:
         """One stream per party: the same process may replace its own, another may not."""
         while peer.stream is not None:
             if self._instances.get(peer.name) != hello.instance:
-                cause = f"{peer.name!r} is connected already (heard of {peer.silent_s():.0f} s ago)"
-                raise Refused(cause, final=False)
+                raise Refused(f"{peer.name!r} is connected already", final=False)
             peer.stream.drop("it has connected again")
             await asyncio.sleep(0)
         self._instances[peer.name] = hello.instance
@@ -215,9 +226,14 @@ class Service:
             data = await context.read()
             if data is grpc.aio.EOF:
                 return "it hung up"
-            if stream.take(data) == Kind.BYE:
+            kind = stream.take(data)
+            if kind == Kind.MESSAGE:
+                await stream.answer()
+            elif kind == Kind.BYE:
                 self.byes[peer.name] = read_control(open_envelope(data, peer.name), Kind.BYE, Bye, peer.name)
                 return "goodbye"
+            elif kind != Kind.ACK:
+                raise RemoteProtocolError(peer.name, f"frame of kind {Kind(kind).name} from a party that is welcome")
 
     # Refusals
 
@@ -231,8 +247,9 @@ class Service:
                 await asyncio.sleep(delay)
             finally:
                 self._delayed -= 1
-        with contextlib.suppress(*BROKEN):  # it may have gone already
-            await context.write(control(Kind.REFUSAL, Refusal(refusal.cause, refusal.final)))
+        with contextlib.suppress(*BROKEN, TimeoutError):  # it may have gone already, or does not listen
+            answer = control(Kind.REFUSAL, Refusal(refusal.cause, refusal.final))
+            await asyncio.wait_for(context.write(answer), FAREWELL_S)
 
     def _delay(self, who: str) -> float:
         """The more often within a minute, the slower."""

@@ -150,4 +150,4 @@ def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: 
     try:
         return msgspec.msgpack.decode(envelope.body, type=content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CodecError(peer, f"{kind.name} cannot be read: {error}") from None
+        raise CodecError(peer, f"{kind.name} cannot be read: {str(error)[:200]}") from None

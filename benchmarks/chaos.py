@@ -1,0 +1,621 @@
+"""Chaos on real processes: seeded random schedules of kills, cuts, black holes and delays, and what must hold after.
+
+    python benchmarks/chaos.py [--schedules 30] [--seed 0] [--epochs 60] [--keep FOLDER]
+
+A federation of four parties on digits, every role its own process, each party behind a TCP proxy of its own. A
+schedule is drawn from its seed: `kill -9` and restart of parties and of the server, links that are cut, that swallow
+everything, that are slow, and that break just after a message went through and before its acknowledgement came
+back (under TLS nobody can repeat bytes, but so the sender has to find out whether it must). After each schedule:
+
+    no hang          all processes end by themselves within the deadline
+    exactly once     over all logs that the nodes ever wrote, each conversation is heard 1, 2, 3, …, each update of
+                     the server and each step of a party is taken once, and they add up to what the summaries say
+    nothing lost     a restarted node goes on at or after its last checkpoint; metrics.jsonl only ever grows
+    as good as calm  the accuracy is within a point of the calm runs'; `sync` has the calm run's weights bit for bit
+
+Logs are rotated at checkpoints; a hard link to each keeps it for the checks. Nothing is written outside a temporary
+folder. The exit code is 1 if anything failed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.method import SERVER
+from colonnade.algorithms.vafl.messages import Embeddings, Refined, Stepped
+from colonnade.drivers.processes.journal import Record, read_journal
+from colonnade.experiments.config import Config, from_dict
+from colonnade.experiments.resolve import find_method
+from colonnade.experiments.up import FederationUp, prepare_up
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.events import Received, WorkDone
+
+PARTIES = 4
+EPOCHS = 60.0
+DEADLINE_S = 120.0
+FAREWELL_S = 30.0  # from the server's end to the last party's
+POINT = 0.01
+METHODS = ("vafl", "vafl", "vafl", "t-sync", "sync")  # of schedule 0, 1, 2, …
+UPLOAD_BYTES = 4000  # a batch's embeddings are longer, a heartbeat is shorter
+
+
+def chaos_config(method: str, epochs: float = EPOCHS, seed: int = 0) -> Config:
+    """Short times, so that losing a party and finding it again happen often."""
+    return from_dict(
+        {
+            "data": {"source": "digits", "parties": PARTIES},
+            "protocol": {"name": method},
+            "train": {"epochs": epochs, "seed": seed},
+            "network": {"heartbeat_s": 0.2, "lost_after_s": 1.0, "give_up_s": 40.0, "checkpoint_s": 1.0},
+        }
+    )
+
+
+# --- the proxy -----------------------------------------------------------------------------------------------------
+
+
+class Link:
+    """One proxied connection."""
+
+    def __init__(self, party: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.party, self.server = party, server
+        self.forgotten = False  # both ends believe in it, but nothing arrives any more
+
+    def reset(self) -> None:
+        """As if a firewall had thrown it out."""
+        for writer in (self.party, self.server):
+            _reset(writer)
+
+
+class Proxy:
+    """Between one party and the server; its faults are for all connections, also those to come."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._links: set[Link] = set()
+        self._flows = {"up": asyncio.Event(), "down": asyncio.Event()}
+        self._refusing = False
+        self._trap: asyncio.Event | None = None  # set when an upload has gone through
+        self._latency_s = 0.0
+        self._listener: asyncio.Server | None = None
+        self.address = ""
+        for flow in self._flows.values():
+            flow.set()
+
+    async def start(self) -> None:
+        """Listen on a port that the system chooses."""
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+
+    def stop(self) -> None:
+        """No more of anything."""
+        if self._listener is not None:
+            self._listener.close()
+        for link in list(self._links):
+            link.reset()
+
+    # Faults
+
+    async def cut(self, duration_s: float) -> None:
+        """Connections break, new ones are thrown out."""
+        self._refusing = True
+        for link in list(self._links):
+            link.reset()
+        await asyncio.sleep(duration_s)
+        self._refusing = False
+
+    async def swallow(self, directions: tuple[str, ...], duration_s: float, forget: bool) -> None:
+        """Nothing arrives, and nobody is told; afterwards what was sent arrives late, or the connection is forgotten."""
+        for direction in directions:
+            self._flows[direction].clear()
+        await asyncio.sleep(duration_s)
+        for link in self._links if forget else ():
+            link.forgotten = True
+        for direction in directions:
+            self._flows[direction].set()
+
+    async def slow(self, latency_s: float, duration_s: float) -> None:
+        """Every piece takes longer."""
+        self._latency_s = latency_s
+        await asyncio.sleep(duration_s)
+        self._latency_s = 0.0
+
+    async def cut_after_upload(self) -> bool:
+        """Let an upload through, hold back everything that answers it, and break the line; whether there was one."""
+        self._trap = asyncio.Event()
+        try:
+            await asyncio.wait_for(self._trap.wait(), 3.0)
+        except TimeoutError:
+            return False
+        finally:
+            self._trap = None
+        await asyncio.sleep(0.05)  # the server takes it meanwhile
+        for link in list(self._links):
+            link.reset()
+        self._flows["down"].set()
+        return True
+
+    # Carrying
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._refusing:
+                raise ConnectionRefusedError
+            from_server, to_server = await asyncio.open_connection(*self._target)
+        except OSError:
+            _reset(writer)
+            return
+        link = Link(writer, to_server)
+        self._links.add(link)
+        pumps = [
+            asyncio.ensure_future(self._pump("up", reader, to_server, link)),
+            asyncio.ensure_future(self._pump("down", from_server, writer, link)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._links.discard(link)
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            for side in (writer, to_server):
+                side.close()
+
+    async def _pump(self, way: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter, link: Link) -> None:
+        while data := await source.read(2**16):
+            if self._latency_s:
+                await asyncio.sleep(self._latency_s)
+            await self._flows[way].wait()
+            if link.forgotten:
+                continue
+            sink.write(data)
+            await sink.drain()
+            if way == "up" and self._trap is not None and len(data) >= UPLOAD_BYTES and not self._trap.is_set():
+                self._flows["down"].clear()
+                self._trap.set()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """RST instead of a polite end."""
+    found = writer.get_extra_info("socket")
+    if found is not None and found.fileno() >= 0:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+# --- schedules -----------------------------------------------------------------------------------------------------
+
+
+class Fault(NamedTuple):
+    """One thing that goes wrong, so long after the one before began."""
+
+    after_s: float
+    kind: str  # kill, cut, swallow, slow, cut after upload, freeze
+    role: str
+    duration_s: float
+    directions: tuple[str, ...] = ()
+    forget: bool = False
+
+    def __str__(self) -> str:
+        how = f" {'+'.join(self.directions)}" if self.directions else ""
+        return f"{self.kind}{how}{' for good' if self.forget else ''} {self.role} {self.duration_s:.1f}s"
+
+
+WAYS = (("up",), ("down",), ("up", "down"))
+
+
+def draw_schedule(seed: int, parties: tuple[str, ...]) -> list[Fault]:
+    """3 to 6 faults, at least one kill among them; they may overlap."""
+    rng = random.Random(seed)
+    kinds = ["kill"] + rng.choices(
+        ["kill", "cut", "swallow", "slow", "cut after upload", "freeze"], [3, 2, 3, 1, 3, 1], k=rng.randint(2, 5)
+    )
+    rng.shuffle(kinds)
+    faults = []
+    for kind in kinds:
+        role = SERVER if kind == "kill" and rng.random() < 0.35 else rng.choice(parties)
+        fault = Fault(rng.uniform(0.2, 1.6), kind, role, rng.uniform(0.1, 2.5))
+        if kind == "swallow":
+            fault = fault._replace(directions=rng.choice(WAYS), forget=rng.random() < 0.5)
+        faults.append(fault)
+    return faults
+
+
+@dataclass
+class Outcome:
+    """What a run was like."""
+
+    method: str
+    faults: list[str] = field(default_factory=list)  # injected
+    problems: list[str] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    parties: dict[str, dict[str, Any]] = field(default_factory=dict)
+    took_s: float = 0.0
+    anew: int = 0  # conversations that began again from nothing
+    spared: int = 0  # messages that a reconnecting sender held for lost and the other side had
+    repeats: int = 0  # messages that came twice and were dropped
+    restarts: int = 0
+    events: int = 0  # in all logs, checked
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.summary.get("accuracy") or 0.0)
+
+    def line(self) -> str:
+        """For people."""
+        kinds = Counter(fault.split()[0] for fault in self.faults)
+        words = " ".join(f"{kind}×{count}" for kind, count in sorted(kinds.items())) or "calm"
+        verdict = "ok  " if not self.problems else "FAIL"
+        return (
+            f"{verdict} {self.method:7} {self.took_s:5.1f} s  {self.summary.get('updates', 0):5} updates  "
+            f"accuracy {self.accuracy:.4f}  {self.events:6} events  spared {self.spared}  repeats {self.repeats}  "
+            f"anew {self.anew}  {words}"
+        )
+
+
+class Schedule:
+    """A federation, its proxies and the faults."""
+
+    def __init__(self, config: Config, folder: Path, faults: list[Fault]) -> None:
+        self._config, self._folder, self._faults = config, folder, faults
+        self._up: FederationUp = prepare_up(config, folder)
+        self._proxies: dict[str, Proxy] = {}
+        self._archive = folder / "archive"
+        self._archive.mkdir()
+        self._killed: dict[str, list[int]] = {name: [] for name in self._up.children}  # where in its log
+        self._down: set[str] = set()  # those that we have killed and not yet started
+        self.outcome = Outcome(config.protocol["name"])
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return self._up.parties
+
+    async def run(self, deadline_s: float = DEADLINE_S) -> Outcome:
+        """Everything, and the checks."""
+        start = time.monotonic()
+        archivist = asyncio.ensure_future(self._keep_logs())
+        try:
+            await asyncio.wait_for(self._live(), deadline_s)
+        except TimeoutError:
+            self._problem(f"not over after {deadline_s:.0f} s")
+        finally:
+            archivist.cancel()
+            self._link_logs()
+            for proxy in self._proxies.values():
+                proxy.stop()
+            await self._end_all()
+        self.outcome.took_s = time.monotonic() - start
+        if not self.outcome.problems:
+            self._check()
+        return self.outcome
+
+    async def _live(self) -> None:
+        await self._start()
+        chaos = asyncio.ensure_future(self._inject())
+        try:
+            while self._up.children[SERVER].code is None or SERVER in self._down:
+                await asyncio.sleep(0.05)
+                if not self._all_well():
+                    return
+        finally:
+            chaos.cancel()
+            await asyncio.gather(chaos, return_exceptions=True)
+        await self._restart_the_dead()
+        until = time.monotonic() + FAREWELL_S
+        while any(self._up.children[name].code is None for name in self.parties):
+            await asyncio.sleep(0.05)
+            if time.monotonic() > until:
+                late = [name for name in self.parties if self._up.children[name].code is None]
+                self._problem(f"{', '.join(late)}: still there {FAREWELL_S:.0f} s after the server's end")
+                return
+        self._all_well()
+
+    async def _start(self) -> None:
+        server = self._up.children[SERVER]
+        address = self._up.nodes / SERVER / "run" / "address"
+        await server.start()
+        while not address.exists():
+            await asyncio.sleep(0.02)
+            if not self._all_well():
+                raise RuntimeError(server.last_words())
+        for name in self.parties:
+            proxy = self._proxies[name] = Proxy(address.read_text())
+            await proxy.start()
+            self._up.write_config(name, proxy.address)
+            await self._up.children[name].start()
+        while sum(row["event"] == "joined" for row in self._log(SERVER)) < len(self.parties):
+            await asyncio.sleep(0.05)
+            if not self._all_well():
+                return
+
+    def _all_well(self) -> bool:
+        for name, child in self._up.children.items():
+            if child.code not in (None, 0) and name not in self._down:
+                self._problem(f"{name} ended with {child.code}: {child.last_words()}")
+        return not self.outcome.problems
+
+    # Faults
+
+    async def _inject(self) -> None:
+        running = []
+        try:
+            for fault in self._faults:
+                await asyncio.sleep(fault.after_s)
+                running.append(asyncio.ensure_future(self._do(fault)))
+            await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _do(self, fault: Fault) -> None:
+        proxy = self._proxies.get(fault.role)
+        actions: dict[str, Callable[[], Awaitable[object]]] = {
+            "kill": lambda: self._kill(fault.role, fault.duration_s),
+            "freeze": lambda: self._freeze(fault.role, fault.duration_s),
+        }
+        if proxy is not None:
+            actions |= {
+                "cut": lambda: proxy.cut(fault.duration_s),
+                "swallow": lambda: proxy.swallow(fault.directions, fault.duration_s, fault.forget),
+                "slow": lambda: proxy.slow(fault.duration_s / 10, fault.duration_s),
+                "cut after upload": proxy.cut_after_upload,
+            }
+        self.outcome.faults.append(str(fault))
+        if await actions[fault.kind]() is False:
+            self.outcome.faults.remove(str(fault))
+
+    async def _kill(self, name: str, pause_s: float) -> bool:
+        child = self._up.children[name]
+        if name in self._down or child.process is None or child.code is not None:
+            return False
+        self._down.add(name)
+        child.process.kill()
+        await child.process.wait()
+        self._killed[name].append(child.log.stat().st_size)
+        await asyncio.sleep(pause_s)
+        await child.start()
+        self._down.discard(name)
+        self.outcome.restarts += 1
+        return True
+
+    async def _freeze(self, name: str, duration_s: float) -> bool:
+        process = self._up.children[name].process
+        if name in self._down or process is None or process.returncode is not None:
+            return False
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(duration_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+        return True
+
+    async def _restart_the_dead(self) -> None:
+        """The server has ended while somebody was down: that one has to find out by itself."""
+        for name in sorted(self._down):
+            await self._up.children[name].start()
+            self.outcome.restarts += 1
+        self._down.clear()
+
+    async def _end_all(self) -> None:
+        for child in self._up.children.values():
+            if child.process is not None and child.process.returncode is None:
+                child.process.kill()
+                await child.process.wait()
+
+    # Logs
+
+    async def _keep_logs(self) -> None:
+        while True:
+            self._link_logs()
+            await asyncio.sleep(0.015)
+
+    def _link_logs(self) -> None:
+        for name in self._up.children:
+            for path in (self._up.nodes / name / "run" / "state").glob("journal-*.log"):
+                with contextlib.suppress(OSError):  # it may be gone again
+                    number = int(path.stem.partition("-")[2])
+                    kept = self._archive / f"{name}~{number:06d}~{path.stat().st_ino}"
+                    if not kept.exists():
+                        os.link(path, kept)
+
+    def _log(self, name: str, start: int = 0, end: int | None = None) -> list[dict[str, Any]]:
+        path = self._up.children[name].log
+        data = path.read_bytes()[start:end] if path.exists() else b""
+        rows = []
+        for line in data.splitlines():
+            with contextlib.suppress(ValueError):  # a kill tears lines, and errors are no JSON
+                rows.append(json.loads(line))
+        return [row for row in rows if isinstance(row, dict)]
+
+    def _problem(self, what: str) -> None:
+        self.outcome.problems.append(what)
+
+    def tails(self, lines: int = 12) -> str:
+        """The newest log lines of everybody, for the person who looks for the cause."""
+        parts = []
+        for name, child in self._up.children.items():
+            text = child.log.read_text(errors="replace") if child.log.exists() else ""
+            parts.append("\n".join([f"--- {name}", *(line[:300] for line in text.splitlines()[-lines:])]))
+        return "\n".join(parts)
+
+    # Checks
+
+    def _check(self) -> None:
+        outcome = self.outcome
+        for name in self._up.children:
+            path = self._up.nodes / name / "run" / "summary.json"
+            if not path.is_file():
+                self._problem(f"{name}: no summary")
+                return
+            found = json.loads(path.read_text())
+            if found["status"] != "finished":
+                self._problem(f"{name}: {found['status']} {found['note']}")
+            outcome.repeats += found["duplicates_dropped"]
+            if name == SERVER:
+                outcome.summary = found
+            else:
+                outcome.parties[name] = found
+            rows = self._log(name)
+            outcome.anew += sum(bool(row.get("anew")) for row in rows) if name == SERVER else 0
+            outcome.spared += sum(row.get("known", 0) for row in rows if row["event"] == "joined")
+            self._check_goes_on(name)
+        self._check_metrics()
+        self._check_once()
+
+    def _check_goes_on(self, name: str) -> None:
+        for start in self._killed[name]:
+            before = [row["update"] for row in self._log(name, 0, start) if row["event"] == "checkpoint"]
+            after = [row["update"] for row in self._log(name, start) if row["event"] == "going on"]
+            if before and after and after[0] < before[-1]:
+                self._problem(f"{name}: goes on at update {after[0]}, its checkpoint had {before[-1]}")
+
+    def _check_metrics(self) -> None:
+        lines = (self._up.nodes / SERVER / "run" / "metrics.jsonl").read_text().splitlines()
+        updates = [json.loads(line)["update"] for line in lines]
+        if any(later <= earlier for earlier, later in zip(updates, updates[1:], strict=False)):
+            self._problem(f"metrics.jsonl does not go forward: {updates}")
+
+    def _check_once(self) -> None:
+        outcome, codec = self.outcome, Codec((*find_method(outcome.method).payloads, *EVALUATION_PAYLOADS))
+        uploads: Counter[str] = Counter()
+        for name in self._up.children:
+            records = self._records(name, codec)
+            outcome.events += len(records)
+            self._check_conversations(name, records)
+            kind = Stepped if name == SERVER else Refined
+            tokens = [r.event.token for r in records if isinstance(r.event, WorkDone) and isinstance(r.event.result, kind)]
+            if any(later <= earlier for earlier, later in zip(tokens, tokens[1:], strict=False)):
+                self._problem(f"{name}: a step was taken twice, or out of order")
+            own = outcome.summary["updates"] if name == SERVER else outcome.parties[name]["steps"]
+            if len(tokens) != own:
+                self._problem(f"{name}: {len(tokens)} steps in its logs, {own} in its summary")
+            for record in records if name == SERVER else ():
+                if isinstance(record.event, Received) and isinstance(record.event.message, Embeddings):
+                    uploads[record.event.sender] += record.event.message.batch > 0
+        for name, found in outcome.parties.items():
+            if found["steps"] > uploads[name]:
+                self._problem(f"{name}: {found['steps']} steps, but the server had {uploads[name]} uploads of it")
+        steps = sum(found["steps"] for found in outcome.parties.values())
+        each = {"vafl": 1, "sync": PARTIES}.get(outcome.method)
+        in_flight = PARTIES * (1 + outcome.anew)  # an upload that is sent again after a new beginning counts again
+        if each is not None and not 0 <= each * outcome.summary["updates"] - steps <= in_flight:
+            self._problem(f"{outcome.summary['updates']} updates, but {steps} steps of all parties")
+
+    def _records(self, name: str, codec: Codec) -> list[Record]:
+        kept = sorted(self._archive.glob(f"{name}~*"))
+        numbers = [int(path.name.split("~")[1]) for path in kept]
+        if sorted(set(numbers)) != list(range(len(set(numbers)))):
+            self._problem(f"{name}: not every log was kept ({numbers}): the check would mean nothing")
+        records: list[Record] = []
+        for path in kept:
+            copy = path.with_name(f"copy of {path.name}")
+            shutil.copyfile(path, copy)  # reading mends a torn end
+            records += read_journal(copy, codec)[1]
+        return records
+
+    def _check_conversations(self, name: str, records: list[Record]) -> None:
+        heard: dict[tuple[str, int], int] = {}
+        for record in records:
+            if isinstance(record.event, Received):
+                key = (record.event.sender, record.conversation)
+                if record.sequence != heard.get(key, 0) + 1:
+                    self._problem(f"{name}: message {record.sequence} of {key} after {heard.get(key, 0)}")
+                    return
+                heard[key] = record.sequence
+
+
+def run_one(config: Config, folder: Path, faults: list[Fault], deadline_s: float = DEADLINE_S) -> Outcome:
+    """One schedule; a failure's outcome ends with the tails of the logs."""
+    schedule = Schedule(config, folder, faults)
+    outcome = asyncio.run(schedule.run(deadline_s))
+    if outcome.problems:
+        outcome.problems.append("\n".join([*(f"injected: {fault}" for fault in outcome.faults), schedule.tails()]))
+    return outcome
+
+
+def check_against_calm(outcome: Outcome, calm: list[Outcome]) -> None:
+    """Asynchronous runs differ from one another; lock-step ones do not."""
+    if outcome.problems:
+        return
+    if outcome.method == "sync":
+        same = [outcome.parties[name]["weights"] == found["weights"] for name, found in calm[0].parties.items()]
+        digests = {run.summary["weights_sha256"] for run in (outcome, calm[0])} - {None}
+        if not all(same) or len(digests) > 1 or outcome.accuracy != calm[0].accuracy:
+            outcome.problems.append("sync: the weights are not the calm run's")
+    elif outcome.accuracy < mean(run.accuracy for run in calm) - POINT:
+        outcome.problems.append(f"accuracy {outcome.accuracy:.4f}, calm {mean(run.accuracy for run in calm):.4f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--schedules", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=float, default=EPOCHS)
+    parser.add_argument("--calm", type=int, default=3, help="calm runs to compare with, of each asynchronous method")
+    parser.add_argument("--only", choices=sorted(set(METHODS)), help="one method only")
+    options = parser.parse_args()
+    methods = (options.only,) if options.only else METHODS
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        calm: dict[str, list[Outcome]] = {}
+        for method in dict.fromkeys(methods[: options.schedules]):
+            calm[method] = []
+            for number in range(1 if method == "sync" else options.calm):
+                place = Path(folder) / f"calm-{method}-{number}"
+                calm[method].append(_report(run_one(chaos_config(method, options.epochs), place, []), f"calm {number}"))
+                shutil.rmtree(place)
+        outcomes = []
+        for number in range(options.schedules):
+            method, seed = methods[number % len(methods)], options.seed + number
+            place = Path(folder) / f"schedule-{number}"
+            names = tuple(f"party-{index + 1}" for index in range(PARTIES))
+            outcome = run_one(chaos_config(method, options.epochs), place, draw_schedule(seed, names))
+            check_against_calm(outcome, calm[method])
+            outcomes.append(_report(outcome, f"seed {seed}"))
+            shutil.rmtree(place)
+    _table(calm, outcomes)
+    everything = [*outcomes, *(run for runs in calm.values() for run in runs)]
+    return 1 if any(outcome.problems for outcome in everything) else 0
+
+
+def _report(outcome: Outcome, what: str) -> Outcome:
+    print(f"{what:8} {outcome.line()}", *outcome.problems, sep="\n    ", flush=True)
+    return outcome
+
+
+def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
+    print("\nmethod   schedules  failed  faults  restarts  spared  repeats  anew   calm (lowest–highest)      chaos median  worst")
+    for method, runs in calm.items():
+        of = [outcome for outcome in outcomes if outcome.method == method]
+        if not of:
+            continue
+        quiet, loud = [run.accuracy for run in runs], [outcome.accuracy for outcome in of]
+        print(
+            f"{method:8} {len(of):9}  {sum(bool(o.problems) for o in of):6}  {sum(len(o.faults) for o in of):6}  "
+            f"{sum(o.restarts for o in of):8}  {sum(o.spared for o in of):6}  {sum(o.repeats for o in of):7}  "
+            f"{sum(o.anew for o in of):4}   {mean(quiet):.4f} ({min(quiet):.4f}–{max(quiet):.4f})    "
+            f"{median(loud):.4f}        {min(loud):.4f}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

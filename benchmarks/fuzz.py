@@ -1,0 +1,425 @@
+"""Random and mutated frames against the codec and against a live server: no crash, no growth in memory.
+
+    python benchmarks/fuzz.py [--frames 100000] [--live 100000] [--seed 0]
+
+The codec may answer with a message or a CodecError and nothing else. The live server is the real one on loopback,
+with an honest party in training and a hostile one that holds a valid certificate: every frame that is wrong costs
+the hostile party its connection, while the honest one trains on. Exits with 1 if anything else happens.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import gc
+import io
+import json
+import logging
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+import msgspec
+import numpy as np
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Embeddings, FreshRequest, Gradient, Query
+from colonnade.drivers.processes import service
+from colonnade.drivers.processes.dial import open_channel
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.wire import (
+    ENVELOPE_BYTES,
+    Hello,
+    Kind,
+    Position,
+    Refusal,
+    control,
+    open_envelope,
+    read_control,
+    seal_envelope,
+)
+from colonnade.experiments.config import from_dict, read_toml
+from colonnade.experiments.network import PartyProcess, ServerProcess
+from colonnade.experiments.up import prepare_up
+from colonnade.protocol.codec import DTYPES, VERSION, Codec
+from colonnade.protocol.errors import CodecError
+from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message
+
+MESSAGES = tuple(kind for kind in (*VAFL_PAYLOADS, *EVALUATION_PAYLOADS) if issubclass(kind, Message))
+MAX_GROWTH_MB = 48.0
+ANSWER_S = 30.0
+
+
+def real_messages(generator: np.random.Generator, rows: int = 200, width: int = 32) -> list[Message]:
+    """One of each kind, as honest roles send them."""
+    batch = generator.choice(rows, 16, replace=False).astype(np.int32)
+    values = generator.normal(size=(16, width)).astype(np.float32)
+    return [
+        Embeddings(0, 16, batch, values),
+        Embeddings(0, 0, batch[:3], values[:3], True, 7),
+        Query(0),
+        Gradient(1, 5, values),
+        FreshRequest(3, batch),
+        EvaluationRequest(1, 0, 100),
+        EvaluationReply(1, 0, 4, values),
+    ]
+
+
+def by_hand(header: bytes, body: bytes = b"") -> bytes:
+    """A frame around any header at all."""
+    return b"CLN" + bytes([VERSION]) + len(header).to_bytes(4, "little") + header + bytes(-len(header) % 8) + body
+
+
+EXTENTS: tuple[Any, ...] = (0, 1, -1, 16, 2**31, 2**40, 2**63 - 1, 2**63, 2**64 - 1, 1.5, True, None, "4", [1], {}, b"x")
+BOMBS = (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdc\xff\xff", b"\x91", b"\x81\x01", b"\xc6\xff\xff\xff\xff")
+
+
+def strange_header(random: Random) -> bytes:
+    """The frame of an array or a bomb that no honest codec writes."""
+    if random.random() < 0.3:
+        inside = random.choice(BOMBS) * random.choice((1, 2, 500, 5000))
+        return by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows" + inside)
+    dtype = random.choice((*DTYPES, "|O", ">f4", "<c8", "<U4", "<M8[s]", "", 3, None))
+    shape = [random.choice(EXTENTS) for _ in range(random.randrange(7))]
+    fields = {"type": "EvaluationReply", "number": 1, "start": 0, "step": 0, "values": [dtype, shape]}
+    if random.random() < 0.2:
+        fields[random.choice(["number", "start", "step"])] = random.choice(EXTENTS)
+    with contextlib.suppress(OverflowError):
+        return by_hand(msgspec.msgpack.encode(fields), random.randbytes(8 * random.randrange(9)))
+    return by_hand(b"\xc1")
+
+
+def mutated(random: Random, frames: list[bytes]) -> bytes:
+    """A frame that was good once, or never."""
+    frame = bytearray(random.choice(frames))
+    place = random.randrange(len(frame))
+    match random.randrange(9):
+        case 0:
+            return random.randbytes(random.randrange(200))
+        case 1:
+            return bytes(frame[:place])
+        case 2:
+            return bytes(frame) + random.randbytes(random.randrange(1, 64))
+        case 3:
+            other = random.choice(frames)
+            return bytes(frame[:place]) + other[random.randrange(len(other)) :]
+        case 4:
+            frame[4:8] = random.choice((random.randrange(2**32), len(frame), 0, 2**32 - 1)).to_bytes(4, "little")
+        case 5:
+            return strange_header(random)
+        case 6:  # in the header, where it hurts most
+            for _ in range(random.randrange(1, 5)):
+                frame[random.randrange(8, min(len(frame), 120))] = random.randrange(256)
+        case 7:
+            frame[place:place] = random.randbytes(random.randrange(1, 16))
+        case _:
+            for _ in range(random.randrange(1, 9)):
+                frame[random.randrange(len(frame))] ^= 1 << random.randrange(8)
+    return bytes(frame)
+
+
+@dataclass
+class Tally:
+    """What came of it."""
+
+    frames: int = 0
+    connections: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+    before_mb: float = 0.0
+    after_mb: float = 0.0
+    trouble: list[str] = field(default_factory=list)
+
+    def line(self, what: str) -> str:
+        """For people."""
+        memory = f"{self.before_mb:.1f} → {self.after_mb:.1f} MB"
+        where = f"{self.connections} connections, " if self.connections else ""
+        rate = self.frames / max(self.seconds, 1e-9)
+        return f"{what:6} {self.frames} frames, {where}{self.refused} refused, {rate:.0f}/s, memory {memory}"
+
+
+def memory_mb() -> float:
+    """Resident, after everything that can go has gone."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # what the allocator keeps for later is no growth
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def fuzz_codec(frames: int, seed: int) -> Tally:
+    """Decode so many; anything but a message or a CodecError escapes from here."""
+    codec, random, tally = Codec(MESSAGES, 2**20, finite=True), Random(seed), Tally()
+    good = [bytes(codec.encode(message)) for message in real_messages(np.random.default_rng(seed))]
+    begin = time.perf_counter()
+    for number in range(frames):
+        if number == frames // 10:
+            tally.before_mb = memory_mb()
+        frame = mutated(random, good)
+        tally.frames += 1
+        try:
+            codec.decode(frame, "fuzz")
+        except CodecError:
+            tally.refused += 1
+    tally.seconds, tally.after_mb = time.perf_counter() - begin, memory_mb()
+    return tally
+
+
+# The live server
+
+
+class Arena:
+    """The real server in this process, an honest party in training, and room for hostile ones."""
+
+    def __init__(self, folder: Path, hostile: int = 1, **network: Any) -> None:
+        tables = {
+            "data": {"parties": 1 + hostile},
+            "train": {"seconds": 3600.0, "eval_every": 200, "checkpoint_every": 1000},
+            "protocol": {"name": "vafl", "table": "zeros", "pause_s": 0.005},
+            "network": {"heartbeat_s": 0.5, "lost_after_s": 20.0, "max_message_mb": 1.0, **network},
+        }
+        self.up = prepare_up(from_dict(tables), folder)
+        self.honest, *self.hostile = self.up.parties
+        self.complaints: list[str] = []  # of the event loop and of gRPC
+        self.written = io.StringIO()
+        self.server: ServerProcess
+        self.party: PartyProcess
+
+    async def open(self) -> None:
+        """Start the server and the honest party."""
+        asyncio.get_running_loop().set_exception_handler(self._complain)
+        self._handler = _Listener(self.complaints)
+        logging.getLogger("grpc").addHandler(self._handler)
+        log = Log("server", as_json=True, stream=self.written)
+        folder = self.up.nodes / "server"
+        self.server = ServerProcess(from_dict(read_toml(folder / "config.toml")), folder / "run", log)
+        self.serving = asyncio.ensure_future(self.server.run())
+        await self.until(lambda: (folder / "run" / "address").exists())
+        self.address = (folder / "run" / "address").read_text()
+        self.party = self.process_of(self.honest)
+        self.training = asyncio.ensure_future(self.party.run())
+        await self.goes_on()
+
+    async def close(self) -> None:
+        """Stop both; what failed in them is raised."""
+        self.party.node.ended.set()
+        await self.training
+        self.server.node.ended.set()
+        await self.serving
+        logging.getLogger("grpc").removeHandler(self._handler)
+
+    def process_of(self, name: str) -> PartyProcess:
+        """A party that could be run."""
+        self.up.write_config(name, self.address)
+        folder = self.up.nodes / name
+        log = Log(name, stream=io.StringIO())
+        return PartyProcess(from_dict(read_toml(folder / "config.toml")), name, folder / "run", log)
+
+    async def until(self, holds: Callable[[], object], timeout_s: float = ANSWER_S) -> None:
+        """Wait for it, but not for ever."""
+        end = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() > end:
+                raise TimeoutError("what was waited for did not happen")
+            for task in (self.serving, getattr(self, "training", self.serving)):
+                if task.done():
+                    task.result()
+                    raise RuntimeError("the server or the honest party has ended")
+            await asyncio.sleep(0.005)
+
+    async def goes_on(self) -> None:
+        """The honest party exchanges more messages, and the server's updates grow."""
+        peer, role = self.server.node.peers[self.honest], self.server.node.role
+        messages, updates = peer.messages_in, role.progress.k  # type: ignore[attr-defined]
+        await self.until(lambda: peer.messages_in > messages + 2)
+        await self.until(lambda: role.progress.k > updates + 2)  # type: ignore[attr-defined]
+
+    def log(self) -> list[dict[str, Any]]:
+        """The server's log so far."""
+        return [json.loads(line) for line in self.written.getvalue().splitlines()]
+
+    def _complain(self, _loop: object, context: dict[str, Any]) -> None:
+        self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+class _Listener(logging.Handler):
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard.append(record.getMessage())
+
+
+@contextlib.asynccontextmanager
+async def arena(folder: Path, hostile: int = 1, **network: Any) -> AsyncIterator[Arena]:
+    """From open to close."""
+    found = Arena(folder, hostile, **network)
+    await found.open()
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+class Mallory:
+    """A party with a valid certificate and bad manners."""
+
+    def __init__(self, arena: Arena, name: str) -> None:
+        self._process = arena.process_of(name)
+        self._address, self.peer, self.name = arena.address, arena.server.node.peers[name], name
+        self.channel = self.new_channel()
+        self.instance = secrets.randbelow(2**62)  # one process: it may replace its own stream
+
+    def new_channel(self) -> Any:
+        """A connection of its own."""
+        return open_channel(self._process.identity, self._address, self._process.node.limits)
+
+    def hello(self, position: Position | None = None) -> Hello:
+        """As an honest party would say it."""
+        return self._process._hello(self.instance, position or Position(0, 0, 0, 0))
+
+    def call(self, channel: Any = None) -> Any:
+        """A stream, not a word spoken."""
+        return (channel or self.channel).stream_stream(f"/{service.SERVICE}/{service.JOIN}")()
+
+    async def join(self) -> Any:
+        """A stream after a welcome; everything begins anew."""
+        call = self.call()
+        await call.write(control(Kind.HELLO, self.hello()))
+        first = open_envelope(await asyncio.wait_for(call.read(), ANSWER_S), "server")
+        if first.kind != Kind.WELCOME:
+            raise RuntimeError(f"not welcome: {bytes(first.body)!r}")
+        return call
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self.channel.close()
+
+
+async def answer_of(call: Any) -> str:
+    """The cause of a refusal; "" if the stream ended without one."""
+    cause = ""
+    try:
+        while (data := await asyncio.wait_for(call.read(), ANSWER_S)) is not grpc.aio.EOF:
+            envelope = open_envelope(data, "server")
+            if envelope.kind == Kind.REFUSAL:
+                cause = read_control(envelope, Kind.REFUSAL, Refusal, "server").cause
+    except grpc.aio.AioRpcError as error:
+        cause = cause or f"{error.code().name}: {error.details()}"
+    return cause
+
+
+async def offend(mallory: Mallory, *frames: bytes) -> str:
+    """Join, send these, and see what the server says to the last."""
+    call = await mallory.join()
+    try:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused before the last one
+            for frame in frames:
+                await call.write(frame)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.done_writing()
+        return await answer_of(call)
+    finally:
+        call.cancel()
+
+
+def message_frame(body: bytes, sequence: int = 1, acknowledged: int = 0) -> bytes:
+    """In its envelope."""
+    return seal_envelope(Kind.MESSAGE, sequence, acknowledged, body)
+
+
+def hostile_frame(random: Random, good: list[bytes]) -> bytes:
+    """A whole frame of a stream: bad envelopes, bad contents, bad numbers."""
+    body = mutated(random, good)
+    match random.randrange(8):
+        case 0:
+            return body
+        case 1:
+            return bytes([random.randrange(256)]) + random.randbytes(ENVELOPE_BYTES - 1) + body
+        case 2:
+            return message_frame(random.choice(good), random.choice((0, 2, 3, 2**40, 2**63, 2**64 - 1)))
+        case 3:
+            return message_frame(random.choice(good), 1, random.choice((1, 100, 2**63, 2**64 - 1)))
+        case 4:
+            return seal_envelope(random.choice(list(Kind)), random.randrange(3), 0, body)
+        case _:
+            return message_frame(body)
+
+
+def prelude(random: Random, good: list[bytes]) -> Iterator[bytes]:
+    """What an honest party might say first: an upload, repeats of it, signs of life."""
+    for _ in range(random.randrange(4)):
+        yield seal_envelope(Kind.ACK, 0, 0)
+    if random.random() < 0.3:
+        for _ in range(random.randrange(1, 5)):
+            yield message_frame(good[0], 1)
+
+
+@contextlib.contextmanager
+def no_delays() -> Iterator[None]:
+    """Refusals at once: what is measured is not the waiting."""
+    before = service.REFUSAL_DELAYS_S
+    service.REFUSAL_DELAYS_S = (0.0,)
+    try:
+        yield
+    finally:
+        service.REFUSAL_DELAYS_S = before
+
+
+async def fuzz_server(frames: int, seed: int, folder: Path) -> Tally:
+    """Send so many, each judged by the live server."""
+    random, tally = Random(seed), Tally()
+    codec = Codec(MESSAGES)
+    good = [bytes(codec.encode(message)) for message in real_messages(np.random.default_rng(seed))]
+    with no_delays():
+        async with arena(folder) as here:
+            mallory, begin = Mallory(here, here.hostile[0]), time.perf_counter()
+            while tally.frames < frames:
+                if not tally.before_mb and tally.frames >= frames // 5:
+                    tally.before_mb = memory_mb()
+                sent = [*prelude(random, good), hostile_frame(random, good)]
+                tally.frames += len(sent)
+                tally.connections += 1
+                tally.refused += bool(await offend(mallory, *sent))
+                if random.random() < 0.001:
+                    await here.goes_on()
+            tally.seconds, tally.after_mb = time.perf_counter() - begin, memory_mb()
+            await mallory.close()
+            await here.goes_on()
+            here.server.node.role.validate()
+        tally.trouble = here.complaints
+    return tally
+
+
+def main() -> int:
+    """Both, and the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=100_000, help="against the codec")
+    parser.add_argument("--live", type=int, default=None, help="against the live server; left out: as many")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    good = True
+    with tempfile.TemporaryDirectory() as folder:
+        live = chosen.frames if chosen.live is None else chosen.live
+        for what, run in {
+            "codec": lambda: fuzz_codec(chosen.frames, chosen.seed),
+            "server": lambda: asyncio.run(fuzz_server(live, chosen.seed, Path(folder) / "run")),
+        }.items():
+            tally = run()
+            print(tally.line(what), flush=True)
+            for line in tally.trouble[:10]:
+                print(f"  {line}")
+            good = good and not tally.trouble and tally.after_mb - tally.before_mb < MAX_GROWTH_MB
+    print("no crash, no growth" if good else "FAILED")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

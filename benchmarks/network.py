@@ -1,0 +1,209 @@
+"""Round trips per second: a role that only echoes 32 KB, against a bare grpc.aio stream with the same mutual TLS.
+
+Every side is its own process. Bare and driver take turns, so that a noisy neighbour disturbs both; the ratio of
+the medians is what counts.
+
+    python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4]
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from colonnade.drivers.processes.certificates import Identity, throw_away
+from colonnade.drivers.processes.dial import Dialler, open_channel
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello
+from colonnade.protocol.events import PeerJoined, Received, Send
+from colonnade.protocol.messages import Array, Message
+
+PAYLOAD = np.arange(8192, dtype=np.float32)  # 32 KB
+LIMITS = Limits()
+
+
+class Ball(Message, frozen=True):
+    """There and back again."""
+
+    number: int
+    values: Array
+
+
+class EchoRole:
+    """Sends back what comes."""
+
+    def __init__(self, name):
+        self.name, self.count = name, 0
+
+    def handle(self, event, now):
+        match event:
+            case Received(sender=sender, message=message):
+                self.count += 1
+                return [Send(sender, message)]
+            case PeerJoined(peer="server"):
+                return [Send("server", Ball(0, PAYLOAD))]
+        return []
+
+    def compute(self, job):
+        raise NotImplementedError
+
+    def save(self):
+        return {"count": self.count}
+
+    def load(self, state):
+        self.count = state["count"]
+
+    def validate(self):
+        pass
+
+    def summary(self):
+        return {}
+
+
+def identity(folder, name):
+    return Identity.load(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
+
+
+async def driver_server(folder, parties):
+    names = [f"party-{i}" for i in range(parties)]
+    node = Node(EchoRole("server"), [Ball], folder / "state-server", names, LIMITS, Log("server", level="error"))
+    node.open()
+    service = Service(node, identity(folder, "server"), {}, lambda name, hello: None, dict)
+    print(await service.start("127.0.0.1:0"), flush=True)
+    watch = asyncio.ensure_future(node.watch())
+    await asyncio.to_thread(sys.stdin.read)
+    watch.cancel()
+    await service.stop(End("finished"))
+    node.close()
+
+
+async def driver_party(folder, name, address, seconds):
+    role = EchoRole(name)
+    node = Node(role, [Ball], folder / f"state-{name}", ["server"], LIMITS, Log(name, level="error"))
+    node.open()
+
+    def hello(instance, position):
+        return Hello(PROTOCOL, "bench", {}, 0, "", 0, "float32", instance, position)
+
+    dialler = Dialler(node, identity(folder, name), address, hello, lambda: Bye("", 0.0))
+    talk = asyncio.ensure_future(dialler.run())
+    await measure(lambda: role.count, seconds)
+    talk.cancel()
+    node.close()
+
+
+async def bare_server(folder):
+    async def echo(_requests, context):
+        while (data := await context.read()) is not grpc.aio.EOF:
+            await context.write(data)
+
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    handlers = {"Echo": grpc.stream_stream_rpc_method_handler(echo)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
+    own = identity(folder, "server")
+    port = server.add_secure_port(
+        "127.0.0.1:0", grpc.ssl_server_credentials([(own.key, own.certificate)], own.authority, True)
+    )
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(0)
+
+
+async def bare_party(folder, name, address, seconds):
+    count = 0
+
+    async def play():
+        nonlocal count
+        data = PAYLOAD.tobytes()
+        async with open_channel(identity(folder, name), address, LIMITS) as channel:
+            call = channel.stream_stream("/bare/Echo")()
+            while True:
+                await call.write(data)
+                await call.read()
+                count += 1
+
+    task = asyncio.ensure_future(play())
+    await measure(lambda: count, seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def measure(count, seconds):
+    """Print round trips per second after the first hundred."""
+    deadline = time.monotonic() + 30
+    while count() < 100 and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    before, start = count(), time.perf_counter()
+    await asyncio.sleep(seconds)
+    print(json.dumps((count() - before) / (time.perf_counter() - start)), flush=True)
+
+
+def race(kind, parties, seconds, certificates):
+    """Total round trips per second of one kind."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for path in certificates.iterdir():
+            (folder / path.name).symlink_to(path)
+        command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
+        server = subprocess.Popen(
+            [*command, "--role", f"{kind}-server", "--parties", str(parties)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        address = server.stdout.readline().strip()
+        players = [
+            subprocess.Popen(
+                [*command, "--role", f"{kind}-party", "--name", f"party-{i}", "--address", address],
+                stdout=subprocess.PIPE, text=True,
+            )
+            for i in range(parties)
+        ]  # fmt: skip
+        rates = [float(player.communicate(timeout=120)[0]) for player in players]
+        server.communicate("", timeout=60)
+        return sum(rates)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--parties", default="1,4")
+    for name in ("--role", "--name", "--address"):
+        parser.add_argument(name)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    match options.role:
+        case "driver-server":
+            return asyncio.run(driver_server(options.folder, int(options.parties)))
+        case "bare-server":
+            return asyncio.run(bare_server(options.folder))
+        case "driver-party":
+            return asyncio.run(driver_party(options.folder, options.name, options.address, options.seconds))
+        case "bare-party":
+            return asyncio.run(bare_party(options.folder, options.name, options.address, options.seconds))
+    with tempfile.TemporaryDirectory() as scratch:
+        certificates = Path(scratch) / "certificates"
+        throw_away([f"party-{i}" for i in range(16)], certificates)
+        for parties in map(int, options.parties.split(",")):
+            rates = {"bare": [], "driver": []}
+            for _ in range(options.rounds):
+                for kind, found in rates.items():
+                    found.append(race(kind, parties, options.seconds, certificates))
+            bare, driver = (statistics.median(found) for found in rates.values())
+            print(f"{parties} parties: bare {bare:7.0f}/s  driver {driver:7.0f}/s  ratio {driver / bare:.2f}", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,443 @@
+"""Hostile frames: the codec refuses them, and a live server lets them cost their sender the connection and no more.
+
+The frames, the hostile party and the live server are those of benchmarks/fuzz.py, which sends many more.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import sys
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import grpc
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Query
+from colonnade.drivers.processes import service
+from colonnade.drivers.processes.wire import (
+    Bye,
+    Hello,
+    Kind,
+    Position,
+    control,
+    open_envelope,
+    read_control,
+    seal_envelope,
+)
+from colonnade.protocol.codec import MAX_HEADER_BYTES, Codec
+from colonnade.protocol.errors import CodecError
+from colonnade.protocol.messages import EvaluationReply
+
+
+def load_fuzz() -> ModuleType:
+    path = Path(__file__).parents[3] / "benchmarks" / "fuzz.py"
+    spec = importlib.util.spec_from_file_location("colonnade_fuzz", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+fuzz = load_fuzz()
+CODEC = Codec(fuzz.MESSAGES, 2**20, finite=True)
+GOOD = [bytes(CODEC.encode(message)) for message in fuzz.real_messages(np.random.default_rng(0))]
+
+
+# The codec
+
+
+def refusal(frame: bytes, codec: Codec = CODEC) -> str:
+    with pytest.raises(CodecError) as caught:
+        codec.decode(frame, "mallory")
+    assert caught.value.peer == "mallory"
+    assert len(caught.value.cause) < 400  # it is logged, and repeated to the sender
+    return caught.value.cause
+
+
+def test_twenty_thousand_mutated_frames_are_decoded_or_refused() -> None:
+    tally = fuzz.fuzz_codec(20_000, seed=1)
+    assert tally.frames == 20_000
+    assert 10_000 < tally.refused < 20_000
+    assert tally.after_mb - tally.before_mb < 8
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    refusal(data)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=300), st.binary(max_size=64))
+def test_random_headers_are_refused_or_decoded(header: bytes, body: bytes) -> None:
+    with contextlib.suppress(CodecError):
+        CODEC.decode(fuzz.by_hand(header, body))
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=9) | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5) | st.integers(-9, 9), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(anything, anything, st.binary(max_size=40))
+def test_anything_in_place_of_fields_is_refused_or_decoded(rows: object, values: object, body: bytes) -> None:
+    fields = {"type": "Embeddings", "step": 0, "batch": 0, "rows": rows, "values": values}
+    with contextlib.suppress(CodecError):
+        CODEC.decode(fuzz.by_hand(msgspec.msgpack.encode(fields), body))
+
+
+def reply_of(dtype: object, shape: object, body: bytes = b"") -> bytes:
+    fields = {"type": "EvaluationReply", "number": 1, "start": 0, "step": 0, "values": [dtype, shape]}
+    return fuzz.by_hand(msgspec.msgpack.encode(fields), body)
+
+
+BOMBS = {
+    "an array of 2^40": reply_of("<f8", [2**40]),
+    "a product beyond 64 bits": reply_of("<f8", [2**32, 2**32, 2**32, 2**32]),
+    "an extent of 2^64 - 1": reply_of("<f8", [2**64 - 1, 0]),
+    "a list of 2^32 - 1": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows\xdd\xff\xff\xff\xff"),
+    "a map of 2^32 - 1": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows\xdf\xff\xff\xff\xff"),
+    "bytes of 2^32 - 1": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows\xc6\xff\xff\xff\xff"),
+    "nested long lists": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows" + b"\xdd\x00\xff\xff\xff" * 900),
+    "a list nested to the limit": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows" + b"\x91" * (MAX_HEADER_BYTES - 40)),
+    "a map nested to the limit": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows" + b"\x81\x01" * 500_000),
+    "a header of 4 GB": GOOD[0][:4] + b"\xff\xff\xff\xff" + GOOD[0][8:],
+    "a long unknown name": fuzz.by_hand(msgspec.msgpack.encode({"type": "x" * 900_000})),
+    "a long text as shape": reply_of("<f4", ["9" * 900_000]),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_without_the_memory_they_ask_for(name: str) -> None:
+    frame = BOMBS[name]
+    tracemalloc.start()
+    try:
+        refusal(frame)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 * len(frame) + 2**20
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("<f4", [-1]), ("<f4", [1.0]), ("<f4", [True]), ("<f4", [2**63]), ("|O", [1]), (">f4", [2]), ("<f4", [[2]]),
+     ("<f4", [1, 1, 1, 1, 1]), (["<f4"], [1]), ("<f4", "2"), ("<f4", b"2"), ("<f4,<f4", [1]), ("<c8", [1])],
+)  # fmt: skip
+def test_dtypes_and_shapes_that_are_none_are_refused(dtype: object, shape: object) -> None:
+    refusal(reply_of(dtype, shape, bytes(8)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
+def test_what_is_not_finite_is_refused(dtype: str, value: float) -> None:
+    values = np.zeros((4, 4), dtype)
+    values[3, 3] = value
+    assert "NaN or infinity" in refusal(bytes(Codec(fuzz.MESSAGES).encode(EvaluationReply(1, 0, 0, values))))
+
+
+def test_truth_values_are_zero_or_one() -> None:
+    """numpy counts a byte of 7 as seven truths."""
+    CODEC.decode(reply_of("|b1", [8], bytes([0, 1] * 4)))
+    assert "0 and 1" in refusal(reply_of("|b1", [8], bytes([0, 1, 7, 1] * 2)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.dictionaries(st.text(max_size=4), anything, max_size=4), st.binary(max_size=60))
+def test_control_frames_of_anything_are_read_or_refused(fields: dict[str, Any], garbage: bytes) -> None:
+    for body in (msgspec.msgpack.encode(fields), garbage):
+        envelope = open_envelope(seal_envelope(Kind.HELLO, 0, 0, body), "mallory")
+        with contextlib.suppress(CodecError):
+            read_control(envelope, Kind.HELLO, Hello, "mallory")
+
+
+# The live server
+
+
+def live(
+    folder: Path, act: Callable[[Any, Any], Awaitable[None]], *, delays: bool = False, hostile: int = 1, **network: Any
+) -> list[dict[str, Any]]:
+    """Let `act` misbehave; the honest party trains on, nothing was left unhandled. Returns the server's log."""
+
+    async def run() -> list[dict[str, Any]]:
+        async with fuzz.arena(folder / "run", hostile, **network) as here:
+            mallory = fuzz.Mallory(here, here.hostile[0])
+            await act(here, mallory)
+            await here.goes_on()
+            await mallory.close()
+            await here.goes_on()
+            here.server.node.role.validate()
+            log: list[dict[str, Any]] = here.log()
+        assert here.complaints == []
+        return log
+
+    with contextlib.nullcontext() if delays else fuzz.no_delays():
+        return asyncio.run(run())
+
+
+def events(log: list[dict[str, Any]], event: str, peer: str | None = None) -> list[dict[str, Any]]:
+    return [line for line in log if line["event"] == event and peer in (None, line.get("peer"))]
+
+
+def upload(codec: Codec, **changes: Any) -> bytes:
+    fields = {
+        "step": 0,
+        "batch": 2,
+        "rows": np.arange(2, dtype=np.int32),
+        "values": np.zeros((2, 32), np.float32),
+    } | changes
+    return bytes(codec.encode(Embeddings(**fields)))
+
+
+def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: Path) -> None:
+    codec = Codec(fuzz.MESSAGES)
+    rows, values = np.arange(2, dtype=np.int32), np.zeros((2, 32), np.float32)
+    nan, inf = values.copy(), values.copy()
+    nan[0, 0], inf[1, 1] = np.nan, np.inf
+    ok = fuzz.message_frame(upload(codec))
+    wrong: dict[str, list[bytes]] = {
+        "NaN or infinity": [fuzz.message_frame(upload(codec, values=nan))],
+        "holds NaN": [fuzz.message_frame(upload(codec, values=inf))],
+        "row numbers outside": [fuzz.message_frame(upload(codec, rows=np.array([0, 2**30], np.int32)))],
+        "row numbers outside 0": [fuzz.message_frame(upload(codec, rows=np.array([0, -1], np.int32)))],
+        "row numbers": [fuzz.message_frame(upload(codec, rows=np.arange(2.0)))],
+        "embeddings of shape (2, 31)": [fuzz.message_frame(upload(codec, values=values[:, :31]))],
+        "embeddings of shape (3, 32)": [fuzz.message_frame(upload(codec, values=np.zeros((3, 32), np.float32)))],
+        "float32": [fuzz.message_frame(upload(codec, values=values.astype(np.float64)))],
+        "a batch of 3": [fuzz.message_frame(upload(codec, batch=3))],
+        "a batch of -1": [fuzz.message_frame(upload(codec, batch=-1))],
+        "embeddings of step": [fuzz.message_frame(upload(codec, step=2**62))],
+        "queries step 7": [fuzz.message_frame(bytes(codec.encode(Query(7))))],
+        "does not expect a Gradient": [fuzz.message_frame(bytes(codec.encode(Gradient(0, 0, values))))],
+        "sends message 2 after 0": [fuzz.message_frame(upload(codec), 2)],
+        "sends message 18446744073709551615 after 1": [ok, fuzz.message_frame(upload(codec), 2**64 - 1)],
+        "not yet sent": [fuzz.message_frame(upload(codec), 1, 2**64 - 1)],
+        "acknowledges": [seal_envelope(Kind.ACK, 0, 2**63)],
+        "not a Colonnade frame": [fuzz.message_frame(b"garbage" * 9)],
+        "unknown kind 99": [b"\x63" + bytes(40)],
+        "too short": [b"\x03"],
+        "kind HELLO": [control(Kind.HELLO, Bye("", 0.0))],
+        "kind WELCOME": [seal_envelope(Kind.WELCOME, 0, 0)],
+        "kind END": [seal_envelope(Kind.END, 0, 0, b"x" * 1000)],
+        "kind REFUSAL": [seal_envelope(Kind.REFUSAL, 0, 0)],
+        "BYE cannot be read": [seal_envelope(Kind.BYE, 0, 0, b"\xff\xff")],
+    }  # fmt: skip
+
+    async def act(here: Any, mallory: Any) -> None:
+        for cause, frames in wrong.items():
+            answer = await fuzz.offend(mallory, *frames)
+            assert cause in answer, (cause, answer)
+            assert len(answer) < 600
+        evaluation = EvaluationReply(here.server.node.role.evaluation.number, 1, 0, rows.astype(np.float32))
+        await fuzz.offend(mallory, fuzz.message_frame(bytes(codec.encode(evaluation))))
+
+    log = live(tmp_path, act)
+    assert len(events(log, "refused", "party-2")) >= 15  # causes that differ in numbers alone are one
+    assert not events(log, "refused", "party-1")
+    assert not events(log, "lost")
+
+
+def test_two_thousand_random_frames_leave_the_server_as_it_was(tmp_path: Path) -> None:
+    with fuzz.no_delays():
+        tally = asyncio.run(fuzz.fuzz_server(2000, 3, tmp_path / "run"))
+    assert tally.trouble == []
+    assert tally.refused > 200
+    assert tally.after_mb - tally.before_mb < 16
+
+
+def test_frames_above_the_limit_never_reach_a_decoder(tmp_path: Path) -> None:
+    async def act(here: Any, mallory: Any) -> None:
+        for size in (2**20 + 1, 4 * 2**20):
+            answer = await fuzz.offend(mallory, fuzz.message_frame(bytes(size)))
+            assert answer, size
+        channel = grpc.aio.secure_channel(
+            here.address,
+            grpc.ssl_channel_credentials(
+                mallory._process.identity.authority, mallory._process.identity.key, mallory._process.identity.certificate
+            ),
+            [("grpc.ssl_target_name_override", "server"), ("grpc.max_send_message_length", -1)],
+        )
+        mallory.channel, before = channel, mallory.channel
+        try:
+            answer = await fuzz.offend(mallory, fuzz.message_frame(bytes(16 * 2**20)))
+            assert "RESOURCE_EXHAUSTED" in answer
+        finally:
+            await channel.close()
+            mallory.channel = before
+        assert mallory.peer.stream is None or True
+
+    live(tmp_path, act)
+
+
+def test_a_hello_of_garbage_is_refused_with_few_words(tmp_path: Path) -> None:
+    async def act(here: Any, mallory: Any) -> None:
+        good = msgspec.to_builtins(mallory.hello())
+        deep: Any = 1
+        for _ in range(400):
+            deep = {"a": deep}
+        bodies = [
+            b"",
+            b"\xff" * 50,
+            b"\x91" * 5000,
+            msgspec.msgpack.encode(good | {"more": 1}),
+            msgspec.msgpack.encode(good | {"protocol": "x" * 500_000}),
+            msgspec.msgpack.encode(good | {"protocol": 77, "release": "x" * 500_000}),
+            msgspec.msgpack.encode(good | {"shared": {"train": "x" * 500_000}}),
+            msgspec.msgpack.encode(good | {"shared": good["shared"] | {"train": {1: 2, "a": 3, b"b": 4}}}),
+            msgspec.msgpack.encode(good | {"shared": good["shared"] | {"train": deep}}),
+            msgspec.msgpack.encode(good | {"rows": -1}),
+            msgspec.msgpack.encode(good | {"width": 2**64 - 1}),
+            msgspec.msgpack.encode(good | {"ids_sha256": "z" * 500_000}),
+        ]
+        for body in bodies:
+            call = mallory.call()
+            await call.write(seal_envelope(Kind.HELLO, 0, 0, body))
+            answer = await fuzz.answer_of(call)
+            assert 0 < len(answer) < 600, body[:40]
+        call = mallory.call()
+        await call.write(seal_envelope(Kind.HELLO, 0, 0, bytes(2**20 - 100)))
+        assert await fuzz.answer_of(call)
+        for strange in (Position(2**63, 2**63, 2**63, 2**63), Position(-1, -1, -1, -1), Position(0, 9, 9, 9)):
+            call = mallory.call()
+            await call.write(control(Kind.HELLO, mallory.hello(strange)))
+            first = open_envelope(await asyncio.wait_for(call.read(), fuzz.ANSWER_S), "server")
+            assert first.kind == Kind.WELCOME
+            call.cancel()
+
+    live(tmp_path, act)
+
+
+def test_who_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "HANDSHAKE_S", 0.2)
+
+    async def act(here: Any, mallory: Any) -> None:
+        calls = [mallory.call() for _ in range(5)]
+        for call in calls:
+            await asyncio.wait_for(call.initial_metadata(), fuzz.ANSWER_S) if False else None
+        for call in calls:
+            await fuzz.answer_of(call)
+            assert call.done()
+        call = mallory.call()
+        await call.done_writing()
+        assert "before it said hello" in await fuzz.answer_of(call)
+        await here.until(lambda: here.server.service._calls.get(mallory.name) == 0)
+
+    log = live(tmp_path, act)
+    assert len(events(log, "handshake not finished")) == 1
+
+
+def test_who_calls_too_often_at_once_keeps_nobody_out(tmp_path: Path) -> None:
+    """Calls without a hello last until the handshake times out: one party gets a few of them, not all there are."""
+
+    async def act(here: Any, mallory: Any) -> None:
+        channels = [mallory.new_channel() for _ in range(4)]
+        calls = [mallory.call(channel) for channel in channels for _ in range(60)]
+        for call in calls:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await asyncio.wait_for(call.write(b""), 1.0) if False else None
+        await here.until(lambda: here.server.service._calls.get(mallory.name, 0) >= service.MAX_CALLS)
+        other = fuzz.Mallory(here, here.hostile[1])  # an honest one that comes now
+        call = await other.join()
+        call.cancel()
+        await other.close()
+        assert here.server.service._calls[mallory.name] <= service.MAX_CALLS + 1
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            await channel.close()
+
+    log = live(tmp_path, act, hostile=2)
+    assert len([line for line in events(log, "refused") if "too many calls" in line["cause"]]) == 1
+
+
+def test_who_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
+    codec = Codec(fuzz.MESSAGES)
+
+    async def act(here: Any, mallory: Any) -> None:
+        peer, conversation = mallory.peer, mallory.peer.conversation
+        call = await mallory.join()
+        rows, values = np.arange(1000, dtype=np.int32), np.zeros((1000, 32), np.float32)
+        body = upload(codec, batch=1000, rows=rows, values=values)  # each is answered with 128 kB
+        longest = sequence = 0
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while peer.stream is not None and sequence < 2000:
+                sequence += 1
+                before = here.server.node.role.progress.k
+                await asyncio.wait_for(call.write(fuzz.message_frame(body, sequence)), fuzz.ANSWER_S)
+                await here.until(lambda before=before: here.server.node.role.progress.k > before or peer.stream is None)
+                longest = max(longest, len(conversation.outbox))
+        assert peer.stream is None
+        assert 0 < longest <= 9
+        call.cancel()
+        await (await mallory.join()).done_writing()  # it may come again
+
+    log = live(tmp_path, act, max_queue=8, max_in_flight=4)
+    assert [line for line in log if "too many messages wait" in line["event"]]
+
+
+def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
+    """Repeats are dropped; of uploads and queries a party has one each in line, however many it sends."""
+    codec = Codec(fuzz.MESSAGES)
+    first, query = upload(codec), bytes(codec.encode(Query(0)))
+
+    async def act(here: Any, mallory: Any) -> None:
+        node, peer = here.server.node, mallory.peer
+        call = await mallory.join()
+        reader = asyncio.ensure_future(fuzz.answer_of(call))
+        acknowledged = 0
+        for _ in range(1000):
+            await call.write(fuzz.message_frame(first, 1))
+        await here.until(lambda: peer.conversation.repeats_dropped >= 999)
+        before = fuzz.memory_mb()
+        for sequence in range(2, 3002):
+            body = query if sequence % 3 == 0 else first
+            await call.write(fuzz.message_frame(body, sequence, acknowledged))
+            if sequence % 50 == 0:
+                await here.until(lambda sequence=sequence: peer.conversation.received >= sequence)
+                acknowledged = min(peer.stream._next - 1, peer.conversation.sent)
+                assert len(node.role.line) <= 4
+        await here.until(lambda: peer.conversation.received == 3001)
+        await here.goes_on()
+        assert peer.stream is not None  # all of that was allowed
+        assert len(peer.conversation.outbox) <= node.limits.max_queue
+        assert len(node.jobs.pending) <= 2
+        assert fuzz.memory_mb() - before < 16
+        call.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+    live(tmp_path, act)
+
+
+def test_a_second_stream_of_the_same_process_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    async def act(here: Any, mallory: Any) -> None:
+        calls = [await mallory.join() for _ in range(20)]
+        for call in calls[:-1]:
+            await fuzz.answer_of(call)
+            assert call.done()
+        assert mallory.peer.stream is not None
+        calls[-1].cancel()
+        await here.until(lambda: mallory.peer.stream is None)
+        tasks = [task for task in asyncio.all_tasks() if not task.done()]
+        assert len(tasks) < 40
+
+    live(tmp_path, act)
+
+
+def test_random_is_the_same_everywhere() -> None:
+    """A failure of the long run can be had again from its seed."""
+    frames = [fuzz.mutated(Random(7), GOOD) for _ in range(2)]
+    assert frames[0] == frames[1]
