@@ -23,12 +23,13 @@ import torch
 from torch import nn
 
 from colonnade.models import shaped
+from colonnade.models.blackbox import BlackBox
 from colonnade.protocol.errors import ModelError
 
-__all__ = ["Factory", "party_module", "server_module"]
+__all__ = ["Factory", "party_model", "party_module", "server_module"]
 
 Shape = tuple[int, ...]  # of one row
-Factory = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs or shape, and outputs
+Factory = str | nn.Module | Callable[[Any, int], Any]  # called with inputs or shape, and outputs
 
 _KNOWN = "linear, dense, mlp:WIDTH[,WIDTH...], cnn or lstm (a party's) or package.module:Class"
 _SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
@@ -49,7 +50,20 @@ def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str
             f"{what} = {model!r}: a row must be {_WANTS[model]}, but is a plain list of {prod(shape)} columns; "
             "images keep their pieces with data.split = 'rows' or 'quarters', for tables use 'mlp:64'"
         )
-    return _seeded(model, shape, outputs, seed, what)
+    module = _seeded(model, shape, outputs, seed, what)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{what}: {model!r} is a black box without gradients; use a zeroth-order method ('cascaded', 'zoo', "
+            "'syn-zoo'), or a torch.nn.Module"
+        )
+    return module
+
+
+def party_model(model: Factory, shape: Shape, outputs: int, seed: int, who: str) -> nn.Module | BlackBox:
+    """The same for methods that take a black box, too."""
+    if isinstance(model, str) and model in _SHAPED:
+        return party_module(model, shape, outputs, seed, who)
+    return _seeded(model, shape, outputs, seed, f"model.party of {who}")
 
 
 def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Module:
@@ -63,18 +77,22 @@ def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Mo
         return nn.Identity()
     if isinstance(model, str) and model in _SHAPED:
         raise ModelError(f"model.server = {model!r}: is for parties; an aggregate has no shape, use e.g. 'mlp:64'")
-    return _seeded(model, (inputs,), outputs, seed, "model.server")
-
-
-def _seeded(model: Factory, shape: Shape, outputs: int, seed: int, what: str) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = _build(model, shape, outputs, what)
-        _check_width(module, prod(shape), outputs, what)
+    module = _seeded(model, (inputs,), outputs, seed, "model.server")
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"model.server: {model!r} is a black box; the server needs a torch.nn.Module")
     return module
 
 
-def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module:
+def _seeded(model: Factory, shape: Shape, outputs: int, seed: int, what: str) -> nn.Module | BlackBox:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _build(model, shape, outputs, what)
+        if isinstance(module, nn.Module):
+            _check_width(module, prod(shape), outputs, what)
+    return module
+
+
+def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module | BlackBox:
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if isinstance(model, str):
@@ -87,8 +105,11 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module:
         module = model(first, outputs)
     except TypeError as error:
         raise ModelError(f"{what}: could not be made from ({name}={first}, outputs={outputs}): {error}") from None
-    if not isinstance(module, nn.Module):
-        raise ModelError(f"{what}: {model!r} made a {type(module).__name__}, not a torch.nn.Module")
+    if not isinstance(module, nn.Module | BlackBox):
+        raise ModelError(
+            f"{what}: {model!r} made a {type(module).__name__}, not a torch.nn.Module or a black box "
+            "(`initial(generator)` and a call with (theta, rows))"
+        )
     return module
 
 
@@ -127,10 +148,10 @@ def _mlp(widths: list[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def _import(path: str, what: str) -> Callable[[Any, int], nn.Module]:
+def _import(path: str, what: str) -> Callable[[Any, int], Any]:
     name, _, attribute = path.partition(":")
     try:
-        found: Callable[[Any, int], nn.Module] = getattr(importlib.import_module(name), attribute)
+        found: Callable[[Any, int], Any] = getattr(importlib.import_module(name), attribute)
     except (ImportError, ValueError) as error:
         raise ModelError(f"{what} = {path!r}: cannot import {name!r}: {error}; is it on PYTHONPATH?") from None
     except AttributeError:

@@ -11,16 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser, to_tensor
 from colonnade.models.shaped import Recurrent
-from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Network", "OptimiserSpec", "Regulariser", "join", "to_tensor"]
+__all__ = ["Network", "Twin", "bind", "flatten", "join"]
 
 READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
 
@@ -34,62 +33,7 @@ _DRAWS_NOTHING = {
 }  # fmt: skip
 
 
-class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which optimiser steps a role's parameters; `options` go to the torch class."""
-
-    name: str = "sgd"
-    options: dict[str, Any] = {}
-
-    @property
-    def plain(self) -> bool:
-        """θ ← θ − η·g and nothing else; then torch.optim is left alone: its first use imports for seconds."""
-        return self.name == "sgd" and not self.options
-
-    def check(self) -> None:
-        """Refuse an optimiser that cannot be made."""
-        if not self.plain:
-            self.build(nn.Parameter(torch.zeros(1)))
-
-    def build(self, theta: nn.Parameter) -> torch.optim.Optimizer:
-        """The torch optimiser over θ."""
-        options = dict(self.options)
-        match self.name:
-            case "sgd":
-                kind: Any = torch.optim.SGD
-            case "momentum":
-                kind, options = torch.optim.SGD, {"momentum": 0.9} | options
-            case "adam":
-                kind = torch.optim.Adam
-            case _:
-                raise ConfigError("train.optimiser", self.name, "use 'sgd', 'momentum' or 'adam'")
-        try:
-            optimiser: torch.optim.Optimizer = kind([theta], lr=0.0, **options)
-        except (TypeError, ValueError) as error:
-            raise ConfigError("train.optimiser", options, f"{self.name} refuses these options: {error}") from None
-        return optimiser
-
-
-class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """r(θ_m) of VAFL Eq. (1): weight·‖θ‖²/2 (l2) or weight·‖θ‖₁ (l1)."""
-
-    kind: str = "none"
-    weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("none", "l1", "l2"):
-            raise ConfigError("train.regulariser.kind", self.kind, "use 'none', 'l1' or 'l2'")
-        if not self.weight >= 0:
-            raise ConfigError("train.regulariser.weight", self.weight, "must be 0 or more")
-
-    def add_gradient(self, gradient: Tensor, theta: Tensor) -> None:
-        """gradient += ∇r(θ)."""
-        if self.kind == "l2":
-            gradient.add_(theta, alpha=self.weight)
-        elif self.kind == "l1":
-            gradient.add_(torch.sign(theta), alpha=self.weight)
-
-
-class Network:
+class Network(Parameters):
     """One role's trainable module."""
 
     def __init__(self, module: nn.Module, optimiser: OptimiserSpec, regulariser: Regulariser | None = None) -> None:
@@ -98,16 +42,12 @@ class Network:
         self.parameters = [p for p in self._trainer.parameters() if p.requires_grad]
         pairs = zip(self._trainer.parameters(), self._reader.parameters(), strict=True)
         twins = [read for trained, read in pairs if trained.requires_grad]
-        self.theta = flatten(self.parameters)
+        super().__init__(flatten(self.parameters), optimiser, regulariser)
         bind(twins, self.theta)
         self._buffers = list(self._trainer.buffers())
         self._committed = list(self._reader.buffers())
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
-        self._regulariser = regulariser or Regulariser()
-        self._flat = nn.Parameter(self.theta, requires_grad=self.theta.numel() > 0)
-        self._optimiser = None if optimiser.plain else optimiser.build(self._flat)
         self._tape: tuple[int, Tensor] | None = None
-        self.steps = 0
 
     def run(self, x: Tensor, seed: int) -> Tensor:
         """One pass in training mode; random layers draw from `seed`, buffers start from the committed ones."""
@@ -123,6 +63,10 @@ class Network:
         self._tape = (key, output)
         values: Array = output.detach().numpy()
         return values
+
+    def twin(self, dtype: torch.dtype = torch.float32) -> "Twin":
+        """A copy that runs at other parameters, or in another precision, and leaves this network alone."""
+        return Twin(self._trainer, self._committed, self._draws, dtype)
 
     def buffers_after_forward(self) -> list[Array]:
         """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
@@ -140,22 +84,10 @@ class Network:
         return join(parts, self.parameters)
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
-        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser."""
-        self.steps += 1
+        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
         for committed, value in zip(self._committed, buffers or (), strict=False):
             committed.copy_(to_tensor(value))
-        if not len(gradient):
-            return
-        step = to_tensor(gradient)
-        if self._regulariser.kind != "none":
-            step = step.clone()
-            self._regulariser.add_gradient(step, self.theta)
-        if self._optimiser is None:  # what torch.optim.SGD does, without its 15 µs of bookkeeping
-            self.theta.add_(step, alpha=-rate)
-            return
-        self._flat.grad = step
-        self._optimiser.param_groups[0]["lr"] = rate
-        self._optimiser.step()
+        super().apply(gradient, rate)
 
     @torch.no_grad()
     def read(self, x: Array) -> Array:
@@ -177,30 +109,41 @@ class Network:
 
     def save(self) -> dict[str, Any]:
         """Parameters, buffers and optimiser state."""
-        state = self._optimiser.state.get(self._flat, {}) if self._optimiser is not None else {}
-        return {
-            "theta": self.theta.numpy().copy(),
-            "buffers": [buffer.numpy().copy() for buffer in self._committed],
-            "optimiser": {name: _plain_value(value) for name, value in state.items()},
-            "steps": self.steps,
-        }
+        return super().save() | {"buffers": [buffer.numpy().copy() for buffer in self._committed]}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """The reverse of `save`."""
-        self.theta.copy_(torch.from_numpy(saved["theta"]))
+        super().load(saved)
         for buffer, value in zip(self._committed, saved["buffers"], strict=True):
             buffer.copy_(torch.from_numpy(value))
-        if self._optimiser is not None:
-            self._optimiser.state.clear()
-            state = {name: _tensor_value(value) for name, value in saved["optimiser"].items()}
-            if state:
-                self._optimiser.state[self._flat] = state
-        self.steps, self._tape = saved["steps"], None
+        self._tape = None
 
 
-def flatten(parameters: list[nn.Parameter]) -> Tensor:
+class Twin:
+    """A network's copy in training mode whose parameters are given with every pass."""
+
+    def __init__(self, module: nn.Module, committed: list[Tensor], draws: bool, dtype: torch.dtype) -> None:
+        self._module = copy.deepcopy(module).to(dtype)
+        parameters = [p for p in self._module.parameters() if p.requires_grad]
+        self._theta = flatten(parameters, dtype)
+        self._module.requires_grad_(False)
+        self._buffers, self._committed, self._draws = list(self._module.buffers()), committed, draws
+
+    @torch.no_grad()
+    def run(self, theta: Tensor, x: Tensor, seed: int) -> Tensor:
+        """One pass at θ; random layers draw from `seed`, buffers start from the network's committed ones."""
+        self._theta.copy_(theta)
+        for buffer, committed in zip(self._buffers, self._committed, strict=True):
+            buffer.copy_(committed)
+        with _generator(seed) if self._draws else nullcontext():
+            output: Tensor = self._module(x)
+        return output
+
+
+def flatten(parameters: list[nn.Parameter], dtype: torch.dtype = torch.float32) -> Tensor:
     """One vector that holds all parameters; they become views of it."""
-    theta = torch.cat([p.detach().reshape(-1).float() for p in parameters]) if parameters else torch.zeros(0)
+    parts = [p.detach().reshape(-1).to(dtype) for p in parameters]
+    theta = torch.cat(parts) if parts else torch.zeros(0, dtype=dtype)
     bind(parameters, theta)
     return theta
 
@@ -211,11 +154,6 @@ def bind(parameters: list[nn.Parameter], theta: Tensor) -> None:
     for parameter in parameters:
         parameter.data = theta[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-
-
-def to_tensor(array: Array) -> Tensor:
-    """A tensor over the array's memory; torch wants it writable, so what came off the wire is copied."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def join(parts: Sequence[Tensor | None], parameters: list[nn.Parameter]) -> Array:
@@ -245,11 +183,3 @@ def _generator(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(before)
-
-
-def _plain_value(value: Any) -> Any:
-    return value.numpy().copy() if isinstance(value, Tensor) else value
-
-
-def _tensor_value(value: Any) -> Any:
-    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value

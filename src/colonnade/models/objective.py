@@ -36,13 +36,21 @@ class Objective:
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch of outputs (rows, outputs)."""
+        return self._losses(output, targets, "mean")
+
+    def row_losses(self, output: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each row."""
+        return self._losses(output, targets, "none")
+
+    def _losses(self, output: Tensor, targets: Tensor, how: str) -> Tensor:
         match self.task.kind:
             case "multiclass":
-                return functional.cross_entropy(output, targets)
+                return functional.cross_entropy(output, targets, reduction=how)
             case "binary":
-                return functional.binary_cross_entropy_with_logits(output[:, 0], targets)
+                real = targets.to(output.dtype)
+                return functional.binary_cross_entropy_with_logits(output[:, 0], real, reduction=how)
             case _:
-                return functional.mse_loss(output[:, 0], targets)
+                return functional.mse_loss(output[:, 0], targets.to(output.dtype), reduction=how)
 
     def predict(self, output: Tensor) -> Array:
         """Probabilities (rows, classes), or values (rows,) for regression."""

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from colonnade.models.network import Network, OptimiserSpec, join, to_tensor
+from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
+from colonnade.models.optimiser import OptimiserSpec, to_tensor
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 

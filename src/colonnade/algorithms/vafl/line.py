@@ -26,6 +26,7 @@ class Request:
     values: Array | None  # kept only where there is no table
     learn: bool
     reply: bool
+    perturbed: Array | None = None  # (directions, rows, width): what a zeroth-order party sends beside them
 
 
 def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> None:
@@ -65,4 +66,4 @@ def part_by_step(line: Iterable[Request], step: int) -> tuple[list[Request], lis
 
 def fields(request: Request) -> tuple[Any, ...]:
     """A request as plain values, for a checkpoint."""
-    return (request.party, request.step, request.rows, request.values, request.learn, request.reply)
+    return tuple(getattr(request, name) for name in Request.__slots__)

@@ -18,7 +18,7 @@ from colonnade.algorithms.vafl.messages import (
     Refined,
     Skip,
 )
-from colonnade.models import Network, party_module
+from colonnade.models import Network, OptimiserSpec, Regulariser, party_module
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     NANOSECONDS,
@@ -57,10 +57,8 @@ class Party:
         self._options, self._training = setup.options, setup.training
         self._x, self._x_test = setup.train, setup.test
         seed = setup.training.seed
-        module = party_module(setup.model, setup.shape, setup.width, derive(seed, "init", setup.index), setup.name)
-        self.network = Network(
-            module, setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
-        )
+        optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
+        self.network = self.make_network(setup, derive(seed, "init", setup.index), optimiser, regulariser)
         shared = setup.options.batches == "shared"
         path = ("batches",) if shared else ("batches", setup.index)
         batch_size = setup.training.batch_size
@@ -83,11 +81,16 @@ class Party:
         self.dropped = 0  # messages of another step
         self.skipped = 0  # steps left out to catch up with the others
 
+    def make_network(self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser) -> Network:
+        """θ_m; a method of one's own may have another kind."""
+        module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
+        return Network(module, optimiser, regulariser)
+
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
         match event:
             case Received(sender=sender, message=message):
-                return self._received(sender, message)
+                return self.received(sender, message)
             case WorkDone(token=token, result=Embedded() as result):
                 return self._answer(token, result) if token % 4 == ANSWER else self._embedded(result, now)
             case WorkDone(result=Refined() as result):
@@ -105,7 +108,8 @@ class Party:
                 return []  # the driver keeps what is under way
         raise LocalProtocolError(f"{self.name}: no rule for {type(event).__name__}")
 
-    def _received(self, sender: str, message: Message) -> list[Effect]:
+    def received(self, sender: str, message: Message) -> list[Effect]:
+        """One message."""
         if sender == SERVER:
             match message:
                 case Gradient():
@@ -141,7 +145,7 @@ class Party:
             return self._warm_up()
         if self.uploaded:
             return [Send(SERVER, Query(self.step))]
-        return self._select()
+        return self.select()
 
     def _warm_up(self) -> list[Effect]:
         """Send all rows once, in pieces, before the first step."""
@@ -150,7 +154,7 @@ class Party:
         amount = FORWARD_SHARE * len(self.rows) / self._training.batch_size
         return [Work(EMBED, "warm-up", amount, Embed(0, 0, None, self._x[self.rows]))]
 
-    def _select(self) -> list[Effect]:
+    def select(self) -> list[Effect]:
         """Alg. 1 l. 4: choose the next batch and embed it, with further rows if asked for (†)."""
         self.busy = True
         self.rows = rows = self._walk.batch(self.step)
@@ -204,10 +208,14 @@ class Party:
         """Eq. (4a): θ_m ← θ_m − η(ĝ_m + ∇r(θ_m))."""
         training = self._training
         rate = training.rule.rate(training.party_rates[self._index], self.k)
-        self.network.apply(result.gradient, rate, self.buffers)
+        self.learn(result.gradient, rate)
         self.busy = self.uploaded = False
         self.step += 1
-        return self._select() if self._options.order == "query-first" else self._pause(now)
+        return self.select() if self._options.order == "query-first" else self._pause(now)
+
+    def learn(self, gradient: Array, rate: float) -> None:
+        """The step of θ_m itself."""
+        self.network.apply(gradient, rate, self.buffers)
 
     def _pause(self, now: int) -> list[Effect]:
         mean_s = self._options.pause_of(self._index)
@@ -222,7 +230,7 @@ class Party:
             return []
         self.skipped += message.step - self.step
         self.step, self.uploaded = message.step, False
-        return self._select()
+        return self.select()
 
     def _anew(self) -> list[Effect]:
         """The conversation begins anew: nothing asked is still to be answered, what may be lost is sent again."""
@@ -232,7 +240,7 @@ class Party:
             self.warmed = 0  # a piece is always running; the next one begins here
         elif self.uploaded and not self.busy:
             self.uploaded = False
-            return [*cancelled, *self._select()]
+            return [*cancelled, *self.select()]
         return cancelled
 
     def _fresh(self, message: FreshRequest) -> list[Effect]:

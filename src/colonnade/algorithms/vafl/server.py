@@ -35,11 +35,13 @@ from colonnade.protocol.events import (
 from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
 from colonnade.protocol.seeds import derive
 
-__all__ = ["Request", "Server"]
+__all__ = ["Request", "Server", "mean_over_uploads"]
 
 
 class Server:
     """Holds θ_0, the labels and the table."""
+
+    network_type = ServerNetwork
 
     def __init__(self, setup: ServerSetup) -> None:
         self.name = "server"
@@ -51,7 +53,7 @@ class Server:
         objective = Objective(setup.task, setup.y_train)
         inputs = aggregated_width(setup.aggregate, setup.widths)
         module = server_module(setup.model, inputs, setup.task.outputs, derive(setup.training.seed, "init", self.name))
-        self.network = ServerNetwork(
+        self.network = self.network_type(
             module, setup.training.server_optimiser, objective, setup.aggregate, len(setup.parties)
         )
         self._targets = objective.targets(setup.y_train)
@@ -82,9 +84,9 @@ class Server:
         """One event."""
         match event:
             case Received(sender=sender, message=message):
-                return self._received(sender, message)
+                return self.received(sender, message)
             case WorkDone(result=Stepped() as result):
-                return self._stepped(result)
+                return self.stepped(result)
             case WorkDone(result=Evaluated() as result):
                 return self._evaluated(result)
             case TimerFired(name=name) if name == EVALUATE_TIMER:
@@ -102,7 +104,8 @@ class Server:
                 return []
         raise LocalProtocolError(f"server: no rule for {type(event).__name__}")
 
-    def _received(self, sender: str, message: Message) -> list[Effect]:
+    def received(self, sender: str, message: Message) -> list[Effect]:
+        """One message."""
         if sender in self._index:
             match message:
                 case Embeddings():
@@ -118,7 +121,7 @@ class Server:
         match job:
             case Step(seed=seed, batches=batches):
                 passes = [self.network.gradients(batch.h, batch.targets, seed) for batch in batches]
-                theta_0 = _mean_over_uploads([p.theta_0 for p in passes], [batch.uploads for batch in batches])
+                theta_0 = mean_over_uploads([p.theta_0 for p in passes], [batch.uploads for batch in batches])
                 buffers = self.network.buffers_after_forward()
                 return Stepped([p.loss for p in passes], theta_0, [p.h for p in passes], buffers)
             case EvaluateAll():
@@ -128,9 +131,7 @@ class Server:
     def _embeddings(self, sender: str, message: Embeddings) -> list[Effect]:
         """Alg. 1 l. 8: keep the rows; a batch among them waits in line for its step."""
         party = self._index[sender]
-        check_upload(sender, message, self._rows, self._widths[party])
-        if message.batch and self._options.coordinated:
-            self._check_round(party, message)
+        self.check_upload(sender, message)
         if len(self.table.values):
             self.table.write(party, message.rows, message.values, self.k)
         if message.request:
@@ -140,16 +141,27 @@ class Server:
             return [] if self.asked else self._start()
         return [*self._line_up(party, message), *self._advance()] if message.batch else self._advance()
 
+    def check_upload(self, sender: str, message: Embeddings) -> None:
+        """Refuse what cannot be an upload of this party, before anything is changed."""
+        party = self._index[sender]
+        check_upload(sender, message, self._rows, self._widths[party])
+        if message.batch and self._options.coordinated:
+            self._check_round(party, message)
+
     def _line_up(self, party: int, message: Embeddings) -> list[Effect]:
         """A party's newest batch; what it sent before it no longer waits for."""
-        rows = message.rows[: message.batch]
-        kept = message.values[: message.batch] if self._options.coordinated else None
-        request = Request(party, message.step, rows, kept, True, message.reply)
+        request = self.request_of(party, message)
         self.line = [*without(self.line, party), request]
         if self._options.coordinated:
             return self._leave_behind()
         self.last[party] = request
         return []
+
+    def request_of(self, party: int, message: Embeddings) -> Request:
+        """An upload as it waits in line."""
+        rows = message.rows[: message.batch]
+        kept = message.values[: message.batch] if self._options.coordinated else None
+        return Request(party, message.step, rows, kept, True, message.reply)
 
     def _leave_behind(self) -> list[Effect]:
         """Coordinated rounds go on at the newest step that anybody is at; who is behind it skips to it.
@@ -226,13 +238,17 @@ class Server:
     def _start(self) -> list[Effect]:
         """Gather the batches of the taken requests and run the pass."""
         self.working = True
-        if not len(self.table.values):
+        groups = self._groups()
+        if self._options.coordinated:
             batches = [self._coordinated_batch()]
         else:
-            batches = [self._table_batch(group) for group in self._groups()]
+            batches = [self._table_batch(group) for group in groups]
+        return [self.step_work((self._seed + self.k) % 2**63, batches, groups)]
+
+    def step_work(self, seed: int, batches: list[Batch], groups: list[list[Request]]) -> Work:
+        """The job of one update."""
         rows = sum(len(batch.h) for batch in batches)
-        job = Step((self._seed + self.k) % 2**63, batches)
-        return [Work(self.k, "step", rows / self._training.batch_size, job)]
+        return Work(self.k, "step", rows / self._training.batch_size, Step(seed, batches))
 
     def _coordinated_batch(self) -> Batch:
         requests = sorted(self.taken, key=lambda request: request.party)
@@ -255,28 +271,34 @@ class Server:
         self.staleness.add(self.table.ages(rows, self.k), others)
         return Batch(self.table.values[rows], self._targets[rows], len(group))
 
-    def _stepped(self, result: Stepped) -> list[Effect]:
+    def stepped(self, result: Any) -> list[Effect]:
         """Alg. 1 l. 9–10 and 12–13: step θ_0 with the mean gradient (App. D), answer each uploader."""
         self.working = False
         if not all(map(isfinite, result.losses)):
             raise TrainingDiverged(self._divergence())
-        groups = [self.taken] if not len(self.table.values) else self._groups()
-        replies: list[Effect] = []
         k = self.k  # both sides take the rate η_k of this update
         if any(request.learn for request in self.taken):
             rate = self._training.rule.rate(self._training.server_rate, k)
             self.network.apply(result.theta_0, rate, result.buffers)
             self.progress.count(sum(len(request.rows) for request in self.taken), result.losses)
-        for group, h in zip(groups, result.h, strict=True):
-            for request in group:
-                if request.reply:
-                    values = np.ascontiguousarray(h[:, self.table.blocks[request.party]])
-                    replies.append(Send(self._parties[request.party], self.answer(request, k, values)))
+        replies = self.replies(result, self._groups(), k)
         if self._options.coordinated:
             self.round = max(self.round, self.taken[0].step + 1)
             replies += self._leave_behind()
         self.taken = []
         return [*replies, *self._check_progress(), *self._advance()]
+
+    def replies(self, result: Any, groups: list[list[Request]], k: int) -> list[Effect]:
+        """What the uploaders of a step are told."""
+        return [
+            Send(self._parties[request.party], self.answer(request, k, self._block(h, request.party)))
+            for group, h in zip(groups, result.h, strict=True)
+            for request in group
+            if request.reply
+        ]
+
+    def _block(self, h: Array, party: int) -> Array:
+        return np.ascontiguousarray(h[:, self.table.blocks[party]])
 
     def answer(self, request: Request, k: int, values: Array) -> Message:
         """Alg. 1 l. 13: what the uploader gets; a method of one's own may answer differently."""
@@ -407,7 +429,7 @@ class Server:
 _STATE = ("due", "present", "asked", "requests", "working", "fresh_rows", "round")
 
 
-def _mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:
+def mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:
     """App. D: the sum over the t uploads, divided by t."""
     if len(gradients) == 1:
         return gradients[0]

@@ -1,0 +1,72 @@
+"""VFL with cascaded hybrid optimisation: zeroth-order parties, first-order server (G. Wang, B. Gu et al.; 2023).
+
+    symbol              here
+    w_0, w_m            `network` of the server, of party m
+    c_{i,m}, ĉ_{i,m}    `values` and `perturbed` of a `Probe`; only c is kept in the server's table
+    h, ĥ                `values` of `Losses`: one scalar pair per batch (per direction), never per sample
+    u, μ, φ(d)          a direction, `smoothing`, `scale_of`: 1 (gaussian) or d (sphere)
+    Eq. (3)             ∇̂ = φ(d)/μ·(ĥ − h)·u
+
+`cascaded` is Algorithm 1 (asynchronous, parties by Eq. 3, server by backpropagation), `zoo` has both sides by
+Eq. 3, `syn-zoo` is App. B Algorithm 2 (coordinated rounds), and `frozen` the control: parties that never learn.
+"""
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.method import Method
+from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
+from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
+from colonnade.algorithms.zeroth.messages import ZEROTH_PAYLOADS
+from colonnade.algorithms.zeroth.party import Party
+from colonnade.algorithms.zeroth.server import Server
+
+__all__ = ["METHODS"]
+
+_PAPER = "Wang et al.: cascaded hybrid optimisation (2023)"
+_REVEALS = (
+    "server: every party's embeddings, perturbed ones too, and row numbers; each party: the mean loss of its own "
+    "batches at its own embeddings, no gradient; parties learn nothing of each other directly"
+)
+_PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
+
+METHODS = (
+    Method(
+        "cascaded",
+        f"{_PAPER}, Alg. 1",
+        "asynchronous; parties step by loss differences, the server by gradients; parties may be black boxes",
+        _REVEALS,
+        CascadedOptions,
+        _PAYLOADS,
+        Server,
+        Party,
+    ),
+    Method(
+        "zoo",
+        "Zhang et al.: ZOO-VFL (2021), as in Wang et al.",
+        "asynchronous; both sides step by loss differences",
+        _REVEALS,
+        ZooOptions,
+        _PAYLOADS,
+        Server,
+        Party,
+    ),
+    Method(
+        "syn-zoo",
+        f"{_PAPER}, App. B Alg. 2",
+        "coordinated batches, every round waits for every party; both sides step by loss differences",
+        _REVEALS,
+        SynZooOptions,
+        _PAYLOADS,
+        Server,
+        Party,
+    ),
+    Method(
+        "frozen",
+        "the control of zeroth-order methods",
+        "asynchronous; parties keep their random networks for ever, only the server learns",
+        "server: every party's embeddings and row numbers; each party: the mean loss of its own batches",
+        FrozenOptions,
+        _PAYLOADS,
+        Server,
+        Party,
+    ),
+)

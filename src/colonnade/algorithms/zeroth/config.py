@@ -1,0 +1,103 @@
+"""The `[protocol]` fields of the zeroth-order methods."""
+
+from typing import Literal
+
+from colonnade.algorithms.method import Options
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "ZerothOptions", "ZooOptions"]
+
+MAX_DIRECTIONS = 1024
+
+
+class ZerothOptions(Options, frozen=True):
+    """What all of them share."""
+
+    smoothing: float = 1e-3  # μ
+    directions: int = 1  # per upload; their estimates are averaged
+    distribution: Literal["gaussian", "sphere"] = "gaussian"  # of u
+    min_batch: int = 8  # the server answers no smaller one: it would tell the labels
+    extra_queries: int = 8  # how much more often than an even walk a party may ask about one row
+
+    extra_rows = 0.0
+    order = "upload-first"
+    server_zeroth = False  # whether the server's step is an estimate, too
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        if not 0 < self.smoothing < float("inf"):
+            raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper takes 0.001")
+        if not 1 <= self.directions <= MAX_DIRECTIONS:
+            raise ConfigError("protocol.directions", self.directions, f"must be between 1 and {MAX_DIRECTIONS}")
+        if self.min_batch < 1:
+            raise ConfigError("protocol.min_batch", self.min_batch, "must be 1 row or more")
+        if self.extra_queries < 0:
+            raise ConfigError("protocol.extra_queries", self.extra_queries, "must be 0 or more")
+
+
+class CascadedOptions(ZerothOptions, frozen=True, kw_only=True):
+    """Algorithm 1, on VAFL's table: t and the bounded delay work here, too."""
+
+    batches: Literal["own", "shared"] = "own"
+    table: Literal["warm", "zeros"] = "warm"
+    max_delay: int | None = None
+    t: int = 1
+    pause_s: float | list[float] = 0.0
+    on_lost: Literal["continue", "wait"] = "continue"
+
+    coordinated = False
+
+    def threshold(self, parties: int) -> int:
+        """How many distinct parties an update takes."""
+        return self.t
+
+    def pause_of(self, party: int) -> float:
+        """The mean pause of one party in seconds."""
+        return self.pause_s[party] if isinstance(self.pause_s, list) else self.pause_s
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        super().check(parties)
+        if self.max_delay is not None and self.max_delay < 1:
+            raise ConfigError("protocol.max_delay", self.max_delay, "must be 1 or more, or left out for no bound")
+        if not 1 <= self.t <= parties:
+            raise ConfigError("protocol.t", self.t, f"must be between 1 and the number of parties, {parties}")
+        pauses = self.pause_s if isinstance(self.pause_s, list) else [self.pause_s] * parties
+        if len(pauses) != parties or not all(0 <= pause < float("inf") for pause in pauses):
+            raise ConfigError("protocol.pause_s", self.pause_s, f"one value, or {parties}, of 0 or more seconds")
+
+
+class ZooOptions(CascadedOptions, frozen=True):
+    """Both sides by Eq. 3."""
+
+    server_zeroth = True
+
+
+class FrozenOptions(CascadedOptions, frozen=True):
+    """Parties that never learn send no perturbed embeddings."""
+
+    directions: int = 0
+
+    def check(self, parties: int) -> None:
+        """No directions to choose."""
+        if self.directions:
+            raise ConfigError("protocol.directions", self.directions, "frozen parties do not learn: leave it away")
+
+
+class SynZooOptions(ZerothOptions, frozen=True):
+    """App. B Algorithm 2: lock-step, everyone waits for everyone."""
+
+    batches = "shared"
+    table = "zeros"
+    max_delay = None
+    on_lost = "wait"
+    coordinated = True
+    server_zeroth = True
+
+    def threshold(self, parties: int) -> int:
+        """All of them."""
+        return parties
+
+    def pause_of(self, party: int) -> float:
+        """No pauses."""
+        return 0.0

@@ -1,0 +1,44 @@
+"""Directions and the two-point estimate: VFL-Cascaded Eq. (2), (3)."""
+
+from math import sqrt
+
+import numpy as np
+
+from colonnade.privacy.secret import normal, sphere
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.messages import Array
+
+__all__ = ["check_smoothing", "directions", "estimate", "scale_of"]
+
+# θ + μu is float32, as the embeddings are: a step of a parameter below this drowns in their rounding.
+SMALLEST_STEP = 1e-6
+
+
+def directions(seed: bytes, count: int, dimension: int, distribution: str) -> Array:
+    """`count` directions u (count, dimension)."""
+    draw = normal if distribution == "gaussian" else sphere
+    seeds = [bytes(a ^ b for a, b in zip(seed, number.to_bytes(32, "little"), strict=True)) for number in range(count)]
+    return np.stack([draw(one, dimension) for one in seeds]) if count else np.zeros((0, dimension), np.float32)
+
+
+def scale_of(dimension: int, distribution: str) -> float:
+    """φ(d): 1 for Gaussian directions, d for the unit sphere."""
+    return 1.0 if distribution == "gaussian" else float(dimension)
+
+
+def estimate(differences: Array, u: Array, smoothing: float, distribution: str) -> Array:
+    """Eq. (3): φ(d)/μ·(ĥ − h)·u, the mean over the directions; in float64 until the end."""
+    weights = differences * (scale_of(u.shape[1], distribution) / smoothing / max(len(u), 1))
+    gradient: Array = (weights @ u.astype(np.float64)).astype(np.float32)
+    return gradient
+
+
+def check_smoothing(smoothing: float, dimension: int, distribution: str, who: str) -> None:
+    """Refuse a μ that rounding would swallow, and say which would do."""
+    spread = 1.0 if distribution == "gaussian" else 1.0 / sqrt(dimension)
+    if smoothing * spread < SMALLEST_STEP:
+        advice = (
+            f"too small for the {dimension} parameters of {who}: the loss difference would be rounding noise; "
+            f"use at least {SMALLEST_STEP / spread:.1e}"
+        )
+        raise ConfigError("protocol.smoothing", smoothing, advice)

@@ -1,0 +1,135 @@
+"""A zeroth-order party: VFL-Cascaded Alg. 1 lines 2–7, on VAFL's machinery for walks, tables and recovery.
+
+The party embeds its batch twice, at w_m and at w_m + μu, uploads both, and learns from two losses. Its network is
+never differentiated, so it may be any function (`models.blackbox`).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.method import SERVER, PartySetup
+from colonnade.algorithms.vafl.messages import Refined
+from colonnade.algorithms.vafl.party import EMBED, FORWARD_SHARE, REFINE
+from colonnade.algorithms.vafl.party import Party as VaflParty
+from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
+from colonnade.algorithms.zeroth.messages import Estimate, Losses, Perturb, Perturbed, Probe
+from colonnade.models import OptimiserSpec, Regulariser
+from colonnade.models.blackbox import BlackBoxNetwork
+from colonnade.models.probed import ProbedNetwork, probed_network
+from colonnade.privacy.secret import SecretKey
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.events import Effect, Event, Resumed, Send, Started, Work, WorkDone
+from colonnade.protocol.messages import Array, Message, Payload
+
+__all__ = ["Party"]
+
+
+class Party(VaflParty):
+    """Holds w_m, its own columns, and the directions it has drawn."""
+
+    network: ProbedNetwork | BlackBoxNetwork  # type: ignore[assignment]
+
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup)
+        self._secret = SecretKey()
+        self.draw = 0  # how often directions were drawn
+        self.directions = b""  # the seed of those of the batch in work
+        rows, smallest = len(self._x), self._options.min_batch
+        if min(setup.training.batch_size, rows) < smallest:
+            advice = f"the server answers no batch of fewer than protocol.min_batch = {smallest} rows"
+            raise ConfigError("train.batch_size", setup.training.batch_size, advice)
+        check_smoothing(self._options.smoothing, self.network.theta.numel(), self._options.distribution, self.name)
+
+    def make_network(  # type: ignore[override]
+        self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
+    ) -> ProbedNetwork | BlackBoxNetwork:
+        """A network that is only ever evaluated."""
+        return probed_network(setup.model, setup.shape, setup.width, seed, setup.name, optimiser, regulariser)
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """One event."""
+        match event:
+            case Started(entropy=entropy) | Resumed(entropy=entropy):
+                self._secret.renew(entropy)
+            case WorkDone(result=Perturbed() as result):
+                return self._perturbed(result, now)
+        return super().handle(event, now)
+
+    def received(self, sender: str, message: Message) -> list[Effect]:
+        """Losses take the place of gradients."""
+        if sender == SERVER and isinstance(message, Losses):
+            return self._losses(message)
+        return super().received(sender, message)
+
+    def compute(self, job: Payload) -> Payload:
+        """A job, without changing any state."""
+        match job:
+            case Perturb(draw=draw, seed=seed, batch=batch):
+                return self._perturb(self._secret.seed("directions", draw), seed, batch)
+            case Estimate(directions=seed, differences=differences):
+                options = self._options
+                u = self._directions(seed)
+                return Refined(estimate(differences, u, options.smoothing, options.distribution))
+        return super().compute(job)
+
+    def _directions(self, seed: bytes) -> Array:
+        options = self._options
+        return directions(seed, options.directions, self.network.theta.numel(), options.distribution)
+
+    def _perturb(self, secret: bytes, seed: int, batch: Array) -> Perturbed:
+        """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both."""
+        values = self.network.embed(batch, seed)
+        buffers = self.network.buffers_after_forward()
+        w_m, mu = self.network.theta.numpy(), np.float32(self._options.smoothing)
+        perturbed = [self.network.embed_at(w_m + mu * u, batch, seed) for u in self._directions(secret)]
+        stacked = np.stack(perturbed) if perturbed else np.zeros((0, *values.shape), np.float32)
+        return Perturbed(values, stacked, secret, buffers)
+
+    def select(self) -> list[Effect]:
+        """Alg. 1 l. 3–4: choose the next batch that is not too short to be answered."""
+        if len(self._walk.batch(self.step)) < self._options.min_batch:
+            self.step += 1
+        self.busy = True
+        self.draw += 1
+        self.rows = self.sent = self._walk.batch(self.step)
+        self._batch = self._x[self.rows]
+        amount = (1 + self._options.directions) * FORWARD_SHARE * len(self.rows) / self._training.batch_size
+        job = Perturb(self.draw, self._layer_seed(), self._batch)
+        return [Work(4 * self.step + EMBED, "step", amount, job)]
+
+    def _perturbed(self, result: Perturbed, now: int) -> list[Effect]:
+        """Alg. 1 l. 4: upload both."""
+        self.busy, self.uploaded = False, True
+        self.buffers, self.directions = result.buffers, result.directions
+        rows = self.rows
+        return [Send(SERVER, Probe(self.step, len(rows), rows, result.values, perturbed=result.perturbed))]
+
+    def _losses(self, message: Losses) -> list[Effect]:
+        """Alg. 1 l. 5–6: h and ĥ arrive; frozen parties only go on."""
+        if not self.uploaded or self.busy or message.step != self.step:
+            self.dropped += 1
+            return []
+        expected = (1 + self._options.directions,)
+        values = message.values
+        if values.shape != expected or values.dtype != np.float64 or not np.isfinite(values).all():
+            raise RemoteProtocolError(SERVER, f"losses of shape {values.shape}, expected {expected} finite float64")
+        if message.update < 0:
+            raise RemoteProtocolError(SERVER, f"losses of update {message.update}")
+        self.busy, self.k = True, message.update
+        job = Estimate(self.directions, values[1:] - values[0])
+        return [Work(4 * self.step + REFINE, "refine", 0.0, job)]
+
+    def learn(self, gradient: Array, rate: float) -> None:
+        """Alg. 1 l. 7; a frozen party keeps what it was born with."""
+        if self._options.directions:
+            super().learn(gradient, rate)
+
+    def save(self) -> dict[str, Any]:
+        """All but the columns and the key."""
+        return super().save() | {"draw": self.draw, "directions": self.directions}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        super().load(state)
+        self.draw, self.directions = state["draw"], state["directions"]

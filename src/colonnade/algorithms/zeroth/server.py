@@ -1,0 +1,174 @@
+"""The server of zeroth-order parties: VFL-Cascaded Alg. 1 lines 8–11 and App. B Alg. 2, on VAFL's table.
+
+All losses of a step, and the gradient of w_0, are taken at the SAME w_0: the replies hold losses from before the
+server's own step. The table keeps c only, never ĉ. One pair of scalars per batch goes down, and the server answers
+only questions that an honest walk would ask: otherwise a curious party asks row by row and reads the labels off.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.method import SERVER, ServerSetup
+from colonnade.algorithms.vafl.line import Request
+from colonnade.algorithms.vafl.messages import Batch, Embeddings, Query
+from colonnade.algorithms.vafl.party import FORWARD_SHARE
+from colonnade.algorithms.vafl.server import Server as VaflServer
+from colonnade.algorithms.vafl.server import mean_over_uploads
+from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
+from colonnade.algorithms.zeroth.messages import Losses, Probe, ProbedBlock, ProbedStep, ProbedStepped
+from colonnade.models.probed import ProbedServerNetwork
+from colonnade.privacy.secret import SecretKey
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.events import Effect, Event, Resumed, Send, Started, Work, WorkDone
+from colonnade.protocol.messages import Array, Message, Payload
+
+__all__ = ["Server"]
+
+
+class Server(VaflServer):
+    """Holds w_0, the labels, the table, and how often each party asked about each row."""
+
+    network: ProbedServerNetwork
+    network_type = ProbedServerNetwork
+    rules = True  # whether questions are checked; experiments on attacks switch it off
+    per_sample = False  # whether losses are told row by row; ditto
+
+    def __init__(self, setup: ServerSetup) -> None:
+        super().__init__(setup)
+        self._secret = SecretKey()
+        self.draw = 0
+        self.queries = np.zeros((len(setup.parties), self._rows), np.uint32)
+        size = self.network.theta.numel()
+        if self._options.server_zeroth:
+            if not size:
+                advice = "the server model has no parameters to estimate; use 'cascaded', or another model.server"
+                raise ConfigError("protocol.name", "zoo or syn-zoo", advice)
+            check_smoothing(self._options.smoothing, size, self._options.distribution, SERVER)
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """One event."""
+        match event:
+            case Started(entropy=entropy) | Resumed(entropy=entropy):
+                self._secret.renew(entropy)
+            case WorkDone(result=ProbedStepped() as result):
+                return self.stepped(result)
+        return super().handle(event, now)
+
+    def received(self, sender: str, message: Message) -> list[Effect]:
+        """No gradient is given for the asking, and a batch comes with its probes."""
+        match message:
+            case Query():
+                raise RemoteProtocolError(sender, "server does not expect a Query")
+            case Probe():
+                self._check_probe(sender, message)
+            case Embeddings(batch=batch) if batch:
+                raise RemoteProtocolError(sender, "a batch without its perturbed embeddings")
+        return super().received(sender, message)
+
+    def _check_probe(self, sender: str, message: Probe) -> None:
+        """Shapes, and the rules that keep labels from whoever asks cleverly; state is untouched until all hold."""
+        if sender not in self._index:
+            return  # refused as such
+        party, perturbed = self._index[sender], message.perturbed
+        self.check_upload(sender, message)
+        expected = (self._options.directions, message.batch, self._widths[party])
+        if perturbed.shape != expected or perturbed.dtype != np.float32:
+            raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
+        if self.rules:
+            self._check_question(sender, message)
+        self.queries[party, message.rows[: message.batch]] += 1
+
+    def _check_question(self, sender: str, message: Probe) -> None:
+        options, party = self._options, self._index[sender]
+        rows = message.rows[: message.batch]
+        if len(rows) < options.min_batch:
+            cause = f"asks about {len(rows)} rows at once; the rule protocol.min_batch wants {options.min_batch}"
+            raise RemoteProtocolError(sender, cause)
+        if len(np.unique(rows)) < len(rows):
+            raise RemoteProtocolError(sender, "asks about a row twice in one batch; every row once is the rule")
+        asked = self.queries[party]
+        allowed = int(asked.sum() // len(asked)) + 1 + options.extra_queries
+        most = int(asked[rows].max(initial=0)) + 1
+        if most > allowed:
+            cause = f"asks about a row for the {most}th time; the rule protocol.extra_queries allows {allowed} by now"
+            raise RemoteProtocolError(sender, cause)
+
+    def request_of(self, party: int, message: Embeddings) -> Request:
+        """With ĉ, which goes no further than to this step."""
+        request = super().request_of(party, message)
+        assert isinstance(message, Probe)
+        return Request(
+            request.party, request.step, request.rows, request.values, True, True, perturbed=message.perturbed
+        )  # fmt: skip
+
+    def step_work(self, seed: int, batches: list[Batch], groups: list[list[Request]]) -> Work:
+        """Line 9 to 11 in one job, at one w_0."""
+        self.draw += 1
+        probes = [[self._probed(request) for request in group] for group in groups]
+        rows = sum(len(batch.h) for batch in batches)
+        forwards = sum(len(batch.h) * (1 + len(found) * self._options.directions) for batch, found in
+                       zip(batches, probes, strict=True))  # fmt: skip
+        amount = (FORWARD_SHARE * forwards + rows) / self._training.batch_size
+        return Work(self.k, "step", amount, ProbedStep(seed, self.draw, batches, probes))
+
+    def _probed(self, request: Request) -> ProbedBlock:
+        block = self.table.blocks[request.party]
+        assert request.perturbed is not None
+        return ProbedBlock(block.start, block.stop, request.perturbed)
+
+    def compute(self, job: Payload) -> Payload:
+        """A job, without changing any state."""
+        if not isinstance(job, ProbedStep):
+            return super().compute(job)
+        bases = [self.network.losses_at(None, batch.h, batch.targets, job.seed) for batch in job.batches]
+        replies = [
+            [self._losses(base, batch, probe, job.seed) for probe in probes]
+            for base, batch, probes in zip(bases, job.batches, job.probes, strict=True)
+        ]
+        steps = [self._gradient(base, batch, job) for base, batch in zip(bases, job.batches, strict=True)]
+        theta_0 = mean_over_uploads(steps, [batch.uploads for batch in job.batches])
+        buffers = self.network.buffers_after_forward()
+        return ProbedStepped([float(base.mean()) for base in bases], theta_0, replies, buffers)
+
+    def _losses(self, base: Array, batch: Batch, probe: ProbedBlock, seed: int) -> Array:
+        """Line 9: h and ĥ, with one party's block replaced."""
+        losses = [base]
+        for perturbed in probe.perturbed:
+            h = batch.h.copy()
+            h[:, probe.start : probe.stop] = perturbed
+            losses.append(self.network.losses_at(None, h, batch.targets, seed))
+        values: Array = np.stack(losses) if self.per_sample else np.stack([rows.mean() for rows in losses])
+        return values
+
+    def _gradient(self, base: Array, batch: Batch, job: ProbedStep) -> Array:
+        """Line 10 by backpropagation, or App. B l. 9 by Eq. (3).
+
+        # DEVIATION: line 9 of App. B mixes ĉ into the first term; unperturbed c stand in both here, or the
+        # estimate would be of another function.
+        """
+        options = self._options
+        if not options.server_zeroth:
+            return self.network.gradients(batch.h, batch.targets, job.seed).theta_0
+        w_0, mu = self.network.theta.numpy(), np.float32(options.smoothing)
+        u = directions(self._secret.seed("server", job.draw), options.directions, len(w_0), options.distribution)
+        probed = [self.network.losses_at(w_0 + mu * one, batch.h, batch.targets, job.seed).mean() for one in u]
+        return estimate(np.array(probed) - base.mean(), u, options.smoothing, options.distribution)
+
+    def replies(self, result: ProbedStepped, groups: list[list[Request]], k: int) -> list[Effect]:
+        """Line 9: the losses, and nothing else, go down."""
+        pairs = zip(groups, result.replies, strict=True)
+        return [
+            Send(self._parties[request.party], Losses(request.step, k, values))
+            for group, found in pairs
+            for request, values in zip(group, found, strict=True)
+        ]
+
+    def save(self) -> dict[str, Any]:
+        """All but the labels and the key."""
+        return super().save() | {"draw": self.draw, "queries": self.queries}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        super().load(state)
+        self.draw, self.queries = state["draw"], state["queries"].copy()

@@ -1,0 +1,83 @@
+"""A party's model that is no torch module: any function of a flat parameter vector and rows, differentiable or not.
+
+Only zeroth-order methods can train it (VFL-Cascaded, Sec. III: "model applicability"). In a config it is named as
+`package.module:Class`; the class is called with (inputs, outputs), and what it makes has `initial` and can be called.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
+from colonnade.protocol.errors import ModelError
+from colonnade.protocol.messages import Array
+
+__all__ = ["BlackBox", "BlackBoxNetwork"]
+
+
+@runtime_checkable
+class BlackBox(Protocol):
+    """What a user writes."""
+
+    def initial(self, generator: np.random.Generator) -> Array:
+        """The parameters at the start, as a flat vector."""
+
+    def __call__(self, theta: Array, rows: Array) -> Array:
+        """(rows, columns) → (rows, outputs) at θ, which must be left as it is."""
+
+
+class BlackBoxNetwork(Parameters):
+    """A black box with its parameters, checked at every call: it is somebody else's code."""
+
+    def __init__(
+        self,
+        function: BlackBox,
+        outputs: int,
+        seed: int,
+        who: str,
+        optimiser: OptimiserSpec,
+        regulariser: Regulariser | None = None,
+    ) -> None:
+        self._function, self._outputs, self._who = function, outputs, f"model.party of {who}"
+        theta = np.asarray(function.initial(np.random.Generator(np.random.PCG64(seed))))
+        if theta.ndim != 1 or not len(theta) or theta.dtype.kind not in "fiu" or not np.isfinite(theta).all():
+            raise ModelError(f"{self._who}: initial() must give a flat vector of finite numbers, not {theta.shape}")
+        super().__init__(torch.from_numpy(theta.astype(np.float32)), optimiser, regulariser)
+
+    def embed(self, x: Array, seed: int) -> Array:
+        """At θ; a black box draws nothing."""
+        return self._call(self.theta.numpy(), x)
+
+    def embed_at(self, theta: Array, x: Array, seed: int) -> Array:
+        """At other parameters."""
+        return self._call(theta, x)
+
+    def read(self, x: Array) -> Array:
+        """The committed embedding."""
+        return self._call(self.theta.numpy(), x)
+
+    def buffers_after_forward(self) -> list[Array]:
+        """It has none."""
+        return []
+
+    def _call(self, theta: Array, x: Array) -> Array:
+        guarded, rows = theta.view(), x.view()
+        guarded.flags.writeable = rows.flags.writeable = False
+        try:
+            values = self._function(guarded, rows)
+        except ValueError as error:
+            if "read-only" in str(error):
+                raise ModelError(f"{self._who}: changes its parameters or rows in place; work on a copy") from None
+            raise ModelError(f"{self._who}: fails: {error}") from error
+        return self._check(values, len(x))
+
+    def _check(self, values: Array, rows: int) -> Array:
+        expected = (rows, self._outputs)
+        if not isinstance(values, np.ndarray) or values.shape != expected:
+            shape = values.shape if isinstance(values, np.ndarray) else type(values).__name__
+            raise ModelError(f"{self._who}: gives {shape} for {rows} rows, should be {expected}")
+        result: Array = values.astype(np.float32)
+        if not np.isfinite(result).all():
+            raise ModelError(f"{self._who}: gives NaN or infinity")
+        return result

@@ -1,0 +1,133 @@
+"""How a flat parameter vector is stepped: the optimiser, the regulariser, and the state that both keep."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.messages import Array
+
+__all__ = ["OptimiserSpec", "Parameters", "Regulariser", "to_tensor"]
+
+
+class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which optimiser steps a role's parameters; `options` go to the torch class."""
+
+    name: str = "sgd"
+    options: dict[str, Any] = {}
+
+    @property
+    def plain(self) -> bool:
+        """θ ← θ − η·g and nothing else; then torch.optim is left alone: its first use imports for seconds."""
+        return self.name == "sgd" and not self.options
+
+    def check(self) -> None:
+        """Refuse an optimiser that cannot be made."""
+        if not self.plain:
+            self.build(nn.Parameter(torch.zeros(1)))
+
+    def build(self, theta: nn.Parameter) -> torch.optim.Optimizer:
+        """The torch optimiser over θ."""
+        options = dict(self.options)
+        match self.name:
+            case "sgd":
+                kind: Any = torch.optim.SGD
+            case "momentum":
+                kind, options = torch.optim.SGD, {"momentum": 0.9} | options
+            case "adam":
+                kind = torch.optim.Adam
+            case _:
+                raise ConfigError("train.optimiser", self.name, "use 'sgd', 'momentum' or 'adam'")
+        try:
+            optimiser: torch.optim.Optimizer = kind([theta], lr=0.0, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError("train.optimiser", options, f"{self.name} refuses these options: {error}") from None
+        return optimiser
+
+
+class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """r(θ_m) of VAFL Eq. (1): weight·‖θ‖²/2 (l2) or weight·‖θ‖₁ (l1)."""
+
+    kind: str = "none"
+    weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("none", "l1", "l2"):
+            raise ConfigError("train.regulariser.kind", self.kind, "use 'none', 'l1' or 'l2'")
+        if not self.weight >= 0:
+            raise ConfigError("train.regulariser.weight", self.weight, "must be 0 or more")
+
+    def add_gradient(self, gradient: Tensor, theta: Tensor) -> None:
+        """gradient += ∇r(θ)."""
+        if self.kind == "l2":
+            gradient.add_(theta, alpha=self.weight)
+        elif self.kind == "l1":
+            gradient.add_(torch.sign(theta), alpha=self.weight)
+
+
+class Parameters:
+    """A flat vector θ that is stepped and saved; what it parameterises is up to the subclass."""
+
+    def __init__(self, theta: Tensor, optimiser: OptimiserSpec, regulariser: Regulariser | None = None) -> None:
+        self.theta = theta
+        self._regulariser = regulariser or Regulariser()
+        self._flat = nn.Parameter(theta, requires_grad=theta.numel() > 0)
+        self._optimiser = None if optimiser.plain else optimiser.build(self._flat)
+        self.steps = 0
+
+    def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
+        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser."""
+        self.steps += 1
+        if not len(gradient):
+            return
+        step = to_tensor(gradient)
+        if self._regulariser.kind != "none":
+            step = step.clone()
+            self._regulariser.add_gradient(step, self.theta)
+        if self._optimiser is None:  # what torch.optim.SGD does, without its 15 µs of bookkeeping
+            self.theta.add_(step, alpha=-rate)
+            return
+        self._flat.grad = step
+        self._optimiser.param_groups[0]["lr"] = rate
+        self._optimiser.step()
+
+    def digest(self) -> str:
+        """sha256 of the parameters."""
+        return hashlib.sha256(self.theta.numpy().tobytes()).hexdigest()
+
+    def save(self) -> dict[str, Any]:
+        """Parameters and optimiser state."""
+        state = self._optimiser.state.get(self._flat, {}) if self._optimiser is not None else {}
+        return {
+            "theta": self.theta.numpy().copy(),
+            "optimiser": {name: _plain_value(value) for name, value in state.items()},
+            "steps": self.steps,
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.theta.copy_(torch.from_numpy(saved["theta"]))
+        if self._optimiser is not None:
+            self._optimiser.state.clear()
+            state = {name: _tensor_value(value) for name, value in saved["optimiser"].items()}
+            if state:
+                self._optimiser.state[self._flat] = state
+        self.steps = saved["steps"]
+
+
+def to_tensor(array: Array) -> Tensor:
+    """A tensor over the array's memory; torch wants it writable, so what came off the wire is copied."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _plain_value(value: Any) -> Any:
+    return value.numpy().copy() if isinstance(value, Tensor) else value
+
+
+def _tensor_value(value: Any) -> Any:
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value

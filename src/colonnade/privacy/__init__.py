@@ -1,0 +1,1 @@
+"""What is kept secret, and how: draws that nobody can predict."""
