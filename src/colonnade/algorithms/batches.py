@@ -21,13 +21,15 @@ def is_rows(array: Array, rows: int) -> bool:
 class Walk:
     """Batches of a new permutation in every epoch; the last batch of an epoch may be shorter.
 
-    Two walks with the same seed and path are the same, so a shared walk needs no messages, and a walk's
-    state is its position.
+    A rest of fewer than `smallest` rows joins the batch before it: every epoch has every row once, whatever is the
+    smallest batch of use. Two walks with the same seed and path are the same, so a shared walk needs no messages, and
+    a walk's state is its position.
     """
 
-    def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int) -> None:
+    def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int, smallest: int = 1) -> None:
         self._rows, self._batch_size, self._seed, self._path = rows, min(batch_size, rows), seed, path
-        self.per_epoch = -(-rows // self._batch_size)
+        whole, rest = divmod(rows, self._batch_size)
+        self.per_epoch = whole + (rest >= smallest)
         self._epoch = -1
         self._order = np.zeros(0, np.int32)
 
@@ -37,7 +39,8 @@ class Walk:
         if epoch != self._epoch:
             self._order = generator(self._seed, *self._path, epoch).permutation(self._rows).astype(np.int32)
             self._epoch = epoch
-        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
+        stop = (place + 1) * self._batch_size if place + 1 < self.per_epoch else self._rows
+        return self._order[place * self._batch_size : stop]
 
     def following(self, position: int, count: int) -> Rows:
         """`count` rows of the batches after `position`: where others on the same walk come to next."""

@@ -120,7 +120,7 @@ class Network(Parameters):
 
 
 class Twin:
-    """A network's copy in training mode whose parameters are given with every pass."""
+    """A network's copy in training mode that is moved to any parameters."""
 
     def __init__(self, module: nn.Module, committed: list[Tensor], draws: bool, dtype: torch.dtype) -> None:
         self._module = copy.deepcopy(module).to(dtype)
@@ -129,10 +129,13 @@ class Twin:
         self._module.requires_grad_(False)
         self._buffers, self._committed, self._draws = list(self._module.buffers()), committed, draws
 
-    @torch.no_grad()
-    def run(self, theta: Tensor, x: Tensor, seed: int) -> Tensor:
-        """One pass at θ; random layers draw from `seed`, buffers start from the network's committed ones."""
+    def move(self, theta: Tensor) -> None:
+        """To these parameters."""
         self._theta.copy_(theta)
+
+    @torch.no_grad()
+    def run(self, x: Tensor, seed: int) -> Tensor:
+        """One pass; random layers draw from `seed`, buffers start from the network's committed ones."""
         for buffer, committed in zip(self._buffers, self._committed, strict=True):
             buffer.copy_(committed)
         with _generator(seed) if self._draws else nullcontext():

@@ -4,13 +4,15 @@ The loss pair differs by about μ·|∇|: in float32 that is mostly rounding noi
 in float64 from the float32 parameters. Both of a pair see the same random layers and the same buffers.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from colonnade.models.blackbox import BlackBoxNetwork
 from colonnade.models.build import Factory, party_model
-from colonnade.models.network import Network
+from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
 from colonnade.models.optimiser import OptimiserSpec, Regulariser, to_tensor
 from colonnade.models.server import ServerNetwork, aggregate
@@ -34,7 +36,8 @@ class ProbedNetwork(Network):
 
     def embed_at(self, theta: Array, x: Array, seed: int) -> Array:
         """The output at other parameters, the rest alike."""
-        values: Array = self._twin.run(to_tensor(theta), to_tensor(x), seed).numpy()
+        self._twin.move(to_tensor(theta))
+        values: Array = self._twin.run(to_tensor(x), seed).numpy()
         return values
 
 
@@ -66,9 +69,26 @@ class ProbedServerNetwork(ServerNetwork):
         self._twin = self.twin(torch.float64)
 
     @torch.no_grad()
-    def losses_at(self, theta: Array | None, h: Array, targets: Array, seed: int) -> Array:
-        """The loss of every row (float64) at θ, or at the committed θ_0."""
-        inputs = aggregate(self._how, to_tensor(h).double(), self._parties)
-        output = self._twin.run(self.theta if theta is None else to_tensor(theta), inputs, seed)
-        losses: Array = self.objective.row_losses(output, to_tensor(targets)).numpy()
+    def losses_at(self, theta: Array | None, inputs: Iterable[Array], targets: Array, seed: int) -> list[Array]:
+        """For each of several h: the loss of every row (float64) at θ, or at the committed θ_0."""
+        self._twin.move(self.theta if theta is None else to_tensor(theta))
+        return [self._row_losses(to_tensor(h).double(), to_tensor(targets), seed) for h in inputs]
+
+    def _row_losses(self, h: Tensor, targets: Tensor, seed: int) -> Array:
+        output = self._twin.run(aggregate(self._how, h, self._parties), seed)
+        losses: Array = self.objective.row_losses(output, targets).numpy()
         return losses
+
+    def gradient(self, h: Array, targets: Array, seed: int) -> Array:
+        """∇θ_0 of the mean loss, in float32 as any first-order server; ∂ℓ/∂h is nobody's business here."""
+        output = self.run(aggregate(self._how, to_tensor(h), self._parties), seed)
+        if not self.parameters:
+            return np.zeros(0, np.float32)
+        loss = self.objective.loss(output, to_tensor(targets))
+        return join(torch.autograd.grad(loss, self.parameters, allow_unused=True), self.parameters)
+
+    @torch.no_grad()
+    def observe(self, h: Array, seed: int) -> None:
+        """A pass for the sake of the buffers (BatchNorm's averages), where no gradient is taken."""
+        if self._buffers:
+            self.run(aggregate(self._how, to_tensor(h), self._parties), seed)

@@ -19,6 +19,8 @@ class VaflOptions(Options, frozen=True):
     pause_s: float | list[float] = 0.0  # mean of the exponential pause between a party's activations
     on_lost: Literal["continue", "wait"] = "continue"
 
+    min_batch = 1
+
     @property
     def coordinated(self) -> bool:
         """Whether all parties always upload the same rows for the same step."""
@@ -72,6 +74,7 @@ class SyncOptions(Options, frozen=True):
     extra_rows = 0.0
     order = "upload-first"
     on_lost = "wait"
+    min_batch = 1
     coordinated = True
 
     def threshold(self, parties: int) -> int:

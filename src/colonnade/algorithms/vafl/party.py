@@ -62,7 +62,7 @@ class Party:
         shared = setup.options.batches == "shared"
         path = ("batches",) if shared else ("batches", setup.index)
         batch_size = setup.training.batch_size
-        self._walk = Walk(len(self._x), batch_size, seed, *path)
+        self._walk = Walk(len(self._x), batch_size, seed, *path, smallest=setup.options.min_batch)
         self._extra = round(setup.options.extra_rows * batch_size)
         self._seed = derive(seed, "layers", setup.index)
         self._pauses = generator(seed, "pause", setup.index)

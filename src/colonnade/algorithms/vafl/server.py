@@ -275,7 +275,7 @@ class Server:
         """Alg. 1 l. 9–10 and 12–13: step θ_0 with the mean gradient (App. D), answer each uploader."""
         self.working = False
         if not all(map(isfinite, result.losses)):
-            raise TrainingDiverged(self._divergence())
+            raise TrainingDiverged(self.divergence())
         k = self.k  # both sides take the rate η_k of this update
         if any(request.learn for request in self.taken):
             rate = self._training.rule.rate(self._training.server_rate, k)
@@ -313,7 +313,8 @@ class Server:
         reason, self.due = self.due, ""
         return self._end(reason) if reason != "evaluate" else self._evaluate()
 
-    def _divergence(self) -> str:
+    def divergence(self) -> str:
+        """What is said of a loss that is not finite."""
         who = ", ".join(self._parties[request.party] for request in self.taken)
         return f"server: the loss is not finite at update {self.k} (batch of {who}); lower train.learning_rate"
 

@@ -21,18 +21,28 @@ class ZerothOptions(Options, frozen=True):
 
     extra_rows = 0.0
     order = "upload-first"
-    server_zeroth = False  # whether the server's step is an estimate, too
+    server_zeroth = ""  # the method's name, where the server's step is an estimate, too
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
         if not 0 < self.smoothing < float("inf"):
             raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper takes 0.001")
-        if not 1 <= self.directions <= MAX_DIRECTIONS:
-            raise ConfigError("protocol.directions", self.directions, f"must be between 1 and {MAX_DIRECTIONS}")
+        self.check_directions()
         if self.min_batch < 1:
             raise ConfigError("protocol.min_batch", self.min_batch, "must be 1 row or more")
         if self.extra_queries < 0:
             raise ConfigError("protocol.extra_queries", self.extra_queries, "must be 0 or more")
+
+    def check_directions(self) -> None:
+        """Without a direction nothing is learned; thousands would fill the memory."""
+        if not 1 <= self.directions <= MAX_DIRECTIONS:
+            raise ConfigError("protocol.directions", self.directions, f"must be between 1 and {MAX_DIRECTIONS}")
+
+    def check_batch(self, size: int) -> None:
+        """Refuse batches that the server would not answer; rows are known only when the roles are made."""
+        if size < self.min_batch:
+            advice = f"the server answers no batch of fewer than protocol.min_batch = {self.min_batch} rows"
+            raise ConfigError("train.batch_size", size, advice)
 
 
 class CascadedOptions(ZerothOptions, frozen=True, kw_only=True):
@@ -70,7 +80,7 @@ class CascadedOptions(ZerothOptions, frozen=True, kw_only=True):
 class ZooOptions(CascadedOptions, frozen=True):
     """Both sides by Eq. 3."""
 
-    server_zeroth = True
+    server_zeroth = "zoo"
 
 
 class FrozenOptions(CascadedOptions, frozen=True):
@@ -78,8 +88,8 @@ class FrozenOptions(CascadedOptions, frozen=True):
 
     directions: int = 0
 
-    def check(self, parties: int) -> None:
-        """No directions to choose."""
+    def check_directions(self) -> None:
+        """None to choose."""
         if self.directions:
             raise ConfigError("protocol.directions", self.directions, "frozen parties do not learn: leave it away")
 
@@ -92,7 +102,7 @@ class SynZooOptions(ZerothOptions, frozen=True):
     max_delay = None
     on_lost = "wait"
     coordinated = True
-    server_zeroth = True
+    server_zeroth = "syn-zoo"
 
     def threshold(self, parties: int) -> int:
         """All of them."""

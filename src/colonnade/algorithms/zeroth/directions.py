@@ -18,6 +18,8 @@ def directions(seed: bytes, count: int, dimension: int, distribution: str) -> Ar
     """`count` directions u (count, dimension)."""
     draw = normal if distribution == "gaussian" else sphere
     seeds = [bytes(a ^ b for a, b in zip(seed, number.to_bytes(32, "little"), strict=True)) for number in range(count)]
+    if count == 1:
+        return draw(seeds[0], dimension)[None]
     return np.stack([draw(one, dimension) for one in seeds]) if count else np.zeros((0, dimension), np.float32)
 
 
@@ -27,9 +29,9 @@ def scale_of(dimension: int, distribution: str) -> float:
 
 
 def estimate(differences: Array, u: Array, smoothing: float, distribution: str) -> Array:
-    """Eq. (3): φ(d)/μ·(ĥ − h)·u, the mean over the directions; in float64 until the end."""
+    """Eq. (3): φ(d)/μ·(ĥ − h)·u, the mean over the directions; only the differences need float64."""
     weights = differences * (scale_of(u.shape[1], distribution) / smoothing / max(len(u), 1))
-    gradient: Array = (weights @ u.astype(np.float64)).astype(np.float32)
+    gradient: Array = weights.astype(np.float32) @ u
     return gradient
 
 

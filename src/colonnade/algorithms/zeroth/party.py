@@ -18,7 +18,7 @@ from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.models.blackbox import BlackBoxNetwork
 from colonnade.models.probed import ProbedNetwork, probed_network
 from colonnade.privacy.secret import SecretKey
-from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Effect, Event, Resumed, Send, Started, Work, WorkDone
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -35,11 +35,10 @@ class Party(VaflParty):
         self._secret = SecretKey()
         self.draw = 0  # how often directions were drawn
         self.directions = b""  # the seed of those of the batch in work
-        rows, smallest = len(self._x), self._options.min_batch
-        if min(setup.training.batch_size, rows) < smallest:
-            advice = f"the server answers no batch of fewer than protocol.min_batch = {smallest} rows"
-            raise ConfigError("train.batch_size", setup.training.batch_size, advice)
-        check_smoothing(self._options.smoothing, self.network.theta.numel(), self._options.distribution, self.name)
+        self._drawn: tuple[bytes, Array] | None = None  # a cache: the seed makes them again after a restart
+        self._options.check_batch(setup.training.batch_size)
+        if self._options.directions:
+            check_smoothing(self._options.smoothing, self.network.theta.numel(), self._options.distribution, self.name)
 
     def make_network(  # type: ignore[override]
         self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
@@ -69,13 +68,16 @@ class Party(VaflParty):
                 return self._perturb(self._secret.seed("directions", draw), seed, batch)
             case Estimate(directions=seed, differences=differences):
                 options = self._options
-                u = self._directions(seed)
+                u, self._drawn = self._directions(seed), None
                 return Refined(estimate(differences, u, options.smoothing, options.distribution))
         return super().compute(job)
 
     def _directions(self, seed: bytes) -> Array:
-        options = self._options
-        return directions(seed, options.directions, self.network.theta.numel(), options.distribution)
+        if self._drawn is None or self._drawn[0] != seed:
+            options = self._options
+            u = directions(seed, options.directions, self.network.theta.numel(), options.distribution)
+            self._drawn = (seed, u)
+        return self._drawn[1]
 
     def _perturb(self, secret: bytes, seed: int, batch: Array) -> Perturbed:
         """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both."""
@@ -83,13 +85,13 @@ class Party(VaflParty):
         buffers = self.network.buffers_after_forward()
         w_m, mu = self.network.theta.numpy(), np.float32(self._options.smoothing)
         perturbed = [self.network.embed_at(w_m + mu * u, batch, seed) for u in self._directions(secret)]
+        if len(perturbed) == 1:
+            return Perturbed(values, perturbed[0][None], secret, buffers)
         stacked = np.stack(perturbed) if perturbed else np.zeros((0, *values.shape), np.float32)
         return Perturbed(values, stacked, secret, buffers)
 
     def select(self) -> list[Effect]:
-        """Alg. 1 l. 3–4: choose the next batch that is not too short to be answered."""
-        if len(self._walk.batch(self.step)) < self._options.min_batch:
-            self.step += 1
+        """Alg. 1 l. 3–4: choose the next batch."""
         self.busy = True
         self.draw += 1
         self.rows = self.sent = self._walk.batch(self.step)
@@ -121,9 +123,8 @@ class Party(VaflParty):
         return [Work(4 * self.step + REFINE, "refine", 0.0, job)]
 
     def learn(self, gradient: Array, rate: float) -> None:
-        """Alg. 1 l. 7; a frozen party keeps what it was born with."""
-        if self._options.directions:
-            super().learn(gradient, rate)
+        """Alg. 1 l. 7; a frozen party keeps what it was born with, but for what BatchNorm has seen."""
+        super().learn(gradient if self._options.directions else gradient[:0], rate)
 
     def save(self) -> dict[str, Any]:
         """All but the columns and the key."""

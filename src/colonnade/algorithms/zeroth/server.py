@@ -5,6 +5,7 @@ server's own step. The table keeps c only, never ĉ. One pair of scalars per bat
 only questions that an honest walk would ask: otherwise a curious party asks row by row and reads the labels off.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from colonnade.algorithms.zeroth.directions import check_smoothing, directions, 
 from colonnade.algorithms.zeroth.messages import Losses, Probe, ProbedBlock, ProbedStep, ProbedStepped
 from colonnade.models.probed import ProbedServerNetwork
 from colonnade.privacy.secret import SecretKey
-from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Effect, Event, Resumed, Send, Started, Work, WorkDone
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -39,12 +40,13 @@ class Server(VaflServer):
         self._secret = SecretKey()
         self.draw = 0
         self.queries = np.zeros((len(setup.parties), self._rows), np.uint32)
-        size = self.network.theta.numel()
-        if self._options.server_zeroth:
+        options, size = self._options, self.network.theta.numel()
+        options.check_batch(setup.training.batch_size)
+        if options.server_zeroth:
             if not size:
                 advice = "the server model has no parameters to estimate; use 'cascaded', or another model.server"
-                raise ConfigError("protocol.name", "zoo or syn-zoo", advice)
-            check_smoothing(self._options.smoothing, size, self._options.distribution, SERVER)
+                raise ConfigError("protocol.name", options.server_zeroth, advice)
+            check_smoothing(options.smoothing, size, options.distribution, SERVER)
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
@@ -121,39 +123,50 @@ class Server(VaflServer):
         """A job, without changing any state."""
         if not isinstance(job, ProbedStep):
             return super().compute(job)
-        bases = [self.network.losses_at(None, batch.h, batch.targets, job.seed) for batch in job.batches]
-        replies = [
-            [self._losses(base, batch, probe, job.seed) for probe in probes]
-            for base, batch, probes in zip(bases, job.batches, job.probes, strict=True)
-        ]
+        told = [self._told(batch, probes, job.seed) for batch, probes in zip(job.batches, job.probes, strict=True)]
+        bases = [base for base, _ in told]
         steps = [self._gradient(base, batch, job) for base, batch in zip(bases, job.batches, strict=True)]
         theta_0 = mean_over_uploads(steps, [batch.uploads for batch in job.batches])
         buffers = self.network.buffers_after_forward()
-        return ProbedStepped([float(base.mean()) for base in bases], theta_0, replies, buffers)
+        return ProbedStepped(bases, theta_0, [replies for _, replies in told], buffers)
 
-    def _losses(self, base: Array, batch: Batch, probe: ProbedBlock, seed: int) -> Array:
-        """Line 9: h and ĥ, with one party's block replaced."""
-        losses = [base]
-        for perturbed in probe.perturbed:
-            h = batch.h.copy()
-            h[:, probe.start : probe.stop] = perturbed
-            losses.append(self.network.losses_at(None, h, batch.targets, seed))
-        values: Array = np.stack(losses) if self.per_sample else np.stack([rows.mean() for rows in losses])
-        return values
+    def _told(self, batch: Batch, probes: list[ProbedBlock], seed: int) -> tuple[float, list[Array]]:
+        """Line 9: h of a batch, and h, ĥ … as each of its uploaders is told them."""
+        base, *others = self.network.losses_at(None, self._inputs(batch, probes), batch.targets, seed)
+        replies = []
+        for probe in probes:
+            count = len(probe.perturbed)
+            losses, others = [base, *others[:count]], others[count:]
+            replies.append(np.stack(losses) if self.per_sample else np.array([rows.mean() for rows in losses]))
+        return float(base.mean()), replies
 
-    def _gradient(self, base: Array, batch: Batch, job: ProbedStep) -> Array:
-        """Line 10 by backpropagation, or App. B l. 9 by Eq. (3).
+    def _inputs(self, batch: Batch, probes: list[ProbedBlock]) -> Iterator[Array]:
+        """The embeddings as they are, then with one party's block replaced."""
+        yield batch.h
+        for probe in probes:
+            for perturbed in probe.perturbed:
+                h = batch.h.copy()
+                h[:, probe.start : probe.stop] = perturbed
+                yield h
 
+    def _gradient(self, base: float, batch: Batch, job: ProbedStep) -> Array:
+        """Line 10 by backpropagation, or App. B l. 9 by Eq. (3)."""
         # DEVIATION: line 9 of App. B mixes ĉ into the first term; unperturbed c stand in both here, or the
         # estimate would be of another function.
-        """
         options = self._options
         if not options.server_zeroth:
-            return self.network.gradients(batch.h, batch.targets, job.seed).theta_0
+            return self.network.gradient(batch.h, batch.targets, job.seed)
+        self.network.observe(batch.h, job.seed)
         w_0, mu = self.network.theta.numpy(), np.float32(options.smoothing)
         u = directions(self._secret.seed("server", job.draw), options.directions, len(w_0), options.distribution)
-        probed = [self.network.losses_at(w_0 + mu * one, batch.h, batch.targets, job.seed).mean() for one in u]
-        return estimate(np.array(probed) - base.mean(), u, options.smoothing, options.distribution)
+        probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, job.seed)[0].mean() for one in u]
+        return estimate(np.array(probed) - base, u, options.smoothing, options.distribution)
+
+    def stepped(self, result: Any) -> list[Effect]:
+        """No party is told a loss that it could not learn from."""
+        if not all(np.isfinite(values).all() for found in result.replies for values in found):
+            raise TrainingDiverged(self.divergence())
+        return super().stepped(result)
 
     def replies(self, result: ProbedStepped, groups: list[list[Request]], k: int) -> list[Effect]:
         """Line 9: the losses, and nothing else, go down."""
