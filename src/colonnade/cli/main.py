@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from colonnade import __version__
 from colonnade.cli import network
+from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
 from colonnade.protocol.errors import ColonnadeError
 
@@ -179,7 +180,9 @@ def protocols() -> None:
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or a comparison's folder.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, a comparison or an attack.")],
+) -> None:
     """Write a self-contained HTML page with the plots."""
     from colonnade.cli.progress import report_with_bar
 
@@ -187,6 +190,7 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's o
 
 
 app.add_typer(certs_app, name="certs")
+app.add_typer(attack_app, name="attack")
 network.register(app)
 
 

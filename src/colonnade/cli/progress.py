@@ -21,6 +21,7 @@ from colonnade.experiments.run import Run
 
 __all__ = [
     "RaceBoard",
+    "bar_columns",
     "comparison_table",
     "load_with_bar",
     "ranking_of",
@@ -35,14 +36,14 @@ REFRESH_S = 0.2
 def load_with_bar(config: Config, console: Console | None = None) -> Partition:
     """Load a config's data under a bar that says how far it is."""
     console = console or Console()
-    with Progress(*_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"loading {config.data.source}", total=1.0, text="")
         return load_partition(config, lambda text, done: progress.update(task, completed=done, text=text))
 
 
 def run_with_bar(run: Run, console: Console | None = None) -> dict[str, Any]:
     """Execute a run under a bar with rate, metric and time left."""
-    with Progress(*_columns(), console=console, refresh_per_second=5, transient=True) as progress:
+    with Progress(*bar_columns(), console=console, refresh_per_second=5, transient=True) as progress:
         task = progress.add_task(run.federation.method.name, total=1.0, text="")
         show = _throttled(lambda run: progress.update(task, completed=run.fraction, text=_state(run)))
         return run.execute(show)
@@ -52,12 +53,12 @@ def report_with_bar(folder: Path, console: Console | None = None) -> Path:
     """Read the runs and draw the page under a bar."""
     from colonnade.report.page import write_report
 
-    with Progress(*_columns(), console=console, transient=True) as progress:
+    with Progress(*bar_columns(), console=console, transient=True) as progress:
         task = progress.add_task("report", total=1.0, text="")
         return write_report(folder, lambda text, done: progress.update(task, completed=done, text=text))
 
 
-def _columns() -> tuple[ProgressColumn, ...]:
+def bar_columns() -> tuple[ProgressColumn, ...]:
     """Of every bar: what, how far, in words, and how long still."""
     share = TextColumn("{task.percentage:>3.0f}%")
     return (

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from colonnade import __version__
-from colonnade.report.records import Progress, Record, by_label, load_records, without_oracles
+from colonnade.report.attack import attack_section, attack_table
+from colonnade.report.records import Progress, Record, by_label, load_attack, load_records, without_oracles
 from colonnade.report.sections import Chart, Section, sections
 from colonnade.report.style import lines
 from colonnade.report.tables import all_runs, race, winners
@@ -39,13 +41,15 @@ def write_report(folder: str | Path, on_progress: Progress = lambda text, done: 
     """report.html inside the folder."""
     folder = Path(folder)
     records = load_records(folder, lambda text, done: on_progress(text, LOADING * done))
+    attack = load_attack(folder)
     drawn: list[Section] = []
-    for section in sections(records):
+    for section in chain([attack_section(attack)] if attack else [], sections(records) if records else []):
         on_progress(f"draws: {section.title}", LOADING + (DRAWING - LOADING) * len(drawn) / 4)
         drawn.append(section)
     on_progress("writes the page", DRAWING)
     path = folder / "report.html"
-    path.write_text(_page(folder.resolve().name, records, drawn, _command(folder)), encoding="utf-8")
+    results = (attack_table(attack) if attack else "") + _race(records)
+    path.write_text(_page(folder.resolve().name, records, drawn, _command(folder), results), encoding="utf-8")
     on_progress("done", 1.0)
     return path
 
@@ -55,7 +59,7 @@ def _command(folder: Path) -> str:
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
-def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], command: str) -> str:
+def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], command: str, results: str) -> str:
     figures = {chart.name: _plain(chart.figure) for section in drawn for chart in section.charts}
     content = json.dumps(figures, separators=(",", ":"))
     return f"""<!doctype html>
@@ -65,8 +69,7 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 <header><h1>{escape(name)}</h1><span class="quiet">{_about(records)}</span>
 <button id="theme" type="button">Dark</button></header>
 <p id="trouble"><noscript>The charts need JavaScript.</noscript></p>
-{winners(records)}{race(records)}
-<div id="legend">{_legend(records)}<button id="logarithmic" type="button" aria-pressed="false">log x</button></div>
+{results}
 {"".join(_section(section) for section in drawn)}
 <h2>How it was made</h2>{_made(records, command)}
 <script type="text/plain" id="figures">{_packed(content)}</script>
@@ -76,7 +79,16 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 """
 
 
+def _race(records: Sequence[Record]) -> str:
+    logarithmic = '<button id="logarithmic" type="button" aria-pressed="false">log x</button>'
+    if not records:
+        return f'<div id="legend" hidden>{logarithmic}</div>'  # the page's script looks for it
+    return f'{winners(records)}{race(records)}\n<div id="legend">{_legend(records)}{logarithmic}</div>'
+
+
 def _about(records: Sequence[Record]) -> str:
+    if not records:
+        return "attack"
     summary, labels = records[0].summary, by_label(records)
     seeds = max(len(group) for group in labels.values())
     methods = f"{len(labels)} methods" if len(labels) > 1 else records[0].label
@@ -118,7 +130,8 @@ def _made(records: Sequence[Record], command: str) -> str:
         f"<pre>{escape(group[0].config)}</pre></details>"
         for label, group in by_label(records).items()
     )
-    return f"{typed}{all_runs(records)}{configs}<p class='quiet'>Colonnade {escape(__version__)}</p>"
+    runs = all_runs(records) if records else ""
+    return f"{typed}{runs}{configs}<p class='quiet'>Colonnade {escape(__version__)}</p>"
 
 
 def _plain(figure: go.Figure) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from typing import Any
 from colonnade.experiments.ranking import ORACLE
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Progress", "Record", "by_label", "load_records", "without_oracles"]
+__all__ = ["Progress", "Record", "by_label", "load_attack", "load_records", "without_oracles"]
+
+ATTACK = "attack.json"
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
 Rows = Sequence[dict[str, Any]]
@@ -37,14 +39,22 @@ def load_records(folder: Path, on_progress: Progress = lambda text, done: None) 
     if (folder / "summary.json").exists():
         return [_record(folder, json.loads((folder / "summary.json").read_text(encoding="utf-8"))["protocol"])]
     found = sorted(path.parent for path in folder.glob("*/summary.json"))
-    if not found:
-        raise ConfigError("DIR", str(folder), "holds neither a finished run nor a comparison (no summary.json)")
+    if not found and not (folder / ATTACK).exists():
+        raise ConfigError(
+            "DIR", str(folder), "holds neither a finished run nor a comparison (no summary.json) nor an attack"
+        )
     records = []
     for index, path in enumerate(found):
         on_progress(f"reads {path.name}", index / len(found))
         records.append(_record(path, path.name.rpartition("-seed")[0] or path.name))
     order = _order(folder)
     return sorted(records, key=lambda record: (order.get(record.label, len(order)), record.summary["seed"]))
+
+
+def load_attack(folder: Path) -> dict[str, Any] | None:
+    """attack.json, if an attack lies there."""
+    found: dict[str, Any] | None = _json(folder / ATTACK)
+    return found
 
 
 def _order(folder: Path) -> dict[str, int]:

@@ -1,0 +1,29 @@
+"""Attacks on methods with the methods' own messages: how often does somebody learn what they should not?
+
+registry          the attacks by name; an attack of one's own by its dotted path
+attack            what an attack is asked and what it answers, with its statistics
+label_inference   direct label inference (VFL-Cascaded Sec. VI-B): who asks what, under which rules
+clients, ears     what attackers ask and read, as a party or on the wire
+stage             the real roles in the simulator, one of them replaced by the attacker
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["ATTACKS", "Entry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of `colonnade attack --help`, and where its `Attack` is."""
+
+    summary: str
+    path: str
+
+
+# Nothing is imported here: --help answers at once.
+ATTACKS = {
+    "label-inference": Entry(
+        "Read labels off the server's answers, as a curious party or on the wire.",
+        "colonnade.attacks.label_inference:LABEL_INFERENCE",
+    ),
+}

@@ -1,0 +1,147 @@
+"""What an attack is asked, what it answers, and how sure the answer is."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import tomli_w
+from scipy.stats import binomtest
+from scipy.stats import t as student
+
+from colonnade.data import Partition
+from colonnade.data.suggest import did_you_mean
+from colonnade.experiments.config import Config
+from colonnade.experiments.folder import RunFolder, note_command
+from colonnade.experiments.resolve import load_partition
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["Attack", "Order", "Outcome", "Progress", "Trial", "attack", "choose"]
+
+LEVEL = 0.95
+Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the user wants attacked."""
+
+    tables: Mapping[str, Any]  # the config
+    protocols: Sequence[str]
+    attackers: Sequence[str]
+    trials: int = 5
+    load: Callable[[Config], Partition] = load_partition
+    on_progress: Progress = lambda text, done: None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One seed: how many rows were guessed rightly, and how many would be if the labels were shuffled."""
+
+    seed: int
+    rows: int
+    right: int
+    control: int
+    read: int  # rows about which the attacker had an answer; the others it guessed blindly
+    asked: int
+    refused: int
+    first_refusal: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One attacker against one method."""
+
+    method: str
+    attacker: str
+    answers: str  # what the method tells a party: "gradients" or "losses"
+    chance: float  # the share of the most frequent class
+    classes: int
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def success(self) -> float:
+        """The mean share of rows guessed rightly."""
+        return mean(trial.right / trial.rows for trial in self.trials)
+
+    @property
+    def margin(self) -> float:
+        """Half of the 95 % confidence interval of the mean over trials (Student); 0 with a single trial."""
+        count = len(self.trials)
+        if count < 2:
+            return 0.0
+        spread = stdev(trial.right / trial.rows for trial in self.trials)
+        return float(student.ppf((1 + LEVEL) / 2, count - 1)) * spread / sqrt(count)
+
+    @property
+    def wilson(self) -> tuple[float, float]:
+        """The 95 % interval over all rows of all trials, as if each were a coin of its own."""
+        rows, right = (sum(getattr(trial, name) for trial in self.trials) for name in ("rows", "right"))
+        interval = binomtest(right, rows).proportion_ci(LEVEL, "wilson")
+        return float(interval.low), float(interval.high)
+
+    @property
+    def control(self) -> float:
+        """The success against shuffled labels: what these very guesses are worth by luck."""
+        return mean(trial.control / trial.rows for trial in self.trials)
+
+    def summary(self) -> dict[str, Any]:
+        """For attack.json."""
+        return {
+            "method": self.method,
+            "attacker": self.attacker,
+            "answers": self.answers,
+            "success": self.success,
+            "margin": self.margin,
+            "wilson": list(self.wilson),
+            "chance": self.chance,
+            "uniform": 1 / self.classes,
+            "control": self.control,
+            "read": mean(trial.read / trial.rows for trial in self.trials),
+            "asked": sum(trial.asked for trial in self.trials),
+            "refused": sum(trial.refused for trial in self.trials),
+            "trials": [{name: getattr(trial, name) for name in Trial.__slots__} for trial in self.trials],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One command of `colonnade attack`."""
+
+    name: str
+    attackers: Mapping[str, str]  # each with what it does
+    run: Callable[[Order], list[Outcome]]
+
+
+def choose(key: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
+    """Refuse a word that is not known."""
+    if not given:
+        raise ConfigError(key, "", f"name at least one of: {', '.join(known)}")
+    for word in given:
+        if word not in known:
+            raise ConfigError(key, word, f"unknown{did_you_mean(word, known)}; there are: {', '.join(known)}")
+
+
+def attack(which: Attack, order: Order, out: str | Path | None = None, command: str = "") -> list[Outcome]:
+    """Run an attack and, with `out`, write attack.json, config.toml and the command into that new folder."""
+    choose("--attackers", order.attackers, which.attackers)
+    if order.trials < 1:
+        raise ConfigError("--trials", order.trials, "must be 1 or more")
+    if out is not None:
+        RunFolder.refuse_used(out)
+    outcomes = which.run(order)
+    if out is not None:
+        _write(Path(out), which.name, order, outcomes, command)
+    return outcomes
+
+
+def _write(out: Path, name: str, order: Order, outcomes: list[Outcome], command: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    if command:
+        note_command(out, command)
+    (out / "config.toml").write_text(tomli_w.dumps(order.tables), encoding="utf-8")
+    content = {"attack": name, "trials": order.trials, "outcomes": [outcome.summary() for outcome in outcomes]}
+    (out / "attack.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,124 @@
+"""`colonnade attack`: a command for every attack of the registry, all with the same options."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from colonnade.attacks import ATTACKS
+
+__all__ = ["attack_app"]
+
+PROTOCOLS = "vafl,sync,t-sync,cascaded,zoo,syn-zoo"
+
+attack_app = typer.Typer(
+    help="How often somebody learns what they should not, measured with a method's real messages.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@attack_app.callback()
+def _group() -> None:
+    """How often somebody learns what they should not, measured with a method's real messages."""
+
+
+def _command(name: str, summary: str) -> Callable[..., None]:
+    def run(
+        config: Annotated[
+            Path | None, typer.Argument(metavar="CONFIG.toml", help="Left out: digits, two parties, a summing server.")
+        ] = None,
+        protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = PROTOCOLS,
+        attackers: Annotated[str | None, typer.Option(help="Which attackers; left out: all.")] = None,
+        trials: Annotated[int, typer.Option(help="Seeds per attacker and method.")] = 5,
+        settings: Annotated[
+            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
+        ] = None,
+        out: Annotated[Path | None, typer.Option(help="Folder for attack.json; must be new or empty.")] = None,
+    ) -> None:
+        _attack(name, config, protocols, attackers, trials, settings or [], out)
+
+    run.__doc__ = (
+        f"{summary}\n\n    Example:\n"
+        f"      colonnade attack {name} examples/attack.toml --protocols vafl,cascaded --out runs/attack\n    "
+    )
+    return run
+
+
+for _name, _entry in ATTACKS.items():
+    attack_app.command(_name)(_command(_name, _entry.summary))
+
+
+def _attack(
+    name: str,
+    config: Path | None,
+    protocols: str,
+    attackers: str | None,
+    trials: int,
+    settings: list[str],
+    out: Path | None,
+) -> None:
+    from rich.progress import Progress
+
+    from colonnade.attacks.attack import Order, attack
+    from colonnade.attacks.registry import find_attack
+    from colonnade.cli.progress import bar_columns, load_with_bar, report_with_bar
+    from colonnade.experiments.config import apply_overrides, parse_override, read_toml
+
+    console = Console()
+    which = find_attack(name)
+    tables = read_toml(config) if config is not None else {}
+    tables = apply_overrides(tables, dict(parse_override(text) for text in settings))
+    chosen = _words(attackers) if attackers is not None else list(which.attackers)
+    with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=1.0, text="")
+        order = Order(
+            tables,
+            _words(protocols),
+            chosen,
+            trials,
+            lambda config: load_with_bar(config, Console(quiet=True)),
+            lambda text, done: progress.update(task, completed=done, text=text),
+        )
+        outcomes = attack(which, order, out, shlex.join(["colonnade", *sys.argv[1:]]))
+    console.print(_table(outcomes))
+    if out is not None:
+        report = report_with_bar(out, console)
+        console.print(f"Report: {report}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _table(outcomes: list[Any]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    first: dict[str, Any] = outcomes[0].summary()
+    caption = (
+        f"{len(first['trials'])} trials, mean ± 95 % interval; in brackets the 95 % interval over all rows (Wilson). "
+        f"Chance is {first['chance']:.1%} (the most frequent class) or {first['uniform']:.1%} (one class of all); "
+        "luck: the same guesses against shuffled labels."
+    )
+    table = Table("method", "attacker", box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for title in ("success %", "rows", "luck %", "refused"):
+        table.add_column(title, justify="right")
+    for outcome in outcomes:
+        said = outcome.summary()
+        low, high = said["wilson"]
+        mark = "[red]" if low > said["chance"] + 0.02 else "[green]"
+        table.add_row(
+            outcome.method,
+            outcome.attacker,
+            f"{mark}{100 * said['success']:.2f} ± {100 * said['margin']:.2f}[/]",
+            f"({100 * low:.2f}–{100 * high:.2f})",
+            f"{100 * said['control']:.1f}",
+            f"{said['refused']} of {said['asked']}" if said["refused"] else "–",
+        )
+    return table

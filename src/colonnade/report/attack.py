@@ -1,0 +1,70 @@
+"""What an attack found: a table with intervals, and bars beside chance."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from colonnade.report.sections import Chart, Section
+from colonnade.report.style import colours, titled
+
+__all__ = ["attack_section", "attack_table"]
+
+HEAD = ("method", "attacker", "success", "95 % over all rows", "chance", "shuffled labels", "asked", "refused")
+
+
+def attack_table(attack: Mapping[str, Any]) -> str:
+    """Every attacker against every method."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in HEAD)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(outcome)) + "</tr>"
+        for outcome in attack["outcomes"]
+    )
+    return f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
+
+
+def _cells(outcome: Mapping[str, Any]) -> list[str]:
+    low, high = outcome["wilson"]
+    return [
+        outcome["method"],
+        outcome["attacker"],
+        f"{100 * outcome['success']:.2f} ± {100 * outcome['margin']:.2f} %",
+        f"{100 * low:.2f}–{100 * high:.2f} %",
+        f"{100 * outcome['chance']:.1f} %",
+        f"{100 * outcome['control']:.1f} %",
+        str(outcome["asked"]),
+        str(outcome["refused"]),
+    ]
+
+
+def attack_section(attack: Mapping[str, Any]) -> Section:
+    """Bars, and the line of chance."""
+    count = attack["trials"]
+    text = (
+        f"The share of training rows whose label was guessed rightly: the mean of {count} trials, with its 95 % "
+        "interval. The dotted line is the share of the most frequent class, which needs no attack at all."
+    )
+    return Section(f"Attack: {attack['attack']}", text, [Chart("attack", "Success", _bars(attack["outcomes"]))], True)
+
+
+def _bars(outcomes: list[dict[str, Any]]) -> go.Figure:
+    figure = go.Figure()
+    for method, colour in colours(dict.fromkeys(outcome["method"] for outcome in outcomes)).items():
+        own = [outcome for outcome in outcomes if outcome["method"] == method]
+        figure.add_trace(
+            go.Bar(
+                y=[f"{outcome['attacker']} · {method}" for outcome in own],
+                x=[outcome["success"] for outcome in own],
+                error_x={"type": "data", "array": [outcome["margin"] for outcome in own], "color": "#888888"},
+                orientation="h",
+                name=method,
+                marker_color=colour,
+                hovertemplate="%{y}: %{x:.1%}<extra></extra>",
+            )
+        )
+    for chance in sorted({outcome["chance"] for outcome in outcomes}):
+        figure.add_vline(x=chance, line_dash="dot", line_color="#888888")
+    figure.update_xaxes(tickformat=".0%", range=[0, 1.05])
+    figure.update_yaxes(autorange="reversed", type="category")
+    return titled(figure, "labels guessed rightly", "", 120 + 26 * len(outcomes))
