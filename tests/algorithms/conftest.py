@@ -11,6 +11,8 @@ from colonnade.algorithms.method import PartySetup, ServerSetup
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
+from colonnade.algorithms.zeroth.party import Party as ZerothParty
+from colonnade.algorithms.zeroth.server import Server as ZerothServer
 from colonnade.data import Task, load, split
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments.config import from_dict
@@ -93,11 +95,13 @@ def weighted(*weights):
 
 
 class Tiny:
-    """A server and parties of one column each, driven event by event, without a driver."""
+    """A server and parties of one column each (or as many as given), driven event by event, without a driver."""
+
+    server_type, party_type = Server, Party
 
     def __init__(self, options, x, y, weights, theta_0, task, batch=2, rates=(0.1, 0.2), limit=1000, rule=None):
         y = np.asarray(y)
-        self.x = [np.asarray(column, np.float32)[:, None] for column in x]
+        self.x = [np.asarray(columns, np.float32).reshape(len(y), -1) for columns in x]
         self.names = tuple(f"party-{m + 1}" for m in range(len(x)))
         plain, none = OptimiserSpec(), Regulariser()
         training = Training(
@@ -107,14 +111,13 @@ class Tiny:
             metric="rmse" if task.kind == "regression" else "accuracy",
         )  # fmt: skip
         model = "none" if theta_0 is None else weighted(theta_0)
-        self.server = Server(
+        self.server = self.server_type(
             ServerSetup(options, training, self.names, (1,) * len(x), model, "sum", task, y, y[:1])
         )  # fmt: skip
+        shared = (options, training)
         self.parties = [
-            Party(
-                PartySetup(options, training, name, m, len(x), 1, weighted(weights[m]), self.x[m], self.x[m][:1], (1,))
-            )
-            for m, name in enumerate(self.names)
+            self.party_type(PartySetup(*shared, name, m, len(x), 1, weighted(weights[m]), own, own[:1], own.shape[1:]))
+            for m, (name, own) in enumerate(zip(self.names, self.x, strict=True))
         ]
         self.told(self.server, Started(b""))
         for name in self.names:
@@ -138,15 +141,26 @@ class Tiny:
         result = role.compute(work.job)
         return result, self.told(role, WorkDone(work.token, result))
 
-    def start(self, m):
+    def start(self, m, entropy=b""):
         """A party's first activation, up to its upload; the other wishes of that moment."""
         party = self.parties[m]
-        return self.work(party, self.told(party, Started(b"")))[1]
+        return self.work(party, self.told(party, Started(entropy)))[1]
+
+
+class ZerothTiny(Tiny):
+    """The same of zeroth-order roles."""
+
+    server_type, party_type = ZerothServer, ZerothParty
 
 
 @pytest.fixture
 def tiny():
     return Tiny
+
+
+@pytest.fixture
+def zeroth_tiny():
+    return ZerothTiny
 
 
 @pytest.fixture

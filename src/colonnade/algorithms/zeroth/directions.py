@@ -41,6 +41,6 @@ def check_smoothing(smoothing: float, dimension: int, distribution: str, who: st
     if smoothing * spread < SMALLEST_STEP:
         advice = (
             f"too small for the {dimension} parameters of {who}: the loss difference would be rounding noise; "
-            f"use at least {SMALLEST_STEP / spread:.1e}"
+            f"use at least {1.1 * SMALLEST_STEP / spread:.1e}"  # of two digits, and never rounded to below
         )
         raise ConfigError("protocol.smoothing", smoothing, advice)
