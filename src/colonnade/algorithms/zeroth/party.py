@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.method import SERVER, PartySetup
-from colonnade.algorithms.vafl.messages import Refined
+from colonnade.algorithms.vafl.messages import Gradient, Refined
 from colonnade.algorithms.vafl.party import EMBED, FORWARD_SHARE, REFINE
 from colonnade.algorithms.vafl.party import Party as VaflParty
 from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
@@ -57,8 +57,11 @@ class Party(VaflParty):
 
     def received(self, sender: str, message: Message) -> list[Effect]:
         """Losses take the place of gradients."""
-        if sender == SERVER and isinstance(message, Losses):
-            return self._losses(message)
+        match message:
+            case Losses() if sender == SERVER:
+                return self._losses(message)
+            case Gradient():
+                raise RemoteProtocolError(sender, f"{self.name} does not expect a Gradient")
         return super().received(sender, message)
 
     def compute(self, job: Payload) -> Payload:

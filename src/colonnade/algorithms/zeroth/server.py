@@ -93,7 +93,7 @@ class Server(VaflServer):
         allowed = int(asked.sum() // len(asked)) + 1 + options.extra_queries
         most = int(asked[rows].max(initial=0)) + 1
         if most > allowed:
-            cause = f"asks about a row for the {most}th time; the rule protocol.extra_queries allows {allowed} by now"
+            cause = f"asks about a row {most} times; the rule protocol.extra_queries allows {allowed} by now"
             raise RemoteProtocolError(sender, cause)
 
     def request_of(self, party: int, message: Embeddings) -> Request:

@@ -1,0 +1,294 @@
+"""What goes down to a zeroth-order party, and which questions the server does not answer."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
+from colonnade.algorithms.zeroth.messages import Losses, Probe
+from colonnade.data import from_arrays, split
+from colonnade.protocol import state
+from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.events import PeerJoined, Received, Send, Started, Work, WorkDone
+from colonnade.protocol.messages import EvaluationRequest
+
+METHODS = ("cascaded", "zoo", "syn-zoo", "frozen")
+
+
+def tables(method="cascaded", train=None, **options):
+    return {
+        "protocol": {"name": method, **options},
+        "model": {"party": "mlp:8", "embedding": 5, "server": "linear"},
+        "clock": {"compute": {"kind": "exponential", "mean_s": 0.01}},
+        "train": {"epochs": 2, "batch_size": 32, "learning_rate": 0.01} | (train or {}),
+    }
+
+
+def arrays(message):
+    return [value for name in message.__struct_fields__ if isinstance(value := getattr(message, name), np.ndarray)]
+
+
+def down(run):
+    """All that a party ever received."""
+    return [event.message for _, role, event in run.events if role != "server" and isinstance(event, Received)]
+
+
+def up(run):
+    return [event for _, role, event in run.events if role == "server" and isinstance(event, Received)]
+
+
+# --- down
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("cascaded", {"directions": 3, "max_delay": 4}),
+        ("cascaded", {"directions": 3, "t": 2, "distribution": "sphere"}),
+        ("zoo", {"directions": 3}),
+        ("syn-zoo", {"directions": 3}),
+        ("frozen", {}),
+    ],
+)
+def test_only_scalars_go_down(method, options, simulate):
+    run = simulate(tables(method, **options))
+    messages = down(run)
+    assert {type(message) for message in messages} <= {Losses, FreshRequest, Skip, EvaluationRequest}
+    losses = [message for message in messages if isinstance(message, Losses)]
+    assert len(losses) > 50
+    scalars = 1 + options.get("directions", 0)
+    for message in losses:
+        (values,) = arrays(message)
+        assert values.shape == (scalars,) and values.dtype == np.float64 and np.isfinite(values).all()
+    for message in messages:
+        if isinstance(message, FreshRequest):
+            assert message.rows.dtype == np.int32, "row numbers"
+        elif not isinstance(message, Losses):
+            assert arrays(message) == []
+    assert ("max_delay" in options) == any(isinstance(message, FreshRequest) for message in messages)
+
+
+def test_the_losses_are_those_of_the_batch_and_close_together(simulate):
+    """ĥ − h is of the order of μ: nothing else hides in the scalars."""
+    run = simulate(tables(directions=3))
+    values = np.array([message.values for message in down(run) if isinstance(message, Losses)])
+    assert (np.abs(values[:, 1:] - values[:, :1]) < 0.05).all() and (values[:, 1:] != values[:, :1]).all()
+
+
+def test_probes_go_up_as_they_should(simulate):
+    run = simulate(tables(directions=3))
+    batches = [e.message for e in up(run) if isinstance(e.message, Embeddings) and e.message.batch]
+    assert batches and all(type(message) is Probe for message in batches)
+    assert all(message.perturbed.shape == (3, len(message.rows), 5) for message in batches)
+
+
+def test_no_direction_is_used_twice(simulate):
+    """Else two answers would be about the same question."""
+    run = simulate(tables())
+    seeds = [event.result.directions for _, _, event in run.events
+             if isinstance(event, WorkDone) and type(event.result).__name__ == "Perturbed"]  # fmt: skip
+    assert len(seeds) > 50 and len(set(seeds)) == len(seeds)
+
+
+# --- the rules
+
+
+@pytest.fixture
+def served(resolve):
+    """A server that has begun, of three parties and 1438 rows."""
+
+    def make(method="cascaded", **options):
+        server, *_ = resolve(tables(method, **options), parties=3).roles()
+        server.handle(Started(b"key"), 0)
+        for m in range(3):
+            server.handle(PeerJoined(f"party-{m + 1}"), 0)
+        server.evaluation.running, server.due = False, ""
+        return server
+
+    return make
+
+
+def probe(rows, step=0, batch=None, width=5, directions=1, **fields):
+    rows = np.array(rows, np.int32)
+    batch = len(rows) if batch is None else batch
+    values = np.ones((len(rows), width), np.float32)
+    return Probe(step, batch, rows, values, **{"perturbed": np.ones((directions, batch, width), np.float32)} | fields)
+
+
+def refused(server, message, cause, sender="party-1"):
+    """The error names sender and rule, and the server is as it was."""
+    before = state.pack(server.save())
+    with pytest.raises(RemoteProtocolError, match=cause) as caught:
+        server.handle(Received(sender, message), 0)
+    assert caught.value.peer == sender
+    server.validate()
+    assert state.pack(server.save()) == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_that_is_too_small(method, served):
+    server, count = served(method), int(method != "frozen")
+    for size in (0, 1, 7):
+        refused(
+            server, probe(range(size), directions=count), r"^party-1: asks about \d rows.*protocol\.min_batch wants 8"
+        )
+    refused(server, probe(range(20), batch=7, directions=count), "asks about 7 rows.*protocol.min_batch")
+    server.handle(Received("party-1", probe(range(8), directions=count)), 0)
+
+
+def test_a_row_twice_in_one_batch(served):
+    server = served()
+    refused(server, probe([0] * 8), "party-1: asks about a row twice in one batch; every row once is the rule")
+    refused(server, probe([0, 1, 2, 3, 4, 5, 6, 7, 7]), "twice in one batch")
+    server.handle(Received("party-1", probe([*range(8), 7], batch=8)), 0)  # beside the batch it only renews the table
+
+
+def ask(server, message, sender="party-1"):
+    """An answered question."""
+    effects = server.handle(Received(sender, message), 0)
+    for work in [effect for effect in effects if isinstance(effect, Work) and effect.kind == "step"]:
+        server.handle(WorkDone(work.token, server.compute(work.job)), 0)
+
+
+def test_a_row_asked_too_often(served):
+    server = served(extra_queries=3)
+    for step in range(4):  # once as everybody, and three times more
+        ask(server, probe(range(8), step))
+    cause = r"^party-1: asks about a row 5 times; the rule protocol\.extra_queries allows 4 by now"
+    refused(server, probe(range(8), 4), cause)
+    refused(server, probe([7, *range(20, 30)], 4), "a row 5 times")
+    ask(server, probe(range(8, 16), 4))
+    ask(server, probe(range(8), 0), "party-2")
+    refused(server, probe(range(8), 5), "a row 5 times")
+
+
+def test_with_every_pass_once_more(served):
+    server = served(extra_queries=0)
+    every = np.arange(1438)
+    for epoch in range(3):
+        ask(server, probe(range(8), epoch))
+        refused(server, probe(range(8), epoch), "party-1: asks about a row . times.*allows")
+        ask(server, probe(every[8:], epoch))
+
+
+@pytest.mark.parametrize(
+    "perturbed",
+    [np.ones((0, 8, 5), np.float32), np.ones((2, 8, 5), np.float32), np.ones((1, 7, 5), np.float32),
+     np.ones((1, 8, 4), np.float32), np.ones((1, 8, 5)), np.ones((8, 5), np.float32)],
+)  # fmt: skip
+def test_other_directions_than_agreed(perturbed, served):
+    refused(
+        served(),
+        probe(range(8), perturbed=perturbed),
+        r"party-1: perturbed embeddings of .*expected \(1, 8, 5\) float32",
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_is_given_for_the_asking(method, served):
+    server = served(method)
+    refused(server, Query(0), "party-1: server does not expect a Query")
+    bare = Embeddings(0, 8, np.arange(8, dtype=np.int32), np.ones((8, 5), np.float32))
+    refused(server, bare, "party-1: a batch without its perturbed embeddings")
+    ask(server, probe(range(8), directions=int(method != "frozen")))
+    refused(server, Query(0), "does not expect a Query")
+
+
+def test_what_any_upload_is_refused_for_is_not_counted(served):
+    server = served()
+    refused(server, probe(range(1431, 1439)), r"row numbers outside 0\.\.1437")
+    refused(server, probe(range(8), width=4), "embeddings of shape")
+    refused(server, probe(range(8), batch=9, perturbed=np.ones((1, 9, 5), np.float32)), "a batch of 9 among 8 rows")
+    refused(server, probe(range(8), step=-1), "embeddings of step -1")
+    refused(server, probe(range(8)), "nobody: server does not expect a Probe", "nobody")
+    refused(server, Losses(0, 0, np.ones(2)), "does not expect a Losses")
+    assert not server.queries.any()
+
+
+def test_rows_of_a_coordinated_round_must_agree(served):
+    server = served("syn-zoo")
+    server.handle(Received("party-1", probe(range(8))), 0)
+    refused(server, probe(range(1, 9)), "party-2: sent other rows for step 0", "party-2")
+    assert not server.queries[1].any()
+
+
+def test_rows_without_a_batch_are_taken_without_an_answer(served):
+    server = served()
+    warm = Embeddings(0, 0, np.arange(3, dtype=np.int32), np.ones((3, 5), np.float32))
+    assert server.handle(Received("party-1", warm), 0) == []
+    assert not server.queries.any()
+
+
+def test_a_party_takes_no_gradient(resolve):
+    _, party, *_ = resolve(tables(table="zeros"), parties=3).roles()
+    (work,) = party.handle(Started(b"key"), 0)
+    party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+    gradient = Gradient(0, 0, np.ones((len(party.rows), 5), np.float32))
+    before = state.pack(party.save())
+    with pytest.raises(RemoteProtocolError, match="server: party-1 does not expect a Gradient"):
+        party.handle(Received("server", gradient), 0)
+    assert state.pack(party.save()) == before
+
+
+def test_what_was_counted_is_saved(served):
+    server, twin = served(), served()
+    ask(server, probe(range(8)))
+    twin.load(state.unpack(state.pack(server.save())))
+    np.testing.assert_array_equal(twin.queries, server.queries)
+    ask(twin, probe(range(8), 1))
+    assert server.queries[0].max() == 1, "a copy"
+
+
+# --- an honest run meets no rule
+
+
+def few_rows(rows):
+    draw = np.random.default_rng(rows)
+    x, y = draw.standard_normal((rows + 10, 6)), draw.integers(0, 2, rows + 10)
+    return split(from_arrays(x[:rows], y[:rows], x_test=x[rows:], y_test=y[rows:]), parties=3)
+
+
+@pytest.mark.parametrize("rest", range(8))
+@pytest.mark.parametrize("options", [{}, {"batches": "shared"}, {"max_delay": 3}], ids=str)
+def test_an_honest_run_meets_no_rule(rest, options, simulate):
+    """No row more than once in a pass is allowed here, and a pass has every row."""
+    data = few_rows(24 + rest)
+    run = simulate(tables(extra_queries=0, train={"epochs": 60, "batch_size": 8}, **options), data=data)
+    assert run.status == "finished"
+    asked = run.server.queries
+    assert asked.max() >= 59 and (asked.max(1) - asked.min(1) <= 1).all(), "evenly"
+    sizes = {len(e.message.rows) for e in up(run) if isinstance(e.message, Probe)}
+    assert sizes == ({8} if not rest else {8, 8 + rest})
+
+
+@pytest.mark.parametrize("rest", [1, 7])
+def test_honest_rounds_meet_no_rule(rest, simulate):
+    run = simulate(tables("syn-zoo", extra_queries=0, train={"epochs": 60, "batch_size": 8}), data=few_rows(24 + rest))
+    assert run.status == "finished" and (np.ptp(run.server.queries, axis=1) <= 1).all()
+    assert all(party.skipped == 0 for party in run.parties)
+
+
+def test_a_rest_that_is_long_enough_is_a_batch_of_its_own(simulate):
+    run = simulate(tables(train={"epochs": 3, "batch_size": 20}), data=few_rows(48))
+    assert {len(e.message.rows) for e in up(run) if isinstance(e.message, Probe)} == {20, 8}
+
+
+def test_a_batch_that_is_sent_anew_is_answered(resolve):
+    """Eight times more than an even walk: as often may a connection break at the same batch."""
+    server, party, *_ = resolve(tables(table="zeros"), parties=3).roles()
+    server.handle(Started(b"key"), 0)
+    for m in range(3):
+        server.handle(PeerJoined(f"party-{m + 1}"), 0)
+    server.evaluation.running, server.due = False, ""
+    effects, seen = party.handle(Started(b"key"), 0), []
+    for _ in range(9):
+        (work,) = [effect for effect in effects if isinstance(effect, Work)]
+        (send,) = [e for e in party.handle(WorkDone(work.token, party.compute(work.job)), 0) if isinstance(e, Send)]
+        seen.append(send.message)
+        ask(server, send.message)
+        server.handle(PeerJoined("party-1", anew=True), 0)
+        effects = party.handle(PeerJoined("server", anew=True), 0)
+    for first, second in pairwise(seen):
+        np.testing.assert_array_equal(first.values, second.values)
+        assert not np.array_equal(first.perturbed, second.perturbed), "along another direction"
