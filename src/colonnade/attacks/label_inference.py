@@ -154,7 +154,9 @@ def answers_of(method: Method) -> str:
 def _method(entrant: Contestant) -> Method:
     method = find_method(entrant.tables["protocol"]["name"])
     if answers_of(method) == "losses" and issubclass(method.options, FrozenOptions):
-        advice = "its parties send no perturbed embeddings, so a loss has nothing to be compared with; try cascaded"
+        advice = (
+            "its parties send no perturbed embeddings, and the attackers here read differences of losses; take cascaded"
+        )
         raise ConfigError("--protocols", method.name, advice)
     return method
 
@@ -164,10 +166,8 @@ def summing_tables(tables: Any) -> dict[str, Any]:
     model = dict(tables.get("model", {}))
     for key, wanted in (("server", "none"), ("aggregate", "sum")):
         if model.setdefault(key, wanted) != wanted:
-            advice = (
-                f"the direct attack needs a server that only adds up (Sec. VI-B): "
-                f"--set model.server=none --set model.aggregate=sum, and leave model.embedding away; {wanted!r} here"
-            )
+            advice = "the direct attack needs a server that only adds up (Sec. VI-B): --set model.server=none "
+            advice += "--set model.aggregate=sum --set model.embedding=CLASSES"
             raise ConfigError(f"model.{key}", model[key], advice)
     model.setdefault("party", "linear")
     train = {
@@ -190,7 +190,7 @@ def _stage(entrant: Contestant, seed: int, data: Partition) -> Stage:
     """The federation of one trial; a party's output is as wide as the task unless the config says otherwise."""
     outputs = data.task.outputs
     embedding = entrant.tables["model"].get("embedding", outputs)
-    if embedding != outputs:
+    if any(width != outputs for width in (embedding if isinstance(embedding, list) else [embedding])):
         raise ModelError(f"model.embedding = {embedding}: a summing server needs {outputs} outputs of every party")
     overrides = {"train.seed": seed, "model.embedding": outputs}
     return Stage(federation(from_dict(apply_overrides(entrant.tables, overrides)), data))
