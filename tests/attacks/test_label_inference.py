@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,15 @@ def test_refuses_other_widths(digits: Partition) -> None:
 def test_refuses_unknown_words(protocols: str, attackers: str, message: str, digits: Partition) -> None:
     with pytest.raises(ConfigError, match=message):
         attacked(digits, protocols, attackers)
+
+
+@pytest.mark.parametrize("attacker", ["curious", "eavesdropper"])
+def test_an_answer_that_nobody_can_read_is_not_called_safe(
+    attacker: str, digits: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    with pytest.raises(ConfigError, match="answers with Signs.*no attacker here can read this"):
+        attacked(digits, "vafl_sign:METHOD", attacker)
 
 
 def test_refuses_regression(digits: Partition) -> None:

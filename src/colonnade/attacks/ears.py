@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from colonnade.algorithms.vafl.messages import Embeddings, Gradient
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
 from colonnade.algorithms.zeroth.messages import Losses, Probe
 from colonnade.attacks.clients import UNKNOWN, Place, estimated, label_of
+from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Ear", "known_direction", "random_direction"]
+__all__ = ["Ear", "known_direction", "random_direction", "unreadable"]
 
 Direction = Callable[[np.random.Generator, Probe], Array]  # (directions, batch, width): what stands for u
 
@@ -28,6 +29,12 @@ def known_direction(random: np.random.Generator, probe: Probe) -> Array:
     """A sharper ear: ĉ − c lies open on the wire and is what u did to the embeddings."""
     difference: Array = probe.perturbed - probe.values[: probe.batch].astype(np.float64)
     return difference
+
+
+def unreadable(message: Message) -> ConfigError:
+    """An answer that is not understood must not pass for one that tells nothing."""
+    advice = "no attacker here can read this; docs/attacks.md says how to add one that can"
+    return ConfigError("--protocols", f"answers with {type(message).__name__}", advice)
 
 
 class Ear:
@@ -56,6 +63,10 @@ class Ear:
                 probe = self._uploads.get(step)
                 if isinstance(probe, Probe):
                     self._read(step, estimated(values, self._direction(self._random, probe)))
+            case Embeddings() | Query() | Skip() | FreshRequest():
+                pass
+            case _:
+                raise unreadable(message)
 
     def _read(self, step: int, gradient: Array) -> None:
         upload = self._uploads.pop(step, None)

@@ -5,7 +5,7 @@ The server adds up the parties' outputs and has no layers of its own ("model wit
 every training row; success is the share of right guesses.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["CASES", "LABEL_INFERENCE", "Case", "answers_of", "summing_tables"]
+__all__ = ["CASES", "LABEL_INFERENCE", "Case", "answers_of", "infer_labels", "summing_tables"]
 
 ATTACKERS = {
     "curious": "a party that uploads random numbers and reads the answers (Sec. VI-B)",
@@ -87,7 +87,7 @@ CASES = (
 )
 
 
-def infer_labels(order: Order) -> list[Outcome]:
+def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
     """Every attacker against every method, with one seed after the other."""
     tables = summing_tables(order.tables)
     entrants = contestants(tables, order.protocols)
@@ -98,7 +98,8 @@ def infer_labels(order: Order) -> list[Outcome]:
         (entrant, case, seed)
         for seed in range(first, first + order.trials)
         for entrant in entrants
-        for case in _cases(methods[entrant.label], order)
+        for case in cases
+        if case.attacker in order.attackers and case.answers == answers_of(methods[entrant.label])
     ]
     data: tuple[int, Partition] | None = None
     for number, (entrant, case, seed) in enumerate(steps):
@@ -132,11 +133,6 @@ def _trial(case: Case, stage: Stage, y: Array, show: Callable[[float], None]) ->
     right, control = int((guesses == y).sum()), int((guesses == random.permutation(y)).sum())
     counts = (int(known.sum()), found.asked, found.refused)
     return Trial(place.seed, place.rows, right, control, *counts, found.first_refusal)
-
-
-def _cases(method: Method, order: Order) -> Iterator[Case]:
-    answers = answers_of(method)
-    return (case for case in CASES if case.attacker in order.attackers and case.answers == answers)
 
 
 def answers_of(method: Method) -> str:

@@ -17,7 +17,7 @@ from colonnade.algorithms.zeroth.config import SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import Losses, Probe
 from colonnade.algorithms.zeroth.server import Server as LossServer
 from colonnade.attacks.clients import Client, Place
-from colonnade.attacks.ears import Ear
+from colonnade.attacks.ears import Ear, unreadable
 from colonnade.drivers.simulator import ClockConfig, Simulator
 from colonnade.drivers.simulator.clock import Compute
 from colonnade.experiments.resolve import Federation
@@ -105,6 +105,8 @@ class Intruder:
                 self.first_refusal = self.first_refusal or cause
             case Skip(step=step):
                 self.step = step - 1
+            case _:
+                raise unreadable(message)
         self.waiting = False
         self.step += 1
         return self._next()
