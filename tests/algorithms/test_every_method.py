@@ -18,7 +18,20 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("vafl", {"batches": "shared", "extra_rows": 1.0, "table": "zeros"}),
     ("vafl", {"max_delay": 5, "pause_s": 0.005}),
     ("t-sync", {"t": 3, "max_delay": 10}),
+    ("cascaded", {"directions": 4, "distribution": "sphere"}),
+    ("cascaded", {"max_delay": 5}),
+    ("cascaded", {"t": 2}),
 ]
+# Estimates are noisy, and the noisier the more parameters there are: fewer of them, smaller steps, more of these. The
+# floors lie well above chance (0.1) and below what ten seeds gave; frozen parties do not reach that of `cascaded`.
+ESTIMATED = {"party": "linear", "embedding": 4, "server": "linear"}
+SETTINGS = {  # model, train, floor
+    "cascaded": (ESTIMATED, {"epochs": 8, "learning_rate": {"server": 0.3, "party": 0.03}}, 0.85),
+    "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.65),
+    "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.5),
+    "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.6),
+}
+USUAL = ({"party": "mlp:16", "embedding": 8, "server": "linear"}, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 
 
 def name_of(variant):
@@ -27,15 +40,16 @@ def name_of(variant):
 
 def tables(variant):
     method, options = variant
+    model, train, _ = SETTINGS.get(method, USUAL)
     return {
         "protocol": {"name": method, **options},
-        "model": {"party": "mlp:16", "embedding": 8, "server": "linear"},
+        "model": model,
         "clock": {
             "compute": {"kind": "exponential", "mean_s": 0.01},
             "faults": [{"party": "party-2", "kind": "crash", "at_s": 0.3, "until_s": 0.4}],
             "lost_after_s": 0.05,
         },
-        "train": {"epochs": 4, "batch_size": 32, "learning_rate": 0.3, "eval_every": "1 epoch"},
+        "train": {"batch_size": 32, "eval_every": "1 epoch", **train},
     }
 
 
@@ -57,9 +71,9 @@ def test_learns(variant, simulate):
     assert run.status == "finished"
     first, last = run.records[0], run.records[-1]
     assert first.update == 0 and first.values["accuracy"] < 0.35
-    assert last.values["accuracy"] > 0.75, "ten classes"
+    assert last.values["accuracy"] > SETTINGS.get(variant[0], USUAL)[2], "ten classes"
     assert last.loss < first.loss
-    assert last.epochs >= 4 and last.update == run.server.summary()["updates"]
+    assert last.epochs >= run.federation.config.train.epochs and last.update == run.server.summary()["updates"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)

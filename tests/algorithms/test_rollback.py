@@ -50,6 +50,9 @@ VARIANTS = {
     "t-sync": {"name": "t-sync", "t": 2},
     "t-sync, all, wait": {"name": "t-sync", "t": 3, "on_lost": "wait", "batches": "shared", "max_delay": 2},
     "sync": {"name": "sync"},
+    "cascaded": {"name": "cascaded", "min_batch": 4, "extra_queries": 50, "max_delay": 2, "directions": 2},
+    "cascaded, t, zeros": {"name": "cascaded", "min_batch": 4, "extra_queries": 50, "t": 2, "table": "zeros"},
+    "syn-zoo": {"name": "syn-zoo", "min_batch": 4, "extra_queries": 50},
 }
 
 
@@ -252,7 +255,7 @@ def check_end(world, protocol):
     assert all(np.isfinite(role.network.theta.numpy()).all() for role in (server, *parties))
     if protocol.get("on_lost") == "wait":
         assert server.staleness.summary()["max"] <= protocol["max_delay"]
-    if protocol["name"] == "sync":
+    if protocol["name"] in ("sync", "syn-zoo"):
         assert max(party.step for party in parties) >= server.round
     else:
         assert all(party.skipped == 0 for party in parties)

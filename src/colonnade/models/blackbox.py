@@ -16,6 +16,9 @@ from colonnade.protocol.messages import Array
 __all__ = ["BlackBox", "BlackBoxNetwork"]
 
 
+_NUMBERS = "fiu"  # kinds of numpy's types
+
+
 @runtime_checkable
 class BlackBox(Protocol):
     """What a user writes."""
@@ -40,10 +43,12 @@ class BlackBoxNetwork(Parameters):
         regulariser: Regulariser | None = None,
     ) -> None:
         self._function, self._outputs, self._who = function, outputs, f"model.party of {who}"
-        theta = np.asarray(function.initial(np.random.Generator(np.random.PCG64(seed))))
-        if theta.ndim != 1 or not len(theta) or theta.dtype.kind not in "fiu" or not np.isfinite(theta).all():
-            raise ModelError(f"{self._who}: initial() must give a flat vector of finite numbers, not {theta.shape}")
-        super().__init__(torch.from_numpy(theta.astype(np.float32)), optimiser, regulariser)
+        given = np.asarray(function.initial(np.random.Generator(np.random.PCG64(seed))))
+        theta = _float32(given) if given.dtype.kind in _NUMBERS else given
+        if theta.ndim != 1 or not len(theta) or theta is given or not np.isfinite(theta).all():
+            cause = f"initial() must give a flat vector of finite numbers, not {given.shape} {given.dtype}"
+            raise ModelError(f"{self._who}: {cause}")
+        super().__init__(torch.from_numpy(theta), optimiser, regulariser)
 
     def embed(self, x: Array, seed: int) -> Array:
         """At θ; a black box draws nothing."""
@@ -66,10 +71,10 @@ class BlackBoxNetwork(Parameters):
         guarded.flags.writeable = rows.flags.writeable = False
         try:
             values = self._function(guarded, rows)
-        except ValueError as error:
+        except Exception as error:  # somebody else's code: whatever it is, say whose
             if "read-only" in str(error):
                 raise ModelError(f"{self._who}: changes its parameters or rows in place; work on a copy") from None
-            raise ModelError(f"{self._who}: fails: {error}") from error
+            raise ModelError(f"{self._who}: fails: {type(error).__name__}: {error}") from error
         return self._check(values, len(x))
 
     def _check(self, values: Array, rows: int) -> Array:
@@ -77,7 +82,16 @@ class BlackBoxNetwork(Parameters):
         if not isinstance(values, np.ndarray) or values.shape != expected:
             shape = values.shape if isinstance(values, np.ndarray) else type(values).__name__
             raise ModelError(f"{self._who}: gives {shape} for {rows} rows, should be {expected}")
-        result: Array = values.astype(np.float32)
+        if values.dtype.kind not in _NUMBERS:
+            raise ModelError(f"{self._who}: gives {values.dtype}, not numbers")
+        result = _float32(values)
         if not np.isfinite(result).all():
             raise ModelError(f"{self._who}: gives NaN or infinity")
         return result
+
+
+def _float32(values: Array) -> Array:
+    """A copy; what is too large becomes infinite, without a warning."""
+    with np.errstate(over="ignore"):
+        result: Array = values.astype(np.float32)
+    return result
