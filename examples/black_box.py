@@ -1,7 +1,6 @@
 """A party without torch and without gradients: decision stumps in numpy, trained by loss differences alone.
 
-    PYTHONPATH=examples colonnade run examples/black_box.toml
-    PYTHONPATH=examples colonnade run examples/black_box.toml --set protocol.name=frozen
+    PYTHONPATH=examples colonnade compare examples/black_box.toml --protocols cascaded,frozen --seeds 3
 
 A stump says whether a column lies above its threshold, yes or no; the embedding is a weighted sum of them. The
 derivative by a threshold is zero wherever it exists, so that backpropagation would never move one. VFL-Cascaded's

@@ -214,7 +214,7 @@ def test_syn_zoo_a_round_of_two(made, distribution):
 
 
 def test_frozen_parties_keep_their_weights_and_the_server_learns(made):
-    run, table, a = made(FrozenOptions(table="zeros", **FREE)), np.zeros((3, 2)), A
+    run, table, a = made(FrozenOptions(table="zeros", min_batch=1)), np.zeros((3, 2)), A
     for m in (0, 1):
         upload = probe_of(run, m)
         rows = upload.rows

@@ -28,7 +28,7 @@ def roles(resolve):
     return make
 
 
-@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("method", LEARNERS)
 @pytest.mark.parametrize("smoothing", [0.0, -1e-3, float("inf"), float("nan")])
 def test_smoothing_is_above_zero(method, smoothing, roles):
     with pytest.raises(ConfigError, match=r"protocol\.smoothing = .*must be above 0; the paper takes 0\.001"):
@@ -80,9 +80,11 @@ def test_directions_are_some_and_not_thousands(method, count, roles):
         roles(method, directions=count)
 
 
-def test_frozen_parties_have_no_directions(roles):
-    with pytest.raises(ConfigError, match=r"protocol\.directions = 1: frozen parties do not learn"):
-        roles("frozen", directions=1)
+@pytest.mark.parametrize(("key", "value"), [("directions", 1), ("smoothing", 0.01), ("distribution", "sphere")])
+def test_frozen_parties_estimate_nothing(key, value, roles):
+    """Not their keys: so `colonnade compare --protocols cascaded,frozen` leaves them away."""
+    with pytest.raises(ConfigError, match=rf"protocol\.{key} = .*frozen: "):
+        roles("frozen", **{key: value})
 
 
 @pytest.mark.parametrize("method", ALL)

@@ -10,31 +10,31 @@ __all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "ZerothOptions",
 MAX_DIRECTIONS = 1024
 
 
-class ZerothOptions(Options, frozen=True):
-    """What all of them share."""
+class ZerothOptions(Options, frozen=True, kw_only=True):
+    """What all of them share: the server's rules."""
 
-    smoothing: float = 1e-3  # μ
-    directions: int = 1  # per upload; their estimates are averaged
-    distribution: Literal["gaussian", "sphere"] = "gaussian"  # of u
     min_batch: int = 8  # the server answers no smaller one: it would tell the labels
     extra_queries: int = 8  # how much more often than an even walk a party may ask about one row
 
+    # For whoever does not choose them:
+    smoothing = 1e-3
+    directions = 0
+    distribution = "gaussian"
     extra_rows = 0.0
     order = "upload-first"
     server_zeroth = ""  # the method's name, where the server's step is an estimate, too
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
-        if not 0 < self.smoothing < float("inf"):
-            raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper takes 0.001")
-        self.check_directions()
         if self.min_batch < 1:
             raise ConfigError("protocol.min_batch", self.min_batch, "must be 1 row or more")
         if self.extra_queries < 0:
             raise ConfigError("protocol.extra_queries", self.extra_queries, "must be 0 or more")
 
-    def check_directions(self) -> None:
+    def check_estimate(self) -> None:
         """Without a direction nothing is learned; thousands would fill the memory."""
+        if not 0 < self.smoothing < float("inf"):
+            raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper takes 0.001")
         if not 1 <= self.directions <= MAX_DIRECTIONS:
             raise ConfigError("protocol.directions", self.directions, f"must be between 1 and {MAX_DIRECTIONS}")
 
@@ -45,8 +45,8 @@ class ZerothOptions(Options, frozen=True):
             raise ConfigError("train.batch_size", size, advice)
 
 
-class CascadedOptions(ZerothOptions, frozen=True, kw_only=True):
-    """Algorithm 1, on VAFL's table: t and the bounded delay work here, too."""
+class TableOptions(ZerothOptions, frozen=True, kw_only=True):
+    """Asynchronous, on VAFL's table: t and the bounded delay work here, too."""
 
     batches: Literal["own", "shared"] = "own"
     table: Literal["warm", "zeros"] = "warm"
@@ -77,25 +77,35 @@ class CascadedOptions(ZerothOptions, frozen=True, kw_only=True):
             raise ConfigError("protocol.pause_s", self.pause_s, f"one value, or {parties}, of 0 or more seconds")
 
 
-class ZooOptions(CascadedOptions, frozen=True):
+class FrozenOptions(TableOptions, frozen=True, kw_only=True):
+    """Parties that never learn estimate nothing: no directions to choose."""
+
+
+class CascadedOptions(TableOptions, frozen=True, kw_only=True):
+    """Algorithm 1: parties by Eq. 3."""
+
+    smoothing: float = 1e-3  # μ
+    directions: int = 1  # per upload; their estimates are averaged
+    distribution: Literal["gaussian", "sphere"] = "gaussian"  # of u
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        super().check(parties)
+        self.check_estimate()
+
+
+class ZooOptions(CascadedOptions, frozen=True, kw_only=True):
     """Both sides by Eq. 3."""
 
     server_zeroth = "zoo"
 
 
-class FrozenOptions(CascadedOptions, frozen=True):
-    """Parties that never learn send no perturbed embeddings."""
-
-    directions: int = 0
-
-    def check_directions(self) -> None:
-        """None to choose."""
-        if self.directions:
-            raise ConfigError("protocol.directions", self.directions, "frozen parties do not learn: leave it away")
-
-
-class SynZooOptions(ZerothOptions, frozen=True):
+class SynZooOptions(ZerothOptions, frozen=True, kw_only=True):
     """App. B Algorithm 2: lock-step, everyone waits for everyone."""
+
+    smoothing: float = 1e-3
+    directions: int = 1
+    distribution: Literal["gaussian", "sphere"] = "gaussian"
 
     batches = "shared"
     table = "zeros"
@@ -111,3 +121,8 @@ class SynZooOptions(ZerothOptions, frozen=True):
     def pause_of(self, party: int) -> float:
         """No pauses."""
         return 0.0
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        super().check(parties)
+        self.check_estimate()
