@@ -15,7 +15,6 @@ import numpy as np
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import Method
 from colonnade.algorithms.vafl.messages import Gradient
-from colonnade.algorithms.zeroth.config import FrozenOptions
 from colonnade.algorithms.zeroth.messages import Losses
 from colonnade.attacks.attack import Attack, Order, Outcome, Trial
 from colonnade.attacks.clients import UNKNOWN, Client, GradientReader, LossReader, PackedRows, RowByRow
@@ -149,7 +148,7 @@ def answers_of(method: Method) -> str:
 
 def _method(entrant: Contestant) -> Method:
     method = find_method(entrant.tables["protocol"]["name"])
-    if answers_of(method) == "losses" and issubclass(method.options, FrozenOptions):
+    if answers_of(method) == "losses" and not getattr(method.options(), "directions", 0):
         advice = (
             "its parties send no perturbed embeddings, and the attackers here read differences of losses; take cascaded"
         )

@@ -69,8 +69,10 @@ class Intruder:
         match event:
             case Started():
                 return [SetTimer("begin", now + self._begin)]
-            case TimerFired() | WorkDone():
-                return self._question() if isinstance(event, WorkDone) else self._next()
+            case TimerFired():
+                return self._next()
+            case WorkDone():
+                return self._question()
             case Received(message=message):
                 return self._received(message)
         return []
