@@ -10,11 +10,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "write-a-model.md"
 
 def test_the_program_of_the_page_runs(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names = {"__name__": "program_of_the_page"}
     exec(compile("\n".join(blocks), str(PAGE), "exec"), names)
     accuracies = [float(line) for line in capsys.readouterr().out.split()]
-    assert len(accuracies) == 5 and min(accuracies) > 0.25
+    assert len(accuracies) == 6 and min(accuracies) > 0.25
     assert names["bottom"][1].num_batches_tracked == 0, "the user's module stays as it was"
 
 
