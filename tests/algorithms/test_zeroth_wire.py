@@ -240,6 +240,19 @@ def test_what_was_counted_is_saved(served):
     assert server.queries[0].max() == 1, "a copy"
 
 
+def test_what_the_rules_do_not_stop(served):
+    """docs/methods/zeroth.md says so: ĉ that differs from c in one row alone asks about that row alone."""
+    server, message = served(), probe(range(8))
+    message.perturbed[0, 3] += 2.0
+    effects = server.handle(Received("party-1", message), 0)
+    (work,) = [effect for effect in effects if isinstance(effect, Work)]
+    batch, h = work.job.batches[0], work.job.batches[0].h.copy()
+    h[3, :5] += 2.0
+    base, moved = server.network.losses_at(None, [batch.h, h], batch.targets, work.job.seed)
+    ((values,),) = server.compute(work.job).replies
+    assert 8 * (values[1] - values[0]) == pytest.approx(moved[3] - base[3])
+
+
 # --- an honest run meets no rule
 
 
