@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from colonnade.protocol.errors import CodecError, LocalProtocolError
+from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Payload
 
 __all__ = ["MAX_FRAME_BYTES", "VERSION", "Codec", "Frame"]
@@ -132,7 +133,7 @@ class Codec:
             raise ValueError("array runs past the end of the frame")
         array = np.frombuffer(self._body[self._cursor : end], dtype).reshape(shape)
         self._cursor = end + 7 & -8
-        if self._finite and dtype.kind == "f" and not np.isfinite(array).all():
+        if self._finite and not all_finite(array):
             raise ValueError("array holds NaN or infinity")
         if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
             raise ValueError("array of truth values holds others than 0 and 1")
