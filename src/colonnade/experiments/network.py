@@ -6,6 +6,7 @@ two run across organisations (`serve`, `join`) and all on one machine (`up`).
 
 import asyncio
 import json
+import secrets
 import shutil
 import signal
 import threading
@@ -87,6 +88,14 @@ def _members(config: Config) -> dict[str, str]:
     return {name: members[name] for name in (*config.network.parties, SERVER)}
 
 
+def _run_id(out: Path) -> str:
+    """Tells this run from every other; a server that goes on keeps it."""
+    path = out / "run_id"
+    if not path.is_file():
+        replace_file(path, [secrets.token_hex(16).encode()], 0o600)
+    return path.read_text(encoding="ascii")
+
+
 def _parties(config: Config) -> tuple[str, ...]:
     names = tuple(config.network.parties)
     if not names or len(set(names)) < len(names) or SERVER in names:
@@ -115,7 +124,13 @@ class ServerProcess(Keeper):
             self.shared, self.share.rows, self.share.ids_sha256, dict(zip(parties, plan.widths, strict=True))
         )  # fmt: skip
         self.service = Service(
-            self.node, self.identity, self._pins, terms, self.status, admit_late=config.network.admit_late
+            self.node,
+            self.identity,
+            self._pins,
+            terms,
+            self.status,
+            admit_late=config.network.admit_late,
+            run=_run_id(out),
         )
         self.address = config.network.address
         self._moved_at = time.monotonic()
@@ -193,7 +208,9 @@ class ServerProcess(Keeper):
 
     def _say_start(self) -> None:
         node = self.node
-        if node.replayed or node.now:
+        if node.finished:
+            self.log.info("this run is over; for a new one choose another --out", folder=self.out)
+        elif node.replayed or node.now:
             self.log.info("going on", update=node.role.progress.k, replayed=node.replayed)  # type: ignore[attr-defined]
         days = expires_in_days(self.identity)
         if days < CERTIFICATE_WARNING_DAYS:
@@ -359,7 +376,7 @@ class PartyProcess:
     async def run(self) -> End:
         """Take part until the server says that it is over."""
         if (over := self._told_before()) is not None:
-            self.log.info("ended", status=over.status, already=True)
+            self.log.info("this run is over; for a new one choose another --out", folder=self.out, status=over.status)
             return over
         torch.set_num_threads(1)
         stopped = _on_signals(self.node)
@@ -367,7 +384,9 @@ class PartyProcess:
         self.node.open()
         if self.node.replayed or self.node.now:
             self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
-        dialler = Dialler(self.node, self.identity, self.config.network.address, self._hello, self._farewell)
+        dialler = Dialler(
+            self.node, self.identity, self.config.network.address, self._hello, self._farewell, self._meet
+        )
         talk = asyncio.ensure_future(dialler.run())
         tasks = [talk, *(asyncio.ensure_future(task) for task in (self.node.watch(), _wait(self.node.ended)))]
         self.log.info("dialling", server=self.config.network.address, digest=shared_digest(self.shared)[:16])
@@ -410,6 +429,18 @@ class PartyProcess:
             raise ConfigError("--out", str(self.out), advice)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(path, [json.dumps(made_with).encode()], 0o600)
+
+    def _meet(self, run: str) -> None:
+        """What was learnt with one server does not belong into another one's model."""
+        path = self.out / "state" / "run_id"
+        before = path.read_text(encoding="ascii") if path.is_file() else run
+        if before != run:
+            advice = (
+                "holds another run of this federation: choose another --out, or remove it, or bring that server back"
+            )
+            raise ConfigError("--out", str(self.out), advice)
+        if not path.is_file():
+            replace_file(path, [run.encode()], 0o600)
 
     def _told_before(self) -> End | None:
         """The end that an earlier start of this process heard of: the server may be gone since."""

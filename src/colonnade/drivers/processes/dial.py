@@ -61,9 +61,10 @@ class Dialler:
         address: str,
         hello: Callable[[int, Position], Hello],
         farewell: Callable[[End], Bye],
+        meet: Callable[[str], None] = lambda run: None,
     ) -> None:
         self._node, self._identity, self._address = node, identity, address
-        self._hello, self._farewell = hello, farewell
+        self._hello, self._farewell, self._meet = hello, farewell, meet
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
         self._complaints = Once(node.log)
@@ -120,6 +121,7 @@ class Dialler:
 
     async def _converse(self, call: Any, welcome: Welcome) -> str:
         node, server = self._node, self._server
+        self._meet(welcome.run)
         server.last_heard, server.met = time.monotonic(), True
         if not welcome.anew and not server.conversation.agrees(welcome.position):
             raise RemoteProtocolError(SERVER_NAME, "its welcome does not fit this conversation")

@@ -89,9 +89,10 @@ class Service:
         status: Callable[[], dict[str, Any]],
         *,
         admit_late: bool = True,
+        run: str = "",
     ) -> None:
         self._node, self._identity, self._members = node, identity, members
-        self._terms, self._status, self._admit_late = terms, status, admit_late
+        self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
         self._complaints = Once(node.log)
         self._refusals: dict[str, list[float]] = {}
         self._delayed = 0
@@ -219,7 +220,7 @@ class Service:
         if self._end is not None:
             stream.finish(self._end)
         try:
-            await context.write(control(Kind.WELCOME, Welcome(anew, conversation.position())))
+            await context.write(control(Kind.WELCOME, Welcome(anew, conversation.position(), self._run)))
             cause = await until_it_ends(stream, self._read(peer, stream, context))
         finally:
             if peer.stream is stream:
