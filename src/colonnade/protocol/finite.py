@@ -14,8 +14,10 @@ def all_finite(array: Array) -> bool:
     zeros = _ZEROS.get(array.dtype)
     if zeros is None:
         return array.dtype.kind != "f" or bool(np.isfinite(array).all())
-    flat = array.reshape(-1)
+    flat = array if array.ndim == 1 else array.reshape(-1)
     with np.errstate(invalid="ignore"):
+        if len(flat) <= len(zeros):
+            return bool(np.dot(flat, zeros[: len(flat)]) == 0)
         for start in range(0, len(flat), len(zeros)):
             part = flat[start : start + len(zeros)]
             if np.dot(part, zeros[: len(part)]) != 0:  # NaN differs from everything

@@ -322,12 +322,12 @@ class Node:
     def _handle(self, record: Record) -> None:
         """The same for a live and for a replayed event."""
         self.now, event = record.now, record.event
-        start = time.perf_counter()
+        start = time.monotonic()
         header = self._take_note(record)
         self.trace.add(record.now, 0, self.trace.events, 0, 0, record.size, header)
         for effect in self.role.handle(event, record.now):
             self._perform(effect)
-        seconds = time.perf_counter() - start
+        seconds = time.monotonic() - start
         if seconds > SLOW_HANDLER_S and self._loop is not None:
             self.log.debug("slow handler", of=type(event).__name__, ms=round(seconds * 1000, 1))
 

@@ -170,7 +170,8 @@ class Stream:
         self._wanted, conversation = False, self._peer.conversation
         one = len(conversation.outbox) == 1 and self._next == conversation.sent
         if one and len(conversation.outbox[0][1]) <= SHORT_BYTES and not self._turn.locked():
-            await self._flush()
+            async with self._turn:
+                await self._write(self._next_message())
         else:
             self._wake.set()
 
@@ -185,21 +186,22 @@ class Stream:
         while self._next <= min(conversation.sent, conversation.acknowledged + in_flight):
             if self.dropped.done():
                 return  # the conversation may have been given up, and its numbers begin again
-            await self._write_message()
+            await self._write(self._next_message())
         if self._ack_due:
-            await self._say(seal_envelope(Kind.ACK, 0, conversation.received))
+            await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.received)))
         if self._last_word is not None and self._next > conversation.sent:
-            await self._say(self._last_word)
-            self._last_word = None
+            word, self._last_word = self._last_word, None
+            await self._write(self._noted(word))
 
-    async def _write_message(self) -> None:
-        outbox, conversation = self._peer.conversation.outbox, self._peer.conversation
-        sequence, data = outbox[self._next - outbox[0][0]]
+    def _next_message(self) -> bytes:
+        conversation = self._peer.conversation
+        sequence, data = conversation.outbox[self._next - conversation.outbox[0][0]]
         self._next += 1
-        await self._say(seal_envelope(Kind.MESSAGE, sequence, conversation.received, data))
+        return self._noted(seal_envelope(Kind.MESSAGE, sequence, conversation.received, data))
 
-    async def _say(self, frame: bytes) -> None:
+    def _noted(self, frame: bytes) -> bytes:
+        """Whatever is written acknowledges all that was received, and is a sign of life."""
         self._acknowledged = self._peer.conversation.received
         self._ack_due = False
         self._written_at = time.monotonic()
-        await self._write(frame)
+        return frame
