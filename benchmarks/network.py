@@ -156,7 +156,7 @@ def race(kind, parties, seconds, certificates):
         folder = Path(scratch)
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
-        command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
+        command = [sys.executable, globals().get("__file__"), "--folder", str(folder), "--seconds", str(seconds)]
         server = subprocess.Popen(
             [*command, "--role", f"{kind}-server", "--parties", str(parties)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

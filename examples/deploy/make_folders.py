@@ -1,10 +1,11 @@
-"""Three organisations, three folders, each with its own data only. Run it: python examples/deploy/make_folders.py DIR
+"""Three organisations, three folders, each with its own data and config: python examples/deploy/make_folders.py DIR
 
 Breast-cancer data of scikit-learn: a clinic and a laboratory have half of the columns each, the server the diagnosis.
 The patient numbers are made up; all files have them in the same order.
 """
 
 import csv
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def write(path: Path, columns: list[str], rows: list[list[object]]) -> None:
 
 
 def main(target: Path) -> None:
-    """Write server/labels.csv, clinic/clinic.csv and lab/lab.csv."""
+    """Write server/labels.csv, clinic/clinic.csv and lab/lab.csv, and each one's config beside its data."""
     data = load_breast_cancer()
     patients = [f"P{number:04}" for number in range(1, len(data.target) + 1)]
     names, half = [str(name) for name in data.feature_names], len(data.feature_names) // 2
@@ -29,6 +30,8 @@ def main(target: Path) -> None:
     for party, part in (("clinic", slice(half)), ("lab", slice(half, None))):
         rows = [[patient, *x[part]] for patient, x in zip(patients, data.data.tolist(), strict=True)]
         write(target / party / f"{party}.csv", ["patient", *names[part]], rows)
+    for name in ("server", "clinic", "lab"):
+        shutil.copyfile(Path(__file__).with_name(f"{name}.toml"), target / name / f"{name}.toml")
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ def sign(
     path = certificates.sign(csr, dir, days, renew)
     _say_signed(path)
     typer.echo("Next:")
-    typer.echo(f"  to {path.stem}: {path}, {dir / 'ca.pem'}, {dir / 'members.toml'}")
-    typer.echo(f"  to the server, where it runs on another machine: {dir / 'members.toml'}")
+    typer.echo(f"  to {path.stem}: {path}, {dir / 'ca.pem'}")
+    typer.echo(f"  to everybody, once the last party is signed: {dir / 'members.toml'}")
 
 
 @certs_app.command()

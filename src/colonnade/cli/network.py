@@ -9,6 +9,7 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
@@ -55,7 +56,7 @@ def serve(
     from colonnade.experiments.network import ServerProcess
 
     log = _log("server", log_json, log_level)
-    process = ServerProcess(_config(config, settings), out or Path("runs") / f"{config.stem}-server", log)
+    process = ServerProcess(_config(config, settings), out or _own_folder(config, "server"), log)
     for note in process.share.notes:
         log.info("note", about=note)
     with tls_refusals_to(log):
@@ -82,13 +83,15 @@ def join(
     Example:
       colonnade join clinic.toml --party clinic
     """
+    from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.experiments.network import PartyProcess
 
     log = _log(party, log_json, log_level)
-    process = PartyProcess(_config(config, settings), party, out or Path("runs") / f"{config.stem}-{party}", log)
+    process = PartyProcess(_config(config, settings), party, out or _own_folder(config, party), log)
     for note in process.share.notes:
         log.info("note", about=note)
-    end = asyncio.run(_with_parent(process.run(), parent))
+    with tls_refusals_to(log):
+        end = asyncio.run(_with_parent(process.run(), parent))
     if end.note:
         console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
     if end.status not in ("finished", "stopped"):
@@ -166,7 +169,8 @@ def status_table(status: dict[str, Any]) -> Group:
     lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
     if status["state"] == "waiting" and status["waits_for"]:
         lines.append(f"[yellow]waits for {', '.join(status['waits_for'])} for {status['waited_s']:.0f} s[/]")
-    return Group(*lines, ProgressBar(1.0, status["fraction"], width=60), table)
+    bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone ends no line
+    return Group(*lines, bar, table)
 
 
 def _bytes(count: int) -> str:
@@ -181,6 +185,11 @@ def _config(path: Path, settings: list[str] | None) -> Any:
     from colonnade.experiments.config import apply_overrides, from_dict, parse_override, read_toml
 
     return from_dict(apply_overrides(read_toml(path), dict(parse_override(text) for text in settings or [])))
+
+
+def _own_folder(config: Path, role: str) -> Path:
+    """The same at every start, so that it goes on."""
+    return Path("runs") / (role if config.stem == role else f"{config.stem}-{role}")
 
 
 def _log(role: str, as_json: bool, level: str) -> Any:

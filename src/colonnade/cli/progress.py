@@ -165,7 +165,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
         ("staleness mean, p95, max", ", ".join(f"{value:.1f}" for value in summary["staleness"].values())),
         ("utilisation", ", ".join(f"{role} {share:.0%}" for role, share in list(summary["utilisation"].items())[:9])),
         ("trace", summary["trace_sha256"][:16]),
-        ("weights", summary["weights_sha256"][:16]),
+        ("weights", (summary["weights_sha256"] or "not all known")[:16]),  # a party left before the end
     ]
     if summary["metric"] == "loss":
         del rows[1]  # it is there already

@@ -14,7 +14,7 @@ from colonnade.protocol.errors import CheckpointError, ConfigError
 
 __all__ = ["RunFolder", "note_command"]
 
-FORMAT = 2
+FORMAT = 3
 
 
 def note_command(folder: Path, command: str) -> None:
@@ -59,8 +59,8 @@ class RunFolder:
         differs = difference(there, to_dict(config))
         if differs:
             raise CheckpointError(
-                f"--resume {path}: that run has another config ({differs}); start a new run with --out, "
-                f"or resume with {path}/config.toml"
+                f"{path}: that run has another config ({differs}); start a new one with --out, "
+                f"or go on with {path}/config.toml"
             )
         return cls(path)
 

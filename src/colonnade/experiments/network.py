@@ -6,6 +6,8 @@ two run across organisations (`serve`, `join`) and all on one machine (`up`).
 
 import asyncio
 import json
+import secrets
+import shutil
 import signal
 import threading
 import time
@@ -14,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from colonnade import __version__
@@ -30,6 +33,7 @@ from colonnade.data import (
 )
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.certificates import Identity, expires_in_days, read_members
+from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
@@ -37,7 +41,7 @@ from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
-from colonnade.experiments.config import Config
+from colonnade.experiments.config import Config, difference, from_dict, read_toml
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.resolve import Plan, find_optimiser, make_plan
 from colonnade.experiments.summary import (
@@ -47,7 +51,7 @@ from colonnade.experiments.summary import (
     traffic_fields,
     weights_digest,
 )
-from colonnade.experiments.terms import DTYPE, Terms, shared_digest, shared_part
+from colonnade.experiments.terms import DTYPE, SHARED_NETWORK, Terms, shared_digest, shared_part
 from colonnade.protocol.errors import ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
@@ -84,6 +88,14 @@ def _members(config: Config) -> dict[str, str]:
     return {name: members[name] for name in (*config.network.parties, SERVER)}
 
 
+def _run_id(out: Path) -> str:
+    """Tells this run from every other; a server that goes on keeps it."""
+    path = out / "run_id"
+    if not path.is_file():
+        replace_file(path, [secrets.token_hex(16).encode()], 0o600)
+    return path.read_text(encoding="ascii")
+
+
 def _parties(config: Config) -> tuple[str, ...]:
     names = tuple(config.network.parties)
     if not names or len(set(names)) < len(names) or SERVER in names:
@@ -103,9 +115,7 @@ class ServerProcess(Keeper):
         _refuse_joint(plan)
         assert plan.method.server is not None
         role = plan.method.server(plan.server(self.share.task, self.share.y_train, self.share.y_test))
-        self.folder = (
-            RunFolder.reopen(out, config) if (out / "config.toml").is_file() else RunFolder.create(out, config)
-        )
+        self.folder = _folder(out, config)
         self.rows: list[dict[str, Any]] = []
         self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
         self.shared = shared_part(config, self._pins)
@@ -114,7 +124,13 @@ class ServerProcess(Keeper):
             self.shared, self.share.rows, self.share.ids_sha256, dict(zip(parties, plan.widths, strict=True))
         )  # fmt: skip
         self.service = Service(
-            self.node, self.identity, self._pins, terms, self.status, admit_late=config.network.admit_late
+            self.node,
+            self.identity,
+            self._pins,
+            terms,
+            self.status,
+            admit_late=config.network.admit_late,
+            run=_run_id(out),
         )
         self.address = config.network.address
         self._moved_at = time.monotonic()
@@ -168,7 +184,12 @@ class ServerProcess(Keeper):
             stop_metrics()
             for task in tasks:
                 task.cancel()
-        status = self._how_it_ended(stopped)
+        try:
+            status = self._how_it_ended(stopped)
+        except Exception:  # the parties come back when this server does
+            await self.service.hang_up()
+            self.node.close()
+            raise
         if status != "stopped":
             await self.service.stop(End(status, self.note))
         else:
@@ -187,7 +208,9 @@ class ServerProcess(Keeper):
 
     def _say_start(self) -> None:
         node = self.node
-        if node.replayed or node.now:
+        if node.finished:
+            self.log.info("this run is over; for a new one choose another --out", folder=self.out)
+        elif node.replayed or node.now:
             self.log.info("going on", update=node.role.progress.k, replayed=node.replayed)  # type: ignore[attr-defined]
         days = expires_in_days(self.identity)
         if days < CERTIFICATE_WARNING_DAYS:
@@ -352,12 +375,18 @@ class PartyProcess:
 
     async def run(self) -> End:
         """Take part until the server says that it is over."""
+        if (over := self._told_before()) is not None:
+            self.log.info("this run is over; for a new one choose another --out", folder=self.out, status=over.status)
+            return over
         torch.set_num_threads(1)
         stopped = _on_signals(self.node)
+        self._refuse_others_state()
         self.node.open()
         if self.node.replayed or self.node.now:
-            self.log.info("going on", replayed=self.node.replayed)
-        dialler = Dialler(self.node, self.identity, self.config.network.address, self._hello, self._farewell)
+            self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
+        dialler = Dialler(
+            self.node, self.identity, self.config.network.address, self._hello, self._farewell, self._meet
+        )
         talk = asyncio.ensure_future(dialler.run())
         tasks = [talk, *(asyncio.ensure_future(task) for task in (self.node.watch(), _wait(self.node.ended)))]
         self.log.info("dialling", server=self.config.network.address, digest=shared_digest(self.shared)[:16])
@@ -371,6 +400,8 @@ class PartyProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.node.close()
+            if self.node.peers[SERVER].conversation.number == NEVER_MET:
+                shutil.rmtree(self.out / "state")  # refused, say: the next try, with another config, begins afresh
         self._write(end)
         self.log.info("ended", status=end.status)
         return end
@@ -381,7 +412,44 @@ class PartyProcess:
             PROTOCOL, __version__, self.shared, share.rows, share.ids_sha256, self._width, DTYPE, instance, position
         )
 
-    def _farewell(self) -> Bye:
+    def _refuse_others_state(self) -> None:
+        """A state fits only what it was made with."""
+        share, party = self.share, self.config.party
+        made_with = {
+            "shared": self.shared,
+            "rows": share.rows,
+            "ids": share.ids_sha256,
+            "columns": share.train.shape[1],
+            "optimiser": party.optimiser,
+        }
+        made_with, path = json.loads(json.dumps(made_with)), self.out / "state" / "made_with.json"
+        differs = difference(json.loads(path.read_text(encoding="utf-8")), made_with) if path.is_file() else None
+        if differs:
+            advice = f"was begun with something else ({differs}); choose another --out, or remove it"
+            raise ConfigError("--out", str(self.out), advice)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(path, [json.dumps(made_with).encode()], 0o600)
+
+    def _meet(self, run: str) -> None:
+        """What was learnt with one server does not belong into another one's model."""
+        path = self.out / "state" / "run_id"
+        before = path.read_text(encoding="ascii") if path.is_file() else run
+        if before != run:
+            advice = (
+                "holds another run of this federation: choose another --out, or remove it, or bring that server back"
+            )
+            raise ConfigError("--out", str(self.out), advice)
+        if not path.is_file():
+            replace_file(path, [run.encode()], 0o600)
+
+    def _told_before(self) -> End | None:
+        """The end that an earlier start of this process heard of: the server may be gone since."""
+        path = self.out / "summary.json"
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"status": "stopped"}
+        return None if found["status"] == "stopped" else End(found["status"], found["note"])
+
+    def _farewell(self, end: End) -> Bye:
+        self._write(end)  # before the server hears of it and goes
         return Bye(self.node.role.summary()["weights"], self.node.utilisation())
 
     def _write(self, end: End) -> None:
@@ -447,6 +515,16 @@ def _server_share(config: Config) -> ServerShare:
         test_fraction=config.data.test_fraction,
         seed=config.train.seed,
     )
+
+
+def _folder(out: Path, config: Config) -> RunFolder:
+    """New, or gone on with: then addresses, paths and own limits may have changed, nothing else."""
+    if not (out / "config.toml").is_file():
+        return RunFolder.create(out, config)
+    before, now = from_dict(read_toml(out / "config.toml")).network, config.network
+    own = {key: getattr(before, key) for key in now.__struct_fields__ if key not in SHARED_NETWORK}
+    network = msgspec.structs.replace(now, **own)
+    return RunFolder.reopen(out, msgspec.structs.replace(config, network=network))
 
 
 def _refuse_joint(plan: Plan) -> None:

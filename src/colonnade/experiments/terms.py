@@ -15,10 +15,10 @@ from colonnade.drivers.processes.wire import PROTOCOL, Hello
 from colonnade.experiments.config import Config, difference, to_dict
 from colonnade.protocol.codec import VERSION
 
-__all__ = ["Terms", "shared_digest", "shared_part"]
+__all__ = ["SHARED_NETWORK", "Terms", "shared_digest", "shared_part"]
 
 DTYPE = "float32"  # of embeddings on the wire
-_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
+SHARED_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
 _OWN_TRAIN = ("checkpoint_every", "trace")  # everybody's own business
 
 
@@ -32,7 +32,7 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
         "protocol": {"name": "vafl"} | tables["protocol"],
         "train": train,
         "data": {"test_fraction": tables["data"]["test_fraction"]},
-        "network": {key: tables["network"][key] for key in _NETWORK},
+        "network": {key: tables["network"][key] for key in SHARED_NETWORK},
         "members": dict(sorted(members.items())),
     }
 

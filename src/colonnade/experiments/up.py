@@ -172,7 +172,7 @@ class FederationUp:
         """Until the server ends; the summary."""
         try:
             await self._start()
-            while self.children[SERVER].code is None:
+            while self.children[SERVER].code not in (0, 1):  # killed: it is started again, below
                 await asyncio.sleep(0.25)
                 await self._look_after()
                 if on_status is not None and (status := await self.status()) is not None:

@@ -8,13 +8,13 @@ Everything that arrives is limited: total size, header size, dtypes, dimensions;
 """
 
 from collections.abc import Iterable
-from math import prod
 from typing import Any, Union
 
 import msgspec
 import numpy as np
 
 from colonnade.protocol.errors import CodecError, LocalProtocolError
+from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Payload
 
 __all__ = ["MAX_FRAME_BYTES", "VERSION", "Codec", "Frame"]
@@ -118,21 +118,33 @@ class Codec:
         self._buffers.append(np.ascontiguousarray(value))
         return name, value.shape
 
+    @staticmethod
+    def _description(value: Any) -> tuple[np.dtype[Any], list[Any]]:
+        try:
+            name, shape = value
+            dtype = DTYPES[name]
+        except (TypeError, ValueError, KeyError):
+            raise ValueError(f"bad array description {str(value)[:80]}") from None
+        if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"bad array description {str(value)[:80]}")
+        return dtype, shape
+
     def _array_from_header(self, kind: type, value: Any) -> Array:
-        match value:
-            case [str(name), [*shape]] if name in DTYPES and len(shape) <= MAX_DIMENSIONS:
-                pass
-            case _:
-                raise ValueError(f"bad array description {str(value)[:80]}")
-        if any(type(extent) is not int or extent < 0 for extent in shape):
-            raise ValueError(f"bad array shape {str(shape)[:80]}")
-        dtype, count = DTYPES[name], prod(shape)
-        end = self._cursor + count * dtype.itemsize
+        dtype, shape = self._description(value)
+        count = 1
+        for extent in shape:
+            if type(extent) is not int or extent < 0:
+                raise ValueError(f"bad array shape {str(shape)[:80]}")
+            count *= extent
+        start = self._cursor
+        end = start + count * dtype.itemsize
         if (end + 7 & -8) > len(self._body):
             raise ValueError("array runs past the end of the frame")
-        array = np.frombuffer(self._body[self._cursor : end], dtype).reshape(shape)
+        array: Array = np.frombuffer(self._body, dtype, count, start) if count else np.zeros(0, dtype)
+        if len(shape) != 1:
+            array = array.reshape(shape)
         self._cursor = end + 7 & -8
-        if self._finite and dtype.kind == "f" and not np.isfinite(array).all():
+        if self._finite and not all_finite(array):
             raise ValueError("array holds NaN or infinity")
         if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
             raise ValueError("array of truth values holds others than 0 and 1")

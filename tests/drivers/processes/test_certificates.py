@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from colonnade.drivers.processes import certificates
+from colonnade.drivers.processes import certificate_files, signing
 from colonnade.drivers.processes.certificates import (
     Identity,
     describe,
@@ -115,7 +115,7 @@ def test_the_server_answers_and_asks_and_a_party_only_asks(federation):
 
 def test_the_server_can_be_reached_by_the_names_given(federation):
     names = extension(federation / "server.pem", x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["localhost", "train.example.org"]
+    assert names.get_values_for_type(x509.DNSName) == ["server", "localhost", "train.example.org"]
     assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "192.0.2.7", "2001:db8::7"]
 
 
@@ -141,7 +141,7 @@ def test_keys_are_born_private_even_under_an_open_umask(tmp_path, monkeypatch):
         modes[Path(path).name] = (stat.S_IMODE(os.fstat(descriptor).st_mode), bool(flags & os.O_EXCL))
         return descriptor
 
-    monkeypatch.setattr(certificates.os, "open", spy)
+    monkeypatch.setattr(certificate_files.os, "open", spy)
     before = os.umask(0)
     try:
         init(tmp_path / "federation")
@@ -245,7 +245,7 @@ def test_the_server_is_renewed_with_its_key_and_its_hosts(federation):
     renew_server(federation, ["new.example.org"], now=later)
     assert expires_in_days(load(federation, "server", later), now=later) == 365
     assert describe(federation / "server.pem")["hosts"] == (
-        "localhost, train.example.org, new.example.org, 127.0.0.1, 192.0.2.7, 2001:db8::7"
+        "server, localhost, train.example.org, new.example.org, 127.0.0.1, 192.0.2.7, 2001:db8::7"
     )
     assert (federation / "server.key").read_bytes() == key
     assert (federation / "hospital.pem").read_bytes() == other
@@ -415,7 +415,7 @@ def test_files_that_do_not_belong_together(federation, tmp_path):
 
 def test_an_authority_of_the_same_name_is_found_out_by_its_signature(federation, tmp_path, monkeypatch):
     name = describe(federation / "ca.pem")["name"].removeprefix("federation ")
-    monkeypatch.setattr(certificates.secrets, "token_hex", lambda size: name)
+    monkeypatch.setattr(signing.secrets, "token_hex", lambda size: name)
     twin = init(tmp_path / "twin", now=NOW).certificate
     assert read(twin).subject == read(federation / "ca.pem").subject
     with pytest.raises(ConfigError, match="network.certificate.*not signed by"):
@@ -549,13 +549,13 @@ def test_grpc_refuses_a_stranger_an_expired_party_and_nobody(grpc_server, runnin
     refused(grpc_server, ca, *stranger)
 
     today = datetime.now(UTC)
-    signer, key = certificates._Signer.load(running, today), certificates._new_key()
+    signer, key = signing.Signer.load(ca, running / "ca.key", today), signing.new_key()
     fresh, expired = (
-        certificates._pem(signer.issue("late", key.public_key(), certificates._PARTY_USAGE, 1, moment))
+        certificate_files.pem(signer.issue("late", key.public_key(), signing.PARTY_USAGE, 1, moment))
         for moment in (today, today - 2 * DAY)
     )
-    assert ask(grpc_server, ca, certificates._pem_key(key), fresh) == "late"
-    refused(grpc_server, ca, certificates._pem_key(key), expired)
+    assert ask(grpc_server, ca, certificate_files.pem_of_key(key), fresh) == "late"
+    refused(grpc_server, ca, certificate_files.pem_of_key(key), expired)
 
     refused(grpc_server, ca)
     refused(grpc_server, tmp_path / "strangers/ca.pem", *stranger)  # nor does a stranger trust the server

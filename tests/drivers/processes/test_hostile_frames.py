@@ -6,6 +6,7 @@ The frames, the hostile party and the live server are those of benchmarks/fuzz.p
 import asyncio
 import contextlib
 import importlib.util
+import io
 import sys
 import tracemalloc
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,9 @@ from hypothesis import strategies as st
 
 from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Query
 from colonnade.drivers.processes import service
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.wire import (
     Bye,
     Hello,
@@ -34,8 +38,9 @@ from colonnade.drivers.processes.wire import (
     seal_envelope,
 )
 from colonnade.protocol.codec import MAX_HEADER_BYTES, Codec
-from colonnade.protocol.errors import CodecError
-from colonnade.protocol.messages import EvaluationReply
+from colonnade.protocol.errors import CodecError, RemoteProtocolError
+from colonnade.protocol.events import Effect, Event, Received
+from colonnade.protocol.messages import EvaluationReply, Payload
 
 
 def load_fuzz() -> ModuleType:
@@ -86,8 +91,15 @@ def test_random_headers_are_refused_or_decoded(header: bytes, body: bytes) -> No
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=9) | st.binary(max_size=9),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5) | st.integers(-9, 9), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=9)
+    | st.binary(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5) | st.integers(-9, 9), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -113,7 +125,9 @@ BOMBS = {
     "a map of 2^32 - 1": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows\xdf\xff\xff\xff\xff"),
     "bytes of 2^32 - 1": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows\xc6\xff\xff\xff\xff"),
     "nested long lists": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows" + b"\xdd\x00\xff\xff\xff" * 900),
-    "a list nested to the limit": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows" + b"\x91" * (MAX_HEADER_BYTES - 40)),
+    "a list nested to the limit": fuzz.by_hand(
+        b"\x82\xa4type\xaaEmbeddings\xa4rows" + b"\x91" * (MAX_HEADER_BYTES - 40)
+    ),
     "a map nested to the limit": fuzz.by_hand(b"\x82\xa4type\xaaEmbeddings\xa4rows" + b"\x81\x01" * 500_000),
     "a header of 4 GB": GOOD[0][:4] + b"\xff\xff\xff\xff" + GOOD[0][8:],
     "a long unknown name": fuzz.by_hand(msgspec.msgpack.encode({"type": "x" * 900_000})),
@@ -194,7 +208,7 @@ def events(log: list[dict[str, Any]], event: str, peer: str | None = None) -> li
 
 
 def upload(codec: Codec, **changes: Any) -> bytes:
-    fields = {
+    fields: dict[str, Any] = {
         "step": 0,
         "batch": 2,
         "rows": np.arange(2, dtype=np.int32),
@@ -264,13 +278,7 @@ def test_frames_above_the_limit_never_reach_a_decoder(tmp_path: Path) -> None:
         for size in (2**20 + 1, 4 * 2**20):
             answer = await fuzz.offend(mallory, fuzz.message_frame(bytes(size)))
             assert answer, size
-        channel = grpc.aio.secure_channel(
-            here.address,
-            grpc.ssl_channel_credentials(
-                mallory._process.identity.authority, mallory._process.identity.key, mallory._process.identity.certificate
-            ),
-            [("grpc.ssl_target_name_override", "server"), ("grpc.max_send_message_length", -1)],
-        )
+        channel = mallory.new_channel(("grpc.max_send_message_length", -1))
         mallory.channel, before = channel, mallory.channel
         try:
             answer = await fuzz.offend(mallory, fuzz.message_frame(bytes(16 * 2**20)))
@@ -278,7 +286,7 @@ def test_frames_above_the_limit_never_reach_a_decoder(tmp_path: Path) -> None:
         finally:
             await channel.close()
             mallory.channel = before
-        assert mallory.peer.stream is None or True
+        await here.until(lambda: mallory.peer.stream is None)
 
     live(tmp_path, act)
 
@@ -327,8 +335,6 @@ def test_who_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.M
     async def act(here: Any, mallory: Any) -> None:
         calls = [mallory.call() for _ in range(5)]
         for call in calls:
-            await asyncio.wait_for(call.initial_metadata(), fuzz.ANSWER_S) if False else None
-        for call in calls:
             await fuzz.answer_of(call)
             assert call.done()
         call = mallory.call()
@@ -346,9 +352,6 @@ def test_who_calls_too_often_at_once_keeps_nobody_out(tmp_path: Path) -> None:
     async def act(here: Any, mallory: Any) -> None:
         channels = [mallory.new_channel() for _ in range(4)]
         calls = [mallory.call(channel) for channel in channels for _ in range(60)]
-        for call in calls:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await asyncio.wait_for(call.write(b""), 1.0) if False else None
         await here.until(lambda: here.server.service._calls.get(mallory.name, 0) >= service.MAX_CALLS)
         other = fuzz.Mallory(here, here.hostile[1])  # an honest one that comes now
         call = await other.join()
@@ -387,6 +390,68 @@ def test_who_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
 
     log = live(tmp_path, act, max_queue=8, max_in_flight=4)
     assert [line for line in log if "too many messages wait" in line["event"]]
+
+
+def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
+    """Two may be under way; the third is queued, and whoever has it already is not telling the truth."""
+    codec = Codec(fuzz.MESSAGES)
+
+    async def act(here: Any, mallory: Any) -> None:
+        conversation = mallory.peer.conversation
+        call = await mallory.join()
+        for sequence in range(1, 5):
+            before = conversation.sent
+            await call.write(fuzz.message_frame(upload(codec), sequence))
+            await here.until(lambda before=before: conversation.sent > before)
+        await call.write(seal_envelope(Kind.ACK, 0, conversation.sent))
+        assert "not yet sent" in await fuzz.answer_of(call)
+
+    live(tmp_path, act, max_in_flight=2, max_queue=64)
+
+
+def test_who_never_reads_holds_few_calls(tmp_path: Path) -> None:
+    """A call that was ended lasts until the guest has read what was written to it: such calls count."""
+    codec = Codec(fuzz.MESSAGES)
+    rows, values = np.arange(1000, dtype=np.int32), np.zeros((1000, 32), np.float32)
+    body = upload(codec, batch=1000, rows=rows, values=values)
+    narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
+
+    async def hold(here: Any, mallory: Any, call: Any) -> None:
+        """Make the server write more than the window takes, then be gone as far as it can tell."""
+        for sequence in (1, 2, 3):
+            before = mallory.peer.messages_out
+            await call.write(fuzz.message_frame(body, sequence))
+            await here.until(lambda before=before: mallory.peer.messages_out > before)
+        await call.write(b"garbage")
+        await here.until(lambda: mallory.peer.stream is None)
+
+    async def act(here: Any, mallory: Any) -> None:
+        welcome, held = 0, []
+        try:
+            for _ in range(2 * service.MAX_CALLS):
+                channel = mallory.new_channel(*narrow)
+                call = mallory.call(channel)
+                held.append((channel, call))
+                try:
+                    await call.write(control(Kind.HELLO, mallory.hello()))
+                    data = await asyncio.wait_for(call.read(), fuzz.ANSWER_S)
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    break  # ended even before the hello
+                if data is grpc.aio.EOF:
+                    break
+                welcome += 1
+                await hold(here, mallory, call)
+            await here.goes_on()
+        finally:
+            for channel, call in held:
+                call.cancel()
+                await channel.close()
+        assert welcome <= service.MAX_CALLS
+        await here.until(lambda: here.server.service._calls[mallory.name] == 0)
+        (await mallory.join()).cancel()
+
+    log = live(tmp_path, act)
+    assert [line for line in events(log, "refused") if "too many calls" in line["cause"]]
 
 
 def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
@@ -435,6 +500,52 @@ def test_a_second_stream_of_the_same_process_takes_the_place_of_the_first(tmp_pa
         assert len(tasks) < 40
 
     live(tmp_path, act)
+
+
+class Deaf:
+    """A role that expects nothing from anybody."""
+
+    name = "server"
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        if isinstance(event, Received):
+            raise RemoteProtocolError(event.sender, "is not expected to say anything")
+        return []
+
+    def compute(self, job: Payload) -> Payload:
+        return job
+
+    def save(self) -> dict[str, int]:
+        return {}
+
+    def load(self, state: Any) -> None:
+        pass
+
+    def validate(self) -> None:
+        pass
+
+    def summary(self) -> dict[str, Any]:
+        return {}
+
+
+def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
+    """They are logged before they are refused; the log begins anew when it is long."""
+
+    async def run() -> int:
+        limits = Limits(max_log_mb=0.1, checkpoint_s=3600.0)
+        node = Node(Deaf(), fuzz.MESSAGES, tmp_path, ["mallory"], limits, Log("server", stream=io.StringIO()))
+        node.open()
+        peer = node.peers["mallory"]
+        for sequence in range(1, 2001):
+            with pytest.raises(RemoteProtocolError, match="not expected"):
+                node.received(peer, sequence, memoryview(GOOD[0]))
+        size = sum(path.stat().st_size for path in tmp_path.iterdir())
+        assert node.error is None
+        node.close()
+        return size
+
+    assert 2000 * len(GOOD[0]) > 4 * 2**20
+    assert asyncio.run(run()) < 2**20
 
 
 def test_random_is_the_same_everywhere() -> None:

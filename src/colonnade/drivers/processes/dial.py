@@ -1,6 +1,7 @@
 """A party's side of the network: dial the server, talk, and dial again when the line breaks."""
 
 import asyncio
+import contextlib
 import random
 import secrets
 import time
@@ -14,6 +15,7 @@ from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Stream
 from colonnade.drivers.processes.service import (
+    FAREWELL_S,
     HANDSHAKE_S,
     JOIN,
     SERVICE,
@@ -58,10 +60,11 @@ class Dialler:
         identity: Identity,
         address: str,
         hello: Callable[[int, Position], Hello],
-        farewell: Callable[[], Bye],
+        farewell: Callable[[End], Bye],
+        meet: Callable[[str], None] = lambda run: None,
     ) -> None:
         self._node, self._identity, self._address = node, identity, address
-        self._hello, self._farewell = hello, farewell
+        self._hello, self._farewell, self._meet = hello, farewell, meet
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
         self._complaints = Once(node.log)
@@ -96,6 +99,8 @@ class Dialler:
                 return await self._converse(call, welcome)
             except TimeoutError:
                 return "no answer to the hello"
+            except NotYet as refusal:
+                return str(refusal)
             except grpc.aio.AioRpcError as error:
                 return explain(error)
             except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
@@ -116,12 +121,12 @@ class Dialler:
 
     async def _converse(self, call: Any, welcome: Welcome) -> str:
         node, server = self._node, self._server
+        self._meet(welcome.run)
         server.last_heard, server.met = time.monotonic(), True
         if not welcome.anew and not server.conversation.agrees(welcome.position):
             raise RemoteProtocolError(SERVER_NAME, "its welcome does not fit this conversation")
-        node.joined(server, welcome.position.number, welcome.anew)
         heard = welcome.position.received
-        server.conversation.heard(heard)
+        node.joined(server, welcome.position.number, welcome.anew, heard)
         stream = server.stream = Stream(node, server, call.write, heard)
         try:
             return await until_it_ends(stream, self._read(call, stream))
@@ -142,9 +147,16 @@ class Dialler:
                 return refusal.cause
             elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
-                await call.write(control(Kind.BYE, self._farewell()))
+                await call.write(control(Kind.BYE, self._farewell(self.end)))
                 await call.done_writing()
+                await _until_heard(call)
                 return "training is over"
+
+
+async def _until_heard(call: Any) -> None:
+    """The server hangs up when it has our goodbye; who cancels the call before takes it back."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(call.code(), FAREWELL_S)
 
 
 def _raise_if_final(refusal: Refusal) -> None:

@@ -28,6 +28,7 @@ _HEADER = Struct("<4sQ16s8s")
 _FRAME = Struct("<II")
 _HEAD = Struct("<Bq")
 _NUMBERS = Struct("<qqq")
+_BOTH = Struct("<Bqqqq")
 STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED = range(7)
 MAX_RECORD_BYTES = 2**31
 MAX_PARTS = 1000  # of one write: the system takes 1024
@@ -66,23 +67,23 @@ class Journal:
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
         """Write one event; `frame` is the message's bytes as they arrived."""
-        event = record.event
+        now, event, conversation, sequence, acknowledged, _ = record
         parts: list[bytes | memoryview]
         match event:
             case Received(sender=sender):
-                numbers = _NUMBERS.pack(record.conversation, record.sequence, record.acknowledged)
-                parts = [_HEAD.pack(RECEIVED, record.now), numbers, _name(sender), frame]
+                head = _BOTH.pack(RECEIVED, now, conversation, sequence, acknowledged)
+                parts = [head + _name(sender), frame]
             case WorkDone(token=token, result=result):
-                parts = [_HEAD.pack(DONE, record.now), _NUMBERS.pack(token, 0, 0), *self._codec.encode(result).parts()]
+                parts = [_HEAD.pack(DONE, now), _NUMBERS.pack(token, 0, 0), *self._codec.encode(result).parts()]
             case TimerFired(name=name, due=due):
-                parts = [_HEAD.pack(TIMER, record.now), _NUMBERS.pack(due, 0, 0), _name(name)]
+                parts = [_HEAD.pack(TIMER, now), _NUMBERS.pack(due, 0, 0), _name(name)]
             case PeerJoined(peer=peer, anew=anew):
-                numbers = _NUMBERS.pack(record.conversation, anew, 0)
-                parts = [_HEAD.pack(JOINED, record.now), numbers, _name(peer)]
+                numbers = _NUMBERS.pack(conversation, anew, 0)
+                parts = [_HEAD.pack(JOINED, now), numbers, _name(peer)]
             case PeerLost(peer=peer):
-                parts = [_HEAD.pack(LOST, record.now), _NUMBERS.pack(0, 0, 0), _name(peer)]
+                parts = [_HEAD.pack(LOST, now), _NUMBERS.pack(0, 0, 0), _name(peer)]
             case _:
-                parts = [_HEAD.pack(STARTED, record.now)]
+                parts = [_HEAD.pack(STARTED, now)]
         self._write(parts)
 
     def mark_closed(self) -> None:

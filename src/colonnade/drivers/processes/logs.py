@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import sys
 import time
 from typing import Any, TextIO
@@ -56,13 +55,10 @@ def _short(value: Any) -> str:
     return repr(text) if " " in text or not text.isprintable() else text
 
 
-_NUMBERS = re.compile(r"\d+")
-
-
 class Once:
     """The same complaint is written once, and then once a minute with its count.
 
-    A cause that differs in its numbers alone is the same; and whoever thinks of ever new ones does not fill the log.
+    Whoever thinks of ever new ones does not fill the log.
     """
 
     MAX_KEYS = 1000
@@ -75,7 +71,7 @@ class Once:
 
     def warning(self, what: str, **fields: Any) -> None:
         """Log it, or count it."""
-        key = repr((what, fields | {"cause": _NUMBERS.sub("#", str(fields.get("cause")))}))
+        key = repr((what, fields))
         now = time.monotonic()
         written, count = self._seen.get(key, (-self._every_s - 1, 0))
         if now - written < self._every_s:

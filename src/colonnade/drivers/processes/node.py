@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
@@ -44,6 +42,7 @@ from colonnade.protocol.events import (
     Work,
     WorkDone,
 )
+from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Message, Payload
 from colonnade.protocol.role import Role
 from colonnade.protocol.trace import Trace
@@ -115,8 +114,12 @@ class Node:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = _lock(self.folder)
         known = self._recover()
+        if self.error is not None:
+            return  # it had failed before; its files stay as they are, and say so at every start
         self._loop = asyncio.get_running_loop()
         self._began, self._clock_base = time.monotonic(), self.now
+        for peer in self.peers.values():
+            peer.last_heard = self._began  # replaying may have taken long
         if known:
             self._handle(Record(self.now, Resumed(os.urandom(32))))
             self.checkpoint()
@@ -164,12 +167,16 @@ class Node:
         self._journals += 1
         self._journal = Journal(self._journal_path(), self._codec, self._journals)
         path = self.folder / "checkpoint.safetensors"
-        replace_file(path, state.chunks(self._save()), 0o600)
+        try:
+            replace_file(path, state.chunks(self._save()), 0o600)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         self._checkpoint_bytes = path.stat().st_size
         if old is not None:
             old.close()
         self._saved_at = time.monotonic()
-        self.log.info("checkpoint", number=self._journals, clock_s=round(self.now / NANOSECONDS, 1))
+        fields = {"update": getattr(self.role, "k", None), "clock_s": round(self.now / NANOSECONDS, 1)}
+        self.log.info("checkpoint", number=self._journals, **fields)
 
     def _journal_path(self) -> Path:
         return self.folder / f"journal-{self._journals % 2}.log"  # two take turns
@@ -211,15 +218,21 @@ class Node:
         self.jobs.close()
         for name in list(self._alarms):
             self._alarms.pop(name).cancel()
-        if self._journal is not None:
-            if self.error is None:
+        try:
+            if self._journal is not None and self.error is None:
                 self.checkpoint()
-            self._journal.mark_closed()
-            self._journal.close()
-            self._journal = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            if self._journal is not None:
+                self._journal.mark_closed()
+        except (CheckpointError, OSError):
+            if self.error is None:  # else a full disk may be why it failed
+                raise
+        finally:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     def fail(self, error: Exception) -> None:
         """This node cannot go on."""
@@ -235,6 +248,8 @@ class Node:
 
     def received(self, peer: Peer, sequence: int, body: memoryview) -> None:
         """A message arrived on a stream: decode, log, handle; a repeat is dropped."""
+        if self.finished or self.error is not None:
+            return  # the peer has not heard of it yet
         if not peer.conversation.is_news(sequence):
             self.traffic.duplicates_dropped += 1
             return
@@ -244,12 +259,17 @@ class Node:
         acknowledged, size = conversation.acknowledged, len(body)
         self._give(Record(self.clock(), event, conversation.number, sequence, acknowledged, size), body)
 
-    def joined(self, peer: Peer, number: int, anew: bool) -> None:
-        """A stream to the peer is open; the role is told unless it never missed the peer."""
+    def joined(self, peer: Peer, number: int, anew: bool, heard: int = 0) -> None:
+        """A stream is open to a peer that has heard so many messages; the role is told unless it never missed it."""
         conversation = peer.conversation
-        if anew or not peer.present or conversation.number != number:
+        if self.finished or self.error is not None:
+            conversation.begin(number, anew)  # nothing more is logged: who comes now only hears that it is over
+        elif anew or not peer.present or conversation.number != number:
             self._give(Record(self.clock(), PeerJoined(peer.name, anew), number))
-        self.log.info("joined", peer=peer.name, **({"anew": True} if anew else {}))
+        known = heard - conversation.acknowledged  # messages that had arrived, though nobody had said so
+        conversation.heard(heard)
+        fields = {"anew": anew, "known": known}
+        self.log.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
 
     def lost(self, peer: Peer) -> None:
         """The peer has been silent for too long."""
@@ -278,7 +298,18 @@ class Node:
             if not isinstance(record.event, Received):
                 self.fail(error)
             else:
+                self._shorten_log()
                 raise  # costs the peer its stream
+        except OSError as error:
+            self.fail(CheckpointError(f"{self.role.name}: cannot write beside {self.folder}: {error}"))
+        except Exception as error:
+            self.fail(error)
+
+    def _shorten_log(self) -> None:
+        """Refused messages are in the log, too: they must not fill the disk."""
+        try:
+            if self._checkpoint_due():
+                self.checkpoint()
         except Exception as error:
             self.fail(error)
 
@@ -291,12 +322,12 @@ class Node:
     def _handle(self, record: Record) -> None:
         """The same for a live and for a replayed event."""
         self.now, event = record.now, record.event
-        start = time.perf_counter()
+        start = time.monotonic()
         header = self._take_note(record)
         self.trace.add(record.now, 0, self.trace.events, 0, 0, record.size, header)
         for effect in self.role.handle(event, record.now):
             self._perform(effect)
-        seconds = time.perf_counter() - start
+        seconds = time.monotonic() - start
         if seconds > SLOW_HANDLER_S and self._loop is not None:
             self.log.debug("slow handler", of=type(event).__name__, ms=round(seconds * 1000, 1))
 
@@ -404,7 +435,7 @@ class Node:
 
 def _refuse_infinite(frame: Frame, role: str, message: Message) -> None:
     for array in frame.buffers:
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if not all_finite(array):
             what = type(message).__name__
             raise TrainingDiverged(f"{role}: its {what} hold NaN or infinity; lower train.learning_rate")
 

@@ -88,14 +88,16 @@ class Stream:
         self._wake = asyncio.Event()
         self._wake.set()
         self._turn = asyncio.Lock()  # to write
+        self._taking = self._wanted = False  # a message is with the role; something is to be written because of it
         self._written_at = time.monotonic()
         self._last_word: bytes | None = None  # END or BYE, after all messages
         self.dropped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
         """There is something to write; what a message brings forth, its reader may write (see `answer`)."""
-        self._wanted = True
-        if not self._taking:
+        if self._taking:
+            self._wanted = True
+        else:
             self._wake.set()
 
     def drop(self, cause: str) -> None:
@@ -119,7 +121,7 @@ class Stream:
         peer, conversation = self._peer, self._peer.conversation
         envelope = open_envelope(data, peer.name)
         peer.last_heard = time.monotonic()
-        if envelope.kind in (Kind.MESSAGE, Kind.ACK):
+        if envelope.kind in (Kind.MESSAGE, Kind.ACK) and not self.dropped.done():
             if envelope.acknowledged >= self._next:
                 raise RemoteProtocolError(peer.name, "acknowledges what was not yet sent to it")
             conversation.heard(envelope.acknowledged)
@@ -129,6 +131,7 @@ class Stream:
                     self._node.received(peer, envelope.sequence, envelope.body)
                 finally:
                     self._taking = False
+                self._wanted = self._next <= conversation.sent  # the window may also have opened
                 self._plan_ack()
             elif self._next <= conversation.sent:
                 self.wake()
@@ -162,36 +165,43 @@ class Stream:
         readers that wait for each other's reading would wait for ever. (The change of tasks costs a fifth of the
         round trips.)
         """
-        conversation = self._peer.conversation
+        if not self._wanted:
+            return
+        self._wanted, conversation = False, self._peer.conversation
         one = len(conversation.outbox) == 1 and self._next == conversation.sent
         if one and len(conversation.outbox[0][1]) <= SHORT_BYTES and not self._turn.locked():
-            await self._flush()
+            async with self._turn:
+                await self._write(self._next_message())
+        else:
+            self._wake.set()
 
     async def _flush(self) -> None:
         """One at a time; who must wait lets the event loop go on meanwhile."""
         async with self._turn:
-            self._wake.clear()
             await self._write_all()
 
     async def _write_all(self) -> None:
         """At most so much beyond what the peer has acknowledged."""
         conversation, in_flight = self._peer.conversation, self._node.limits.max_in_flight
         while self._next <= min(conversation.sent, conversation.acknowledged + in_flight):
-            await self._write_message()
+            if self.dropped.done():
+                return  # the conversation may have been given up, and its numbers begin again
+            await self._write(self._next_message())
         if self._ack_due:
-            await self._say(seal_envelope(Kind.ACK, 0, conversation.received))
+            await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.received)))
         if self._last_word is not None and self._next > conversation.sent:
-            await self._say(self._last_word)
-            self._last_word = None
+            word, self._last_word = self._last_word, None
+            await self._write(self._noted(word))
 
-    async def _write_message(self) -> None:
-        outbox, conversation = self._peer.conversation.outbox, self._peer.conversation
-        sequence, data = outbox[self._next - outbox[0][0]]
+    def _next_message(self) -> bytes:
+        conversation = self._peer.conversation
+        sequence, data = conversation.outbox[self._next - conversation.outbox[0][0]]
         self._next += 1
-        await self._say(seal_envelope(Kind.MESSAGE, sequence, conversation.received, data))
+        return self._noted(seal_envelope(Kind.MESSAGE, sequence, conversation.received, data))
 
-    async def _say(self, frame: bytes) -> None:
+    def _noted(self, frame: bytes) -> bytes:
+        """Whatever is written acknowledges all that was received, and is a sign of life."""
         self._acknowledged = self._peer.conversation.received
         self._ack_due = False
         self._written_at = time.monotonic()
-        await self._write(frame)
+        return frame

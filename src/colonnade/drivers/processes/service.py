@@ -34,11 +34,12 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 
-__all__ = ["BROKEN", "JOIN", "SERVICE", "STATUS", "Service", "channel_options", "until_it_ends"]
+__all__ = ["BROKEN", "FAREWELL_S", "JOIN", "SERVICE", "STATUS", "Service", "channel_options", "until_it_ends"]
 
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
 HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0
+MAX_ABSENT_S = 10.0  # so much longer for those who are away at the end
 REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
 MAX_DELAYED = 64
 MAX_CALLS = 8  # at the same time by one party, and by all who are on no list together
@@ -57,6 +58,7 @@ def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: fl
         ("grpc.max_send_message_length", max_message_bytes + ENVELOPE_BYTES),
         ("grpc.keepalive_time_ms", max(1000, int(1000 * heartbeat_s))),
         ("grpc.keepalive_timeout_ms", max(1000, int(1000 * lost_after_s))),
+        ("grpc.min_reconnect_backoff_ms", max(1000, min(20_000, int(2000 * lost_after_s)))),  # for connecting
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),
@@ -87,9 +89,10 @@ class Service:
         status: Callable[[], dict[str, Any]],
         *,
         admit_late: bool = True,
+        run: str = "",
     ) -> None:
         self._node, self._identity, self._members = node, identity, members
-        self._terms, self._status, self._admit_late = terms, status, admit_late
+        self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
         self._complaints = Once(node.log)
         self._refusals: dict[str, list[float]] = {}
         self._delayed = 0
@@ -97,6 +100,7 @@ class Service:
         self._instances: dict[str, int] = {}
         self._knocked: dict[str, float] = {}  # when each party came last, before training may begin
         self.byes: dict[str, Bye] = {}
+        self._end: bytes | None = None  # once training is over: what everybody is told
         self._server: Any = None
 
     async def start(self, address: str) -> str:
@@ -123,13 +127,14 @@ class Service:
         return f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, end: End) -> None:
-        """Say the end to those who are here, hear their goodbyes, and close."""
-        here = [peer for peer in self._node.peers.values() if peer.stream is not None]
-        for peer in here:
-            assert peer.stream is not None
-            peer.stream.finish(control(Kind.END, end))
-        until = time.monotonic() + FAREWELL_S
-        while time.monotonic() < until and any(peer.stream is not None for peer in here):
+        """Say the end to those who are here or come back soon, hear their goodbyes, and close."""
+        self._end = control(Kind.END, end)
+        met = [peer for peer in self._node.peers.values() if peer.conversation.number != NEVER_MET]
+        for peer in met:
+            if peer.stream is not None:
+                peer.stream.finish(self._end)
+        until = time.monotonic() + FAREWELL_S + min(self._node.limits.lost_after_s, MAX_ABSENT_S)
+        while time.monotonic() < until and any(peer.name not in self.byes for peer in met):
             await asyncio.sleep(0.02)
         await self._server.stop(0.5)
 
@@ -143,6 +148,7 @@ class Service:
         name = _common_name(context) or "nobody"
         caller = name if name in self._node.peers else ""
         self._calls[caller] = self._calls.get(caller, 0) + 1
+        context.add_done_callback(lambda _: self._hung_up(caller))  # later than our end, if the guest does not read
         try:
             if self._calls[caller] > MAX_CALLS:
                 self._complaints.warning("refused", peer=name, cause="too many calls at the same time")
@@ -157,8 +163,9 @@ class Service:
             await self._refuse(name, Refused(error.cause), context)
         except (TimeoutError, grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError):
             self._complaints.warning("handshake not finished", peer=name)
-        finally:
-            self._calls[caller] -= 1
+
+    def _hung_up(self, caller: str) -> None:
+        self._calls[caller] -= 1
 
     def _known(self, name: str, context: Any) -> Peer:
         """The allow-list and the pinned certificate."""
@@ -178,8 +185,6 @@ class Service:
         differs = self._terms(name, hello)
         if differs:
             raise Refused(differs)
-        if self._node.finished:
-            raise Refused("training is over")
         if not self._admit_late:
             self._wait_for_all(name)
         return hello
@@ -209,12 +214,13 @@ class Service:
         number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(2**62) + 1
         peer.last_heard = time.monotonic()
         peer.met = True
-        node.joined(peer, number, anew)
         heard = 0 if anew else hello.position.received
-        conversation.heard(heard)
+        node.joined(peer, number, anew, heard)
         stream = peer.stream = Stream(node, peer, context.write, heard)
+        if self._end is not None:
+            stream.finish(self._end)
         try:
-            await context.write(control(Kind.WELCOME, Welcome(anew, conversation.position())))
+            await context.write(control(Kind.WELCOME, Welcome(anew, conversation.position(), self._run)))
             cause = await until_it_ends(stream, self._read(peer, stream, context))
         finally:
             if peer.stream is stream:

@@ -1,8 +1,10 @@
 """Handshakes that TLS itself refused: gRPC writes them to the error stream, from here they go to our log, once.
 
-gRPC gives no other way to hear of them. The stream's other lines pass through unchanged.
+gRPC gives no other way to hear of them. The stream's other lines pass through unchanged. What gRPC says through
+Python's logging (a call was cut at a bad moment) is logged once, too, and without a page of traceback each time.
 """
 
+import logging
 import os
 import re
 import sys
@@ -48,14 +50,30 @@ def tls_refusals_to(log: Log) -> Iterator[None]:
     os.close(write_end)
     reader = threading.Thread(target=_pass_on, args=(read_end, original, complaints), daemon=True)
     reader.start()
+    said, logger = _Said(complaints), logging.getLogger("grpc")
+    logger.addHandler(said)
+    logger.propagate = False
     try:
         yield
     finally:
+        logger.propagate = True
+        logger.removeHandler(said)
         sys.stderr.flush()
         os.dup2(original, 2)  # closes the pipe's only writer, which ends the reader
         reader.join(timeout=2)
         log.stream = sys.stderr
         os.close(original)
+
+
+class _Said(logging.Handler):
+    def __init__(self, complaints: Once) -> None:
+        super().__init__(logging.WARNING)
+        self._complaints = complaints
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        name = "" if error is None else f": {type(error).__name__}"
+        self._complaints.warning("network trouble", cause=f"{record.getMessage()[:200]}{name}")
 
 
 def _pass_on(read_end: int, original: int, complaints: Once) -> None:

@@ -95,6 +95,7 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     anew: bool
     position: Position  # the server's; its number holds from now on
+    run: str = ""  # a server that begins afresh has another
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,134 @@
+"""An authority at work. What a certificate may do is decided here, never by the request.
+
+A party's opens connections (clientAuth); the server's accepts them too (serverAuth), and only the authority signs
+(path length 0). Keys are P-256, which every TLS library speaks.
+"""
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from colonnade.drivers.processes.certificate_files import read_certificate, read_p256_key
+from colonnade.drivers.processes.identity import SERVER, check_authority
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["PARTY_USAGE", "SERVER_USAGE", "Signer", "new_key", "subject"]
+
+PARTY_USAGE = (ExtendedKeyUsageOID.CLIENT_AUTH,)
+SERVER_USAGE = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)  # the latter to ask for status
+
+_HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*(?![0-9]+$)[A-Za-z0-9_-]{1,63}")  # 300.1.1.1 is no name but a slip
+_MOST_DAYS = 36_500
+_CLOCK_SKEW = timedelta(minutes=5)
+_LOCALLY = (SERVER, "localhost", "127.0.0.1")  # parties ask for "server", wherever it runs
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """An authority at work: its key and its certificate."""
+
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+    certificate: x509.Certificate
+
+    @classmethod
+    def make(cls, days: int, now: datetime) -> "Signer":
+        """A new authority."""
+        key = new_key()
+        name = subject(f"federation {secrets.token_hex(8)}")  # its own, so that two authorities are told apart
+        builder = _builder(name, name, key.public_key(), now, now + _lifetime(days))
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
+        return cls(key, builder.sign(key, hashes.SHA256()))
+
+    @classmethod
+    def load(cls, certificate: Path, key: Path, now: datetime) -> "Signer":
+        """From its two files."""
+        ca, private = read_certificate("--dir", certificate), read_p256_key("--dir", key)
+        if private.public_key() != ca.public_key():
+            raise ConfigError("--dir", str(key), f"is not the private key of {certificate}")
+        check_authority("--dir", certificate, ca, now)
+        return cls(private, ca)
+
+    def server(
+        self, hosts: Iterable[str], days: int, now: datetime
+    ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+        """A new key and certificate for the federation's server."""
+        key = new_key()
+        return key, self.issue(SERVER, key.public_key(), SERVER_USAGE, days, now, [*_LOCALLY, *hosts])
+
+    def issue(
+        self,
+        name: str,
+        public_key: ec.EllipticCurvePublicKey,
+        usages: Iterable[x509.ObjectIdentifier],
+        days: int,
+        now: datetime,
+        hosts: Iterable[str] = (),
+    ) -> x509.Certificate:
+        """A member's certificate."""
+        ca, issuer_id = self.certificate, x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        until = min(now + _lifetime(days), ca.not_valid_after_utc)  # beyond that nobody would accept it
+        builder = _builder(subject(name), ca.subject, public_key, now, until)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        builder = builder.add_extension(issuer_id, critical=False)
+        if addresses := [_address(host) for host in dict.fromkeys(hosts)]:
+            builder = builder.add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder(issuer, subject, public_key, x509.random_serial_number())
+    builder = builder.not_valid_before(now - _CLOCK_SKEW).not_valid_after(until)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+
+
+def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Of the kind that everybody here has."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _lifetime(days: int) -> timedelta:
+    if not 1 <= days <= _MOST_DAYS:
+        raise ConfigError("days", days, f"must lie between 1 and {_MOST_DAYS}")
+    return timedelta(days=days)
+
+
+def subject(name: str) -> x509.Name:
+    """Whom a certificate is about."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _address(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if len(host) > 253 or not _HOST.fullmatch(host):
+            raise ConfigError("host", host, "must be a host's name or IP address, without scheme or port") from None
+        return x509.DNSName(host)

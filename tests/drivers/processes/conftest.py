@@ -1,0 +1,140 @@
+"""What the tests of the processes driver share: nodes that can be killed, and a post office without a network."""
+
+import asyncio
+import io
+import os
+import types
+
+import pytest
+
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.protocol import state
+
+PATIENCE_S = 60.0
+CALM = Limits(checkpoint_s=1e6, max_log_mb=1e3, lost_after_s=1e6, heartbeat_s=1e5)
+
+
+class Rows(Keeper):
+    """Keeps what the role emits in a file, as a run folder does."""
+
+    def __init__(self, path):
+        self.path, self.rows = path, []
+
+    def emitted(self, record, node):
+        self.rows.append(repr(record))
+        with self.path.open("a") as file:
+            file.write(repr(record) + "\n")
+
+    def save(self):
+        return len(self.rows)
+
+    def load(self, saved):
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        self.rows = lines[: saved or 0]
+        self.path.write_text("".join(line + "\n" for line in self.rows))
+
+
+def make_node(role, payloads, folder, peers, limits=CALM):
+    folder.mkdir(exist_ok=True)
+    log = Log(role.name, stream=io.StringIO())
+    return Node(role, payloads, folder, peers, limits, log, Rows(folder / "rows"))
+
+
+def kill(node):
+    """What the system does at `kill -9`: nothing is written any more, files are closed."""
+    node.jobs.close()
+    for alarm in node._alarms.values():
+        alarm.cancel()
+    if node._journal is not None:
+        os.close(node._journal._file)
+        node._journal = None
+    os.close(node._lock)
+    node._lock = None
+
+
+def picture(node):
+    """All that a restart must bring back, bit for bit."""
+    return {
+        "role": state.pack(node.role.save()),
+        "jobs": [(work.token, work.kind, work.aside) for work in node.jobs.pending],
+        "timers": dict(node.timers),
+        "outboxes": {peer.name: list(peer.conversation.outbox) for peer in node.peers.values()},
+        "positions": {peer.name: peer.conversation.position() for peer in node.peers.values()},
+        "present": [peer.name for peer in node.peers.values() if peer.present],
+        "bytes": [node.traffic.bytes_up, node.traffic.bytes_down, node.traffic.evaluation_bytes],
+        "now": node.now,
+        "finished": node.finished,
+        "rows": list(node.keeper.rows),
+        "file": node.keeper.path.read_text().splitlines(),
+    }
+
+
+def assert_same(after, before):
+    """Two pictures; acknowledgements that came alone are not logged, so more may wait to be sent again."""
+    for name, again in after["outboxes"].items():
+        kept = before["outboxes"][name]
+        assert len(again) >= len(kept) and again[len(again) - len(kept) :] == kept
+    for picture in (before, after):
+        del picture["outboxes"]
+        places = picture["positions"].items()
+        picture["positions"] = {name: (place.number, place.sent, place.received) for name, place in places}
+    assert after == before
+
+
+class Post:
+    """Carries messages between a server's node and parties' nodes, with the handshake of the real one."""
+
+    def __init__(self):
+        self.nodes, self.number = {}, 0
+
+    def meet(self, name):
+        """A stream between the server and this party opens."""
+        server, party = self.nodes["server"], self.nodes[name]
+        here, there = server.peers[name], party.peers["server"]
+        anew = not here.conversation.goes_on_with(there.conversation.position())
+        self.number += 1
+        number = here.conversation.number if not anew and here.conversation.number > 0 else self.number
+        server.joined(here, number, anew)
+        here.conversation.heard(0 if anew else there.conversation.received)
+        party.joined(there, number, anew)
+        there.conversation.heard(here.conversation.received)
+        return anew
+
+    def carry(self, sender, receiver, most=10**9):
+        """Deliver up to so many of what waits."""
+        one, other = self.nodes[sender], self.nodes[receiver]
+        outgoing, peer = one.peers[receiver].conversation, other.peers[sender]
+        for sequence, data in list(outgoing.outbox)[:most]:
+            other.received(peer, sequence, memoryview(data))
+        outgoing.heard(peer.conversation.received)
+
+    def carry_all(self):
+        for name in list(self.nodes):
+            if name != "server":
+                self.carry(name, "server")
+                self.carry("server", name)
+
+
+async def until(condition, what="it"):
+    """Poll with a bound; never a measure of time."""
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+@pytest.fixture
+def tools():
+    """The above, for tests that cannot import a conftest."""
+    return types.SimpleNamespace(
+        CALM=CALM,
+        Post=Post,
+        assert_same=assert_same,
+        kill=kill,
+        make_node=make_node,
+        picture=picture,
+        until=until,
+    )

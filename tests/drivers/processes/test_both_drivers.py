@@ -1,0 +1,238 @@
+"""Every method over the network as in the simulator: it learns, says so, and its log alone makes its state again."""
+
+import asyncio
+import errno
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from colonnade.algorithms import METHODS
+from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.drivers.processes import dial
+from colonnade.drivers.processes.certificates import throw_away
+from colonnade.drivers.processes.journal import read_journal
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Node
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.network import PartyProcess, ServerProcess
+from colonnade.experiments.run import prepare
+from colonnade.experiments.terms import shared_digest, shared_part
+from colonnade.protocol import state
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
+
+SUMMARY = {
+    "protocol", "parties", "seed", "driver", "status", "updates", "epochs", "clock_s", "wall_s", "metric", "value",
+    "accuracy", "loss", "target", "time_to_target_s", "messages", "bytes_up", "bytes_down", "bytes_eval", "staleness",
+    "utilisation", "privacy", "trace_sha256", "weights_sha256",
+}  # fmt: skip
+NETWORKED = [name for name, method in METHODS.items() if method.joint is None]
+VARIANTS = [(name, {}) for name in NETWORKED] + [
+    ("vafl", {"order": "query-first"}),
+    ("vafl", {"batches": "shared", "extra_rows": 1.0, "table": "zeros"}),
+    ("vafl", {"max_delay": 5, "pause_s": 0.0005}),
+]
+NAMES = ("party-1", "party-2", "party-3")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.05)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return split(load("digits"), parties=len(NAMES))
+
+
+@pytest.fixture(scope="module")
+def shares(data, tmp_path_factory):
+    """What each organisation has before it starts: its share and its certificate."""
+    folder = tmp_path_factory.mktemp("shares")
+    throw_away(NAMES, folder / "certificates")
+    save_share(server_share(data), folder / "server.safetensors")
+    for index, name in enumerate(NAMES):
+        save_share(party_share(data, index), folder / f"{name}.safetensors")
+    return folder
+
+
+def tables(method, options, **train):
+    return {
+        "protocol": {"name": method, **options},
+        "model": {"party": "mlp:16", "embedding": 8, "server": "linear"},
+        "train": {"epochs": 4, "batch_size": 32, "learning_rate": 0.3, "eval_every": "1 epoch"} | train,
+    }
+
+
+def config_of(name, shares, common, address="127.0.0.1:0", **own):
+    certificates = shares / "certificates"
+    section = "server" if name == "server" else "party"
+    network = {
+        "parties": list(NAMES), "address": address, "certificate": str(certificates / f"{name}.pem"),
+        "key": str(certificates / f"{name}.key"), "authority": str(certificates / "ca.pem"),
+        "members": str(certificates / "members.toml"), "checkpoint_s": 1e6, "max_log_mb": 1000,
+    }  # fmt: skip
+    train = common["train"] | {"checkpoint_every": "1000 epochs"}
+    return from_dict(
+        common | {"train": train, "network": network, section: {"data": str(shares / f"{name}.safetensors")} | own}
+    )
+
+
+class Federation:
+    """All processes of a federation in one event loop; each keeps its log and its last state."""
+
+    def __init__(self, shares, folder, common, own=None):
+        self.folder, self.logs = folder, {}
+        log = Log("server", stream=io.StringIO())
+        self.configs = {"server": config_of("server", shares, common)}
+        self.server = ServerProcess(self.configs["server"], folder / "server", log)
+        self.processes = {"server": self.server}
+        self._party = lambda name, address: self._make_party(name, address, shares, common, (own or {}).get(name, {}))
+
+    def _make_party(self, name, address, shares, common, own):
+        self.configs[name] = config_of(name, shares, common, address, **own)
+        made = PartyProcess(self.configs[name], name, self.folder / name, Log(name, stream=io.StringIO()))
+        self.processes[name] = made
+        return made
+
+    async def run(self, tools, after_failure=None):
+        server = asyncio.ensure_future(self.server.run())
+        address = self.folder / "server" / "address"
+        await tools.until(lambda: address.is_file() or server.done(), "the address")
+        parties = [asyncio.ensure_future(self._party(name, address.read_text()).run()) for name in NAMES]
+        if after_failure is not None:
+            server = await after_failure(self, server)
+        self.summary = await server
+        self.ends = await asyncio.gather(*parties)
+        return self
+
+
+@pytest.fixture
+def keep_logs(monkeypatch):
+    """Right before a node closes: its log and its role's state."""
+    kept = {}
+    close = Node.close
+
+    def keep(node):
+        if node._journal is not None:
+            copy = node.folder / "kept.log"
+            shutil.copyfile(node._journal.path, copy)
+            kept[node.role.name] = copy, state.pack(node.role.save()), node._journals
+        close(node)
+
+    monkeypatch.setattr(Node, "close", keep)
+    return kept
+
+
+def run(federation, tools, after_failure=None):
+    return asyncio.run(asyncio.wait_for(federation.run(tools, after_failure), 120))
+
+
+@pytest.mark.parametrize(
+    "variant", VARIANTS, ids=lambda variant: "-".join([variant[0], *map(str, variant[1].values())])
+)
+def test_learns_and_its_log_makes_its_state_again(variant, data, shares, tmp_path, tools, keep_logs):
+    common = tables(*variant)
+    found = run(Federation(shares, tmp_path, common), tools)
+    summary = found.summary
+    assert summary["status"] == "finished" and summary["accuracy"] > 0.75 and summary["epochs"] >= 4
+    assert set(summary) >= SUMMARY
+    assert json.loads((tmp_path / "server" / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert summary["driver"] == "processes" and summary["parties"] == 3 and summary["messages_given_up"] == 0
+    assert summary["bytes_eval"] > 0
+    assert sum(summary["bytes_by_kind"].values()) == summary["bytes_up"] + summary["bytes_down"]
+    assert not any("Evaluation" in kind for kind in summary["bytes_by_kind"])
+    assert set(summary["utilisation"]) == {"server", *NAMES}
+    assert all(0 <= share <= 1 for share in summary["utilisation"].values())
+    assert len(summary["weights_sha256"]) == len(summary["trace_sha256"]) == 64
+    rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["update"] < rows[-1]["update"] == summary["updates"]
+    assert rows[-1]["value"] == summary["value"] and rows[-1]["missing"] == []
+    assert (tmp_path / "server" / "staleness.json").is_file()
+    assert [end.status for end in found.ends] == ["finished"] * 3
+
+    up = {name: json.loads((tmp_path / name / "summary.json").read_text()) for name in NAMES}
+    assert sum(one["bytes_up"] for one in up.values()) >= summary["bytes_up"]
+    setting = prepare(from_dict(common), data).federation
+    for role in setting.roles():
+        path, live, journals = keep_logs[role.name]
+        assert journals == 0, "a checkpoint came in between"
+        trusted, records = read_journal(path, Codec(setting.method.payloads))
+        assert trusted and len(records) > 100
+        for record in records:
+            try:
+                role.handle(record.event, record.now)
+            except RemoteProtocolError as error:
+                raise AssertionError from error
+        role.validate()
+        assert state.pack(role.save()) == live
+
+
+def test_sync_gives_the_same_weights_as_in_the_simulator(data, shares, tmp_path, tools):
+    common = tables("sync", {}, epochs=2, seed=3)
+    over_network = run(Federation(shares, tmp_path, common), tools).summary
+    simulated = prepare(from_dict(common), data).execute()
+    for key in ("weights_sha256", "updates", "epochs", "value", "loss", "bytes_up", "bytes_down", "bytes_by_kind"):
+        assert over_network[key] == simulated[key], key
+
+
+def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, shares, tmp_path, tools, monkeypatch):
+    common = tables("sync", {}, epochs=1)
+    real, writes = os.pwritev, []
+
+    def pwritev(file, parts, offset):
+        if Path(f"/proc/self/fd/{file}").readlink().is_relative_to(tmp_path / "server"):
+            writes.append(file)
+            if len(writes) > 60:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, parts, offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+
+    async def again(federation, server):
+        with pytest.raises(CheckpointError, match="journal-0.log: cannot be written: No space left on device"):
+            await server
+        monkeypatch.setattr(os, "pwritev", real)
+        config = federation.configs["server"]
+        federation.server = ServerProcess(config, tmp_path / "server", Log("server", stream=io.StringIO()))
+        return asyncio.ensure_future(federation.server.run())
+
+    summary = run(Federation(shares, tmp_path, common), tools, again).summary
+    assert summary["status"] == "finished" and summary["messages_given_up"] == 0
+    assert summary["weights_sha256"] == prepare(from_dict(common), data).execute()["weights_sha256"]
+
+
+def test_a_partys_own_settings_are_used_and_not_told(data, shares, tmp_path, tools):
+    common = tables("sync", {}, updates=10)
+    del common["train"]["epochs"]
+    common["train"]["eval_every"] = 5
+    plain = run(Federation(shares, tmp_path / "plain", common), tools)
+    frozen = run(Federation(shares, tmp_path / "own", common, {"party-2": {"learning_rate": 0.0}}), tools)
+    adam = run(Federation(shares, tmp_path / "adam", common, {"party-2": {"optimiser": "adam"}}), tools)
+    pins = {"server": "ab"}
+    digests = {shared_digest(shared_part(one.configs["party-2"], pins)) for one in (plain, frozen, adam)}
+    digests |= {one.server.status()["digest"] for one in (plain, frozen, adam)} - {plain.server.status()["digest"]}
+    assert len(digests) == 1
+    byes = [one.server.service.byes["party-2"].weights for one in (plain, frozen, adam)]
+    assert len(set(byes)) == 3
+    setting = prepare(from_dict(common), data).federation
+    assert byes[1] == setting.roles()[2].summary()["weights"], "with a rate of 0 it stays as it began"
+
+
+@pytest.mark.parametrize(
+    ("own", "key"), [({"learning_rate": -1.0}, "party.learning_rate"), ({"optimiser": "magic"}, "magic")]
+)
+def test_bad_settings_of_a_party_are_refused(own, key, shares, tmp_path):
+    config = config_of("party-1", shares, tables("vafl", {}), **own)
+    with pytest.raises(ConfigError, match=key):
+        PartyProcess(config, "party-1", tmp_path, Log("party-1", stream=io.StringIO()))
+
+
+def test_a_joint_method_needs_the_simulator(shares, tmp_path):
+    config = config_of("server", shares, tables("centralised", {}))
+    with pytest.raises(ConfigError, match="needs all columns in one place: it runs in the simulator only"):
+        ServerProcess(config, tmp_path / "server", Log("server", stream=io.StringIO()))

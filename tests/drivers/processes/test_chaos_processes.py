@@ -1,0 +1,49 @@
+"""A short version of benchmarks/chaos.py: two schedules on real processes, with what must hold after them."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from colonnade.experiments.run import prepare
+
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "chaos.py"
+EPOCHS = {"vafl": 30.0, "sync": 10.0}
+PARTIES = {"vafl": 3, "sync": 2}  # a process takes seconds to start
+
+
+@pytest.fixture(scope="module")
+def chaos() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chaos_benchmark", BENCHMARK)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_killed_and_cut_off_vafl_finishes_and_takes_each_update_once(chaos: ModuleType, tmp_path: Path) -> None:
+    faults = [
+        chaos.Fault(0.3, "kill", "party-2", 0.2),
+        chaos.Fault(0.2, "cut after upload", "party-1", 0.0),
+        chaos.Fault(0.4, "kill", "server", 0.1),
+        chaos.Fault(0.1, "swallow", "party-3", 1.5, ("down",), forget=True),
+    ]
+    outcome = chaos.run_one(chaos.chaos_config("vafl", EPOCHS["vafl"], PARTIES["vafl"]), tmp_path / "run", faults)
+    assert not outcome.problems, "\n".join(outcome.problems)
+    assert outcome.restarts == 2
+    assert outcome.anew == 0  # nobody has lost its memory
+    assert outcome.accuracy > 0.93  # calm: 0.96
+
+
+def test_killed_sync_has_the_simulators_weights_bit_for_bit(chaos: ModuleType, tmp_path: Path) -> None:
+    config = chaos.chaos_config("sync", EPOCHS["sync"], PARTIES["sync"])
+    faults = [chaos.Fault(0.2, "kill", "party-2", 0.1), chaos.Fault(0.3, "kill", "server", 0.1)]
+    outcome = chaos.run_one(config, tmp_path / "run", faults)
+    assert not outcome.problems, "\n".join(outcome.problems)
+    assert outcome.restarts == 2
+    calm = prepare(config).execute()
+    assert outcome.summary["updates"] == calm["updates"]
+    assert outcome.summary["weights_sha256"] == calm["weights_sha256"]

@@ -1,0 +1,351 @@
+"""Streams over loopback with mutual TLS: whatever happens to them, everything arrives once and in order."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+
+import pytest
+
+from colonnade.drivers.processes import dial, peer
+from colonnade.drivers.processes.certificates import Identity, read_members, throw_away
+from colonnade.drivers.processes.dial import Dialler, ask_status
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello
+from colonnade.protocol.events import PeerJoined, PeerLost, Received, Resumed, Send, SetTimer, Started, TimerFired
+from colonnade.protocol.messages import Message
+
+PARTIES = ("bank", "clinic")
+TICK = 500_000  # nanoseconds
+
+
+class Numbered(Message, frozen=True):
+    number: int
+    padding: bytes = b""
+
+
+class Talker:
+    """Sends `count` numbered messages to each peer, `burst` at every tick, and keeps what it hears."""
+
+    def __init__(self, name, peers, count, burst=1, size=0):
+        self.name, self.peers, self.count, self.burst, self.size = name, peers, count, burst, size
+        self.sent, self.heard, self.anews = 0, {peer: [] for peer in peers}, 0
+
+    def handle(self, event, now):
+        match event:
+            case Started():
+                return [SetTimer("tick", now + TICK)]
+            case TimerFired():
+                numbers = range(self.sent + 1, min(self.sent + self.burst, self.count) + 1)
+                self.sent += len(numbers)
+                sends = [Send(to, Numbered(number, bytes(self.size))) for number in numbers for to in self.peers]
+                return sends + ([SetTimer("tick", now + TICK)] if self.sent < self.count else [])
+            case Received(sender=sender, message=message):
+                self.heard[sender].append(message.number)
+                return []
+            case PeerJoined(anew=anew):
+                self.anews += anew
+                return []
+            case PeerLost() | Resumed():
+                return []
+
+    def compute(self, job):
+        raise NotImplementedError
+
+    def save(self):
+        return {"sent": self.sent, "heard": self.heard, "anews": self.anews}
+
+    def load(self, saved):
+        self.sent, self.heard, self.anews = saved["sent"], saved["heard"], saved["anews"]
+
+    def validate(self):
+        pass
+
+    def summary(self):
+        return {}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation") / "certificates"
+    throw_away(PARTIES, folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(dial, "LONGEST_PAUSE_S", 0.02)
+
+
+def identity(folder, name):
+    return Identity.load(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
+
+
+class Town:
+    """A service and its diallers in one event loop."""
+
+    def __init__(self, tools, certificates, folder, limits, talkers):
+        self.tools, self.certificates, self.folder, self.limits = tools, certificates, folder, limits
+        self.talkers = talkers
+        self.nodes, self.tasks, self.dialled = {}, {}, {}
+
+    async def open_service(self, address="127.0.0.1:0"):
+        node = self.open_node("server", PARTIES)
+        members = read_members(self.certificates / "members.toml")
+        self.service = Service(
+            node, identity(self.certificates, "server"), members, lambda name, hello: None, lambda: {"state": "fine"}
+        )
+        self.address = await self.service.start(address)
+
+    def open_node(self, name, peers):
+        node = self.tools.make_node(self.talkers(name, peers), [Numbered], self.folder / name, peers, self.limits)
+        node.open()
+        self.nodes[name] = node
+        return node
+
+    def dial(self, name):
+        node = self.open_node(name, ["server"])
+
+        def hello(instance, position):
+            return Hello(PROTOCOL, "test", {}, 1, "", 1, "float32", instance, position)
+
+        dialler = Dialler(
+            node, identity(self.certificates, name), self.address, hello, lambda end: Bye(f"weights of {name}", 0.5)
+        )
+        self.dialled[name] = dialler
+        self.tasks[name] = asyncio.ensure_future(dialler.run())
+
+    async def hang_up(self, name):
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+
+    def role(self, name):
+        return self.nodes[name].role
+
+    def all_heard(self, count):
+        server = self.role("server").heard
+        return all(len(server[name]) >= count and len(self.role(name).heard["server"]) >= count for name in PARTIES)
+
+    def streams(self):
+        found = [peer.stream for node in self.nodes.values() for peer in node.peers.values()]
+        return [stream for stream in found if stream is not None]
+
+
+@contextlib.asynccontextmanager
+async def town(tools, certificates, folder, talkers, limits=None):
+    made = Town(tools, certificates, folder, limits or tools.CALM, talkers)
+    await made.open_service()
+    try:
+        yield made
+    finally:
+        for name in made.tasks:
+            await made.hang_up(name)
+        await made.service.hang_up()
+        for node in made.nodes.values():
+            node.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_everything_arrives_once_and_in_order_while_streams_are_dropped(seed, certificates, tmp_path, tools):
+    chance, count = random.Random(seed), 400
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, count, burst=3)) as made:
+            for name in PARTIES:
+                made.dial(name)
+            drops = 0
+            while not made.all_heard(count):
+                assert not any(task.done() for task in made.tasks.values())
+                if drops < 25 and made.streams() and chance.random() < 0.2:
+                    chance.choice(made.streams()).drop("the test cut it")
+                    drops += 1
+                await asyncio.sleep(0.002)
+            assert drops > 5
+            for name in PARTIES:
+                assert made.role("server").heard[name] == list(range(1, count + 1))
+                assert made.role(name).heard["server"] == list(range(1, count + 1))
+                assert made.role(name).anews == 0
+            assert made.role("server").anews == 0
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_party_and_a_server_that_are_killed_go_on(certificates, tmp_path, tools):
+    chance, count = random.Random(3), 300
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, count)) as made:
+            for name in PARTIES:
+                made.dial(name)
+            for round in range(6):
+                await tools.until(lambda round=round: made.role("server").sent >= 30 * (round + 1), "the server")
+                name = chance.choice(PARTIES)
+                if round == 3:
+                    await made.service.hang_up()
+                    await asyncio.sleep(0)
+                    tools.kill(made.nodes["server"])
+                    await made.open_service(made.address)
+                    continue
+                await made.hang_up(name)
+                tools.kill(made.nodes[name])
+                made.dial(name)
+            await tools.until(lambda: made.all_heard(count), "all messages")
+            for name in PARTIES:
+                assert made.role("server").heard[name] == made.role(name).heard["server"] == list(range(1, count + 1))
+            assert made.role("server").anews == 0
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_large_messages_both_ways_do_not_block_each_other(certificates, tmp_path, tools):
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, 30, burst=30, size=300_000)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers) as made:
+            for name in PARTIES:
+                made.dial(name)
+            await tools.until(lambda: made.all_heard(30), "all messages")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_no_more_is_under_way_than_the_window_allows(certificates, tmp_path, tools, monkeypatch):
+    count, most = 300, 4
+    limits = Limits(max_in_flight=most, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
+    under_way = []
+    say = peer.Stream._say
+
+    async def watched(self, frame):
+        under_way.append(self._next - 1 - self._peer.conversation.acknowledged)
+        await say(self, frame)
+
+    monkeypatch.setattr(peer.Stream, "_say", watched)
+
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, count, burst=50)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers, limits) as made:
+            for name in PARTIES:
+                made.dial(name)
+            await tools.until(lambda: made.all_heard(count), "all messages")
+            for name in PARTIES:
+                assert made.role("server").heard[name] == list(range(1, count + 1))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert max(under_way) == most
+
+
+def test_one_way_traffic_is_acknowledged_too(certificates, tmp_path, tools):
+    """Nothing is said in return that could carry an acknowledgement."""
+    limits = Limits(max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
+
+    def talkers(name, peers):
+        return Talker(name, peers, 100 if name == "server" else 0, burst=10)
+
+    async def run():
+        async with town(tools, certificates, tmp_path, talkers, limits) as made:
+            made.dial("bank")
+            await tools.until(lambda: len(made.role("bank").heard["server"]) == 100, "100 messages")
+            conversation = made.nodes["server"].peers["bank"].conversation
+            await tools.until(lambda: not conversation.outbox, "the last acknowledgement")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_who_floods_an_absent_peer_begins_anew_rather_than_growing(certificates, tmp_path, tools):
+    limits = Limits(max_queue=20, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
+
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, 100 if name == "server" else 5)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers, limits) as made:
+            await tools.until(lambda: made.role("server").sent == 100, "the server's messages")
+            clinic = made.nodes["server"].peers["clinic"]
+            assert len(clinic.conversation.outbox) <= 20 and clinic.conversation.lost > 0
+            made.dial("clinic")
+            await tools.until(lambda: made.role("clinic").anews == 1, "the clinic's being told")
+            assert made.role("server").anews == 1 and not clinic.conversation.outbox
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_who_floods_a_present_peer_begins_anew_and_what_arrives_is_in_order(certificates, tmp_path, tools):
+    limits = Limits(max_queue=20, max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
+
+    class Flood(Talker):
+        """Says at every new beginning which number comes next: nothing is left out unnoticed after it."""
+
+        def handle(self, event, now):
+            if isinstance(event, PeerJoined) and event.anew:
+                self.heard[event.peer].append(0)
+            return super().handle(event, now)
+
+    async def run():
+        talkers = lambda name, peers: Flood(name, peers, 600 if name == "server" else 100, burst=50)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers, limits) as made:
+            made.dial("bank")
+            await tools.until(lambda: made.role("server").sent == 600 and made.role("bank").sent == 100, "the talking")
+            conversations = [
+                made.nodes["server"].peers["bank"].conversation,
+                made.nodes["bank"].peers["server"].conversation,
+            ]
+            await tools.until(
+                lambda: made.streams() and all(one.number > 0 and not one.outbox for one in conversations), "calm"
+            )
+            assert not made.tasks["bank"].done()
+            heard = made.role("bank").heard["server"]
+            numbers = [number for number in heard if number]
+            assert numbers == sorted(set(numbers))
+            assert 0 in heard and conversations[0].lost + len(numbers) >= 600
+            for before, after in itertools.pairwise(heard):
+                assert after == before + 1 or 0 in (before, after), heard
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_the_end_and_the_goodbyes(certificates, tmp_path, tools):
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, 50, burst=50)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers) as made:
+            for name in PARTIES:
+                made.dial(name)
+            await tools.until(lambda: len(made.streams()) == 4 and made.role("server").sent == 50, "the beginning")
+            await made.service.stop(End("finished", "a note"))
+            ends = [await asyncio.wait_for(made.tasks[name], 10) for name in PARTIES]
+            assert ends == [End("finished", "a note")] * 2
+            assert {name: bye.weights for name, bye in made.service.byes.items()} == {
+                name: f"weights of {name}" for name in PARTIES
+            }
+            for name in PARTIES:
+                assert made.role(name).heard["server"] == list(range(1, 51)), "the end comes after all messages"
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_silence_is_noticed_by_both(certificates, tmp_path, tools):
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            made.dial("bank")
+            node = made.nodes["server"]
+            await tools.until(lambda: node.peers["bank"].stream is not None, "the bank")
+            first = node.peers["bank"].stream
+            node.peers["bank"].last_heard -= 2 * tools.CALM.lost_after_s
+            node.look_around()
+            assert first.dropped.done()
+            await tools.until(lambda: node.peers["bank"].stream not in (None, first), "the next stream")
+            await made.hang_up("bank")
+            await tools.until(lambda: node.peers["bank"].stream is None, "its end")
+            assert node.peers["bank"].present, "a short absence is none"
+            node.peers["bank"].last_heard -= 2 * tools.CALM.lost_after_s
+            node.look_around()
+            assert not node.peers["bank"].present
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_status_for_members(certificates, tmp_path, tools):
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            for name in ("server", *PARTIES):
+                assert await ask_status(identity(certificates, name), made.address, tools.CALM) == b'{"state":"fine"}'
+
+    asyncio.run(asyncio.wait_for(run(), 60))

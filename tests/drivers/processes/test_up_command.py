@@ -1,0 +1,247 @@
+"""`colonnade run --driver processes`: real processes, killed and stopped as an operator would."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from colonnade.experiments import up
+from colonnade.experiments.config import Config, from_dict
+from colonnade.experiments.run import prepare
+from colonnade.protocol.errors import ColonnadeError
+
+PATIENCE_S = 120.0
+CONFIG = """
+[data]
+source = "digits"
+parties = 2
+[model]
+party = "linear"
+embedding = 4
+[protocol]
+name = "sync"
+[train]
+epochs = 30
+eval_every = 10
+learning_rate = 0.3
+"""
+
+
+class Command:
+    """A `colonnade` of its own, and what it started."""
+
+    def __init__(self, folder, *arguments):
+        self.out = folder / "run"
+        self.errors = folder / f"errors-{time.monotonic_ns()}"
+        with self.errors.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "colonnade", *map(str, arguments)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "TERM": "dumb"},
+            )
+
+    def children(self):
+        """Role to pid, from /proc; zombies left out."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_text().split("\0")
+                status = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if status[0] != "Z" and "--out" in words and str(self.out) in words[words.index("--out") + 1]:
+                name = words[words.index("--party") + 1] if "--party" in words else "server"
+                if "serve" in words or "join" in words:
+                    found[name] = int(folder.name)
+        return found
+
+    def rows(self):
+        path = self.out / "nodes" / "server" / "run" / "metrics.jsonl"
+        return path.read_text().count("\n") if path.is_file() else 0
+
+    def until(self, condition, what):
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.process.poll() is None, f"ended before {what}: {self.errors.read_text()}"
+            assert time.monotonic() < end, f"waited in vain for {what}: {self.errors.read_text()}"
+            time.sleep(0.02)
+
+    def ended(self):
+        self.process.wait(PATIENCE_S)
+        return self.process.returncode, self.errors.read_text()
+
+    def clear(self):
+        """Whatever a failed test left."""
+        for pid in ([self.process.pid] if self.process.poll() is None else []) + list(self.children().values()):
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def colonnade(tmp_path):
+    (tmp_path / "config.toml").write_text(CONFIG)
+    started = []
+
+    def start(*arguments):
+        started.append(Command(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.clear()
+
+
+def whole(out):
+    """The summary of a finished run whose folder has everything."""
+    for name in ("config.toml", "metrics.jsonl", "summary.json", "staleness.json", "timeline.json", "command.txt"):
+        assert (out / name).is_file(), name
+    summary = json.loads((out / "summary.json").read_text())
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    updates = [row["update"] for row in rows]
+    assert updates == sorted(set(updates)), "a row stands there twice"
+    assert rows[-1]["value"] == summary["value"] and summary["status"] == "finished"
+    assert summary["epochs"] >= 30 and summary["parties"] == 2 and summary["driver"] == "processes"
+    assert summary["messages_given_up"] == 0
+    calm = prepare(from_dict(tomllib.loads(CONFIG))).execute()
+    assert summary["weights_sha256"] == calm["weights_sha256"], "the same as in the simulator, bit for bit"
+
+
+class Mortal:
+    """A child whose ends are written down beforehand, one at each look."""
+
+    def __init__(self, name, *codes):
+        self.name, self.codes, self.starts, self.code = name, list(codes), 0, None
+        self.log = "its log"
+
+    @property
+    def hopeless(self):
+        return self.starts > up.RESTARTS
+
+    async def start(self):
+        self.starts += 1
+        self.code = None
+
+    def end(self):
+        self.code = self.codes.pop(0) if self.codes else self.code
+
+    def stop(self):
+        pass
+
+    async def gone(self, timeout_s):
+        pass
+
+    def last_words(self):
+        return "farewell"
+
+
+@pytest.fixture
+def federation(tmp_path, monkeypatch):
+    """Without processes: children end while the server is being asked for its status."""
+
+    def make(*children):
+        made = up.FederationUp(Config(), tmp_path, tuple(child.name for child in children[1:]), ())
+        made.children = {child.name: child for child in children}
+
+        async def start():
+            for child in children:
+                await child.start()
+
+        async def ask():
+            for child in children:
+                child.end()
+
+        monkeypatch.setattr(made, "_start", start)
+        monkeypatch.setattr(made, "status", ask)
+        monkeypatch.setattr(made, "_collect", lambda: {"status": "finished"})
+        return made
+
+    return make
+
+
+def look_after(federation):
+    return asyncio.run(asyncio.wait_for(federation.run(lambda status: None), PATIENCE_S))
+
+
+def test_a_server_that_is_killed_while_it_is_asked_is_started_again(federation):
+    server, party = Mortal("server", -9, -9, 0), Mortal("bank", -9)
+    assert look_after(federation(server, party)) == {"status": "finished"}
+    assert server.starts == 3 and party.starts == 2
+
+
+@pytest.mark.parametrize("who", ["server", "bank"])
+def test_one_that_gives_up_by_itself_ends_all_with_its_words(who, federation):
+    server, party = (Mortal(name, *([2] if name == who else [])) for name in ("server", "bank"))
+    with pytest.raises(ColonnadeError, match=f"{who} ended: farewell .see its log."):
+        look_after(federation(server, party))
+
+
+def test_one_that_is_killed_again_and_again_is_hopeless(federation):
+    server = Mortal("server", *[-9] * 20)
+    with pytest.raises(ColonnadeError, match="server ended: farewell"):
+        look_after(federation(server))
+    assert server.starts == up.RESTARTS + 1
+
+
+def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_path):
+    out = tmp_path / "run"
+    command = colonnade("run", "config.toml", "--driver", "processes", "--out", out)
+    command.until(lambda: command.rows() >= 2, "the first rows")
+    first = command.children()
+    assert set(first) == {"server", "party-1", "party-2"}
+    os.kill(first["party-2"], signal.SIGSTOP)  # `sync` now waits for it, as long as this test needs
+
+    certificates = out / "nodes" / "certificates"
+    address = (out / "nodes" / "server" / "run" / "address").read_text()
+    files = [f"--{key}={certificates / file}" for key, file in
+             (("certificate", "party-1.pem"), ("key", "party-1.key"), ("authority", "ca.pem"))]  # fmt: skip
+    asked = subprocess.run(
+        [sys.executable, "-m", "colonnade", "status", address, *files, "--json"],
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    status = json.loads(asked.stdout)
+    assert status["protocol"] == "sync" and status["waits_for"] in ([], ["party-2"])
+    assert [party["name"] for party in status["parties"]] == ["party-1", "party-2"]
+
+    for name in ("server", "party-2"):
+        os.kill(first[name], signal.SIGKILL)
+    code, said = command.ended()
+    assert code == 0, said
+    whole(out)
+    assert command.children() == {}
+    for name in ("server", "party-2"):
+        lines = (out / "nodes" / name / "log.jsonl").read_text().splitlines()
+        assert "going on" in [json.loads(line)["event"] for line in lines]
+
+    report = colonnade("report", out)
+    assert report.ended()[0] == 0 and (out / "report.html").stat().st_size > 10_000
+
+
+def test_ctrl_c_stops_everybody_and_resume_goes_on(colonnade, tmp_path):
+    out = tmp_path / "run"
+    command = colonnade("run", "config.toml", "--driver", "processes", "--out", out)
+    command.until(lambda: command.rows() >= 2, "the first rows")
+    os.kill(command.process.pid, signal.SIGINT)
+    code, said = command.ended()
+    assert code == 130 and f"colonnade run --driver processes --resume {out}" in said.replace("\n", "")
+    assert "Traceback" not in said and command.children() == {}
+    assert not (out / "summary.json").exists()
+    before = (out / "metrics.jsonl").read_text().splitlines()
+    assert before
+
+    again = colonnade("run", "--driver", "processes", "--resume", out)
+    code, said = again.ended()
+    assert code == 0, said
+    whole(out)
+    assert (out / "metrics.jsonl").read_text().splitlines()[: len(before)] == before
+    assert again.children() == {}
+    assert "begin anew" not in (out / "nodes" / "server" / "log.jsonl").read_text()
