@@ -156,7 +156,7 @@ def race(kind, parties, seconds, certificates):
         folder = Path(scratch)
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
-        command = [sys.executable, globals().get("__file__"), "--folder", str(folder), "--seconds", str(seconds)]
+        command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
         server = subprocess.Popen(
             [*command, "--role", f"{kind}-server", "--parties", str(parties)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -201,7 +201,7 @@ def main():
                 for kind, found in rates.items():
                     found.append(race(kind, parties, options.seconds, certificates))
             bare, driver = (statistics.median(found) for found in rates.values())
-            print(f"{parties} parties: bare {bare:7.0f}/s  driver {driver:7.0f}/s  ratio {driver / bare:.2f}", flush=True)
+            print(f"{parties} parties: bare {bare:.0f}/s, driver {driver:.0f}/s, ratio {driver / bare:.2f}", flush=True)
     return None
 
 

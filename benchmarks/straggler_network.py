@@ -8,6 +8,7 @@ three together, over the same number of seconds, once all of them are at work; t
 
 import argparse
 import asyncio
+import contextlib
 import os
 import statistics
 import tempfile
@@ -66,10 +67,8 @@ def rate(names, seconds):
 
     with tempfile.TemporaryDirectory() as scratch:
         federation = prepare_up(settings, Path(scratch) / "run", data)
-        try:
+        with contextlib.suppress(Enough):
             asyncio.run(federation.run(look))
-        except Enough:
-            pass
     (start, before, _), (end, after, _) = seen[len(seen) // 4], seen[-1]
     return (after - before) / (end - start)
 

@@ -76,7 +76,7 @@ def test_a_server_without_parameters_has_nothing_to_estimate(method, roles):
 @pytest.mark.parametrize("method", LEARNERS)
 @pytest.mark.parametrize("count", [0, -1, 2000])
 def test_directions_are_some_and_not_thousands(method, count, roles):
-    with pytest.raises(ConfigError, match=rf"protocol\.directions = {count}: must be between 1 and 1024"):
+    with pytest.raises(ConfigError, match=rf"protocol\.directions = {count}: must be between 1 and 64"):
         roles(method, directions=count)
 
 

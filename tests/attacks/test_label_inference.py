@@ -135,7 +135,7 @@ def test_coordinated_rounds_leave_no_choice_of_rows(digits: Partition) -> None:
 
 
 def test_more_directions_tell_more(digits: Partition) -> None:
-    many = attacked(digits, "cascaded", "curious", tables={**DIGITS, "protocol": {"directions": 100}})
+    many = attacked(digits, "cascaded", "curious", tables={**DIGITS, "protocol": {"directions": 64}})
     assert 0.3 < many["cascaded", "curious client"].success < 0.6
 
 

@@ -446,7 +446,8 @@ class PartyProcess:
         """The end that an earlier start of this process heard of: the server may be gone since."""
         path = self.out / "summary.json"
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"status": "stopped"}
-        return None if found["status"] == "stopped" else End(found["status"], found["note"])
+        over = found["status"] in ("finished", "diverged")  # a stalled server may be started again
+        return End(found["status"], found["note"]) if over else None
 
     def _farewell(self, end: End) -> Bye:
         self._write(end)  # before the server hears of it and goes

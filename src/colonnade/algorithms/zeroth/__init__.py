@@ -24,7 +24,8 @@ __all__ = ["METHODS"]
 _PAPER = "Wang et al.: cascaded hybrid optimisation (2023)"
 _REVEALS = (
     "server: every party's embeddings, perturbed ones too, and row numbers; each party: the mean loss of its own "
-    "batches at its own embeddings, no gradient; parties learn nothing of each other directly"
+    "batches, no gradient: an honest party learns no label from it, but one that makes up its embeddings reads labels "
+    "off the losses, rules or not (docs/attacks.md); parties learn nothing of each other directly"
 )
 _PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
 

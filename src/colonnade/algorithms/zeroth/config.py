@@ -7,7 +7,7 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "ZerothOptions", "ZooOptions"]
 
-MAX_DIRECTIONS = 1024
+MAX_DIRECTIONS = 64  # every direction tells a party more about the same rows
 
 
 class ZerothOptions(Options, frozen=True, kw_only=True):

@@ -2,7 +2,8 @@
 
 All losses of a step, and the gradient of w_0, are taken at the SAME w_0: the replies hold losses from before the
 server's own step. The table keeps c only, never ĉ. One pair of scalars per batch goes down, and the server answers
-only questions that an honest walk would ask: otherwise a curious party asks row by row and reads the labels off.
+only questions that an honest walk would ask: otherwise a curious party asks row by row and reads the labels off. The
+rules slow down a party that makes up its embeddings; they do not stop it (docs/attacks.md).
 """
 
 from collections.abc import Iterator

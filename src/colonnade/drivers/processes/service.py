@@ -270,7 +270,8 @@ class Service:
 
     async def _answer_status(self, _request: bytes, context: Any) -> bytes:
         name = _common_name(context)
-        if name != self._identity.name and name not in self._node.peers:
+        pinned = self._members.get(name or "", "")
+        if (name != self._identity.name and name not in self._node.peers) or pinned not in ("", _fingerprint(context)):
             self._complaints.warning("refused", peer=name, host=_host(context), cause="asks for status")
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
         return msgspec.json.encode(self._status())
