@@ -166,9 +166,8 @@ def test_only_the_batch_of_a_coordinated_upload_counts(roles):
 
 def test_a_loss_that_is_not_finite_ends_training_and_names_the_batch(roles):
     server, _ = roles()
-    bad = GOOD.copy()
-    bad[0, 0] = np.nan
-    effects = server.handle(Received("party-2", Embeddings(0, 4, ROWS, bad)), 0)
+    server.network.theta.fill_(np.nan)
+    effects = server.handle(Received("party-2", Embeddings(0, 4, ROWS, GOOD)), 0)
     (work,) = [effect for effect in effects if isinstance(effect, Work)]
     with pytest.raises(
         TrainingDiverged, match=r"not finite at update 0 \(batch of party-2\); lower train.learning_rate"
@@ -176,10 +175,21 @@ def test_a_loss_that_is_not_finite_ends_training_and_names_the_batch(roles):
         server.handle(WorkDone(work.token, server.compute(work.job)), 0)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -2e6, 3e38])
+def test_absurd_embeddings_are_refused_and_change_nothing(value, roles):
+    server, _ = roles()
+    bad = GOOD.copy()
+    bad[0, 0] = value
+    before = state.pack(server.save())
+    with pytest.raises(RemoteProtocolError, match=r"party-2: embeddings that are not finite, or beyond ±1e\+06"):
+        server.handle(Received("party-2", Embeddings(0, 4, ROWS, bad)), 0)
+    assert state.pack(server.save()) == before
+
+
 @pytest.mark.parametrize("method", ["vafl", "t-sync", "sync", "centralised"])
 def test_too_large_a_rate_diverges_in_every_method(method, simulate):
     tables = {"protocol": {"name": method}, "train": {"learning_rate": 1e18, "updates": 200, "batch_size": 200}}
-    with pytest.raises(TrainingDiverged, match="not finite at update"):
+    with pytest.raises(TrainingDiverged, match="not finite at update|embeddings have left"):
         simulate(tables)
 
 

@@ -161,7 +161,7 @@ def test_too_large_a_rate_diverges(simulate):
         "model": {"party": "linear", "embedding": 4, "server": "linear"},
         "train": {"learning_rate": 1e18, "updates": 200, "batch_size": 200},
     }
-    with pytest.raises(TrainingDiverged, match="not finite at update"):
+    with pytest.raises(TrainingDiverged, match="not finite at update|embeddings have left"):
         simulate(tables)
 
 

@@ -4,6 +4,7 @@
     dense           one layer and ReLU
     mlp:64,32       hidden layers of these widths, then a layer to the output
     cnn, lstm       (party) for rows with two dimensions: pieces of images, and series; see shaped.py
+    resnet18-stem   (party) and resnet18:64x32x32 (server): ResNet-18, cut after its first convolution; see resnet.py
     none            (server) the aggregate is the output
     package.module:Class    your own `nn.Module`, called with (inputs, outputs), or with (shape, outputs) if its
                     first parameter is called `shape`: the shape of one row, e.g. (14, 14)
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from colonnade.models import shaped
+from colonnade.models import resnet, shaped
 from colonnade.models.blackbox import BlackBox
 from colonnade.protocol.errors import ModelError
 
@@ -31,7 +32,10 @@ __all__ = ["Factory", "party_model", "party_module", "server_module"]
 Shape = tuple[int, ...]  # of one row
 Factory = str | nn.Module | Callable[[Any, int], Any]  # called with inputs or shape, and outputs
 
-_KNOWN = "linear, dense, mlp:WIDTH[,WIDTH...], cnn or lstm (a party's) or package.module:Class"
+_KNOWN = (
+    "linear, dense, mlp:WIDTH[,WIDTH...], cnn, lstm or resnet18-stem (a party's), resnet18:64xHEIGHTxWIDTH (the "
+    "server's) or package.module:Class"
+)
 _SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
 _WANTS = {
     "cnn": "a piece of an image (height, width)",
@@ -75,7 +79,7 @@ def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Mo
                 f"set model.embedding = {outputs} with aggregate 'sum', 'mean' or 'max', or choose a server model"
             )
         return nn.Identity()
-    if isinstance(model, str) and model in _SHAPED:
+    if isinstance(model, str) and (model in _SHAPED or _kind(model) == resnet.STEM):
         raise ModelError(f"model.server = {model!r}: is for parties; an aggregate has no shape, use e.g. 'mlp:64'")
     module = _seeded(model, (inputs,), outputs, seed, "model.server")
     if not isinstance(module, nn.Module):
@@ -96,7 +100,7 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module |
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if isinstance(model, str):
-        if ":" in model and not model.startswith("mlp:"):
+        if ":" in model and _kind(model) not in ("mlp", resnet.STEM, resnet.TOP):
             model = _import(model, what)
         else:
             return _named(model, shape, outputs, what)
@@ -131,7 +135,15 @@ def _named(name: str, shape: Shape, outputs: int, what: str) -> nn.Module:
         return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU())
     if name.startswith("mlp:"):
         return _mlp([inputs, *_widths(name, what), outputs])
+    if _kind(name) == resnet.STEM:
+        return resnet.stem(name, shape, outputs, what)
+    if _kind(name) == resnet.TOP:
+        return resnet.top(name, inputs, outputs, what)
     raise ModelError(f"{what} = {name!r}: unknown model; use {_KNOWN}")
+
+
+def _kind(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def _widths(name: str, what: str) -> list[int]:

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, is_rows
-from colonnade.algorithms.vafl.messages import Embeddings
+from colonnade.algorithms.vafl.messages import LARGEST, Embeddings, are_sane
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 
 __all__ = ["Request", "check_upload", "fields", "first_of_each", "part_by_step", "without"]
 
-LARGEST = 1e6  # of an embedding: one absurd value in the table would end the training of all
 STEPS = 2**40  # no run is that long; a party that says so would only send the others astray
 
 
@@ -37,8 +36,8 @@ def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> Non
     expected, values = (len(message.rows), width), message.values
     if values.shape != expected or values.dtype != np.float32:
         raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} float32")
-    if values.size and not -LARGEST <= values.min() <= values.max() <= LARGEST:
-        raise RemoteProtocolError(sender, f"embeddings beyond ±{LARGEST:g}; lower train.learning_rate there")
+    if not are_sane(values):
+        raise RemoteProtocolError(sender, f"embeddings that are not finite, or beyond ±{LARGEST:g}")
     if not 0 <= message.batch <= len(message.rows):
         raise RemoteProtocolError(sender, f"a batch of {message.batch} among {len(message.rows)} rows")
     if not 0 <= message.step < STEPS:

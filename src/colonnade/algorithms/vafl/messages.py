@@ -2,8 +2,15 @@
 
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query", "Refine",
-           "Refined", "Skip", "Step", "Stepped"]  # fmt: skip
+__all__ = ["LARGEST", "VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query",
+           "Refine", "Refined", "Skip", "Step", "Stepped", "are_sane"]  # fmt: skip
+
+LARGEST = 1e6  # of an embedding: one absurd value in the server's table would end the training of all
+
+
+def are_sane(values: Array) -> bool:
+    """Whether embeddings are finite and of a size that training could have led to."""
+    return not values.size or bool(-LARGEST <= values.min() <= values.max() <= LARGEST)
 
 
 class Embeddings(Message, frozen=True):

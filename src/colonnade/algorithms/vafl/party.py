@@ -8,6 +8,7 @@ from colonnade.algorithms.batches import Rows, Walk, is_rows
 from colonnade.algorithms.evaluation import TOKEN, EvaluateRows, RowsRead
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.vafl.messages import (
+    LARGEST,
     Embed,
     Embedded,
     Embeddings,
@@ -17,9 +18,10 @@ from colonnade.algorithms.vafl.messages import (
     Refine,
     Refined,
     Skip,
+    are_sane,
 )
 from colonnade.models import Network, OptimiserSpec, Regulariser, party_module
-from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
     CancelWork,
@@ -175,6 +177,7 @@ class Party:
 
     def _embedded(self, result: Embedded, now: int) -> list[Effect]:
         """Alg. 1 l. 5: upload."""
+        self.check_own(result.values)
         self.busy = False
         if self.warmed < len(self._x):
             if self.rows[0] != self.warmed:  # the warm-up began anew meanwhile
@@ -212,6 +215,11 @@ class Party:
         self.busy = self.uploaded = False
         self.step += 1
         return self.select() if self._options.order == "query-first" else self._pause(now)
+
+    def check_own(self, values: Array) -> None:
+        """What the server would refuse is this party's own trouble."""
+        if not are_sane(values):
+            raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; lower train.learning_rate")
 
     def learn(self, gradient: Array, rate: float) -> None:
         """The step of θ_m itself."""
