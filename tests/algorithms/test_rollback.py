@@ -37,7 +37,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 
-SCHEDULES, CHUNK = 200, 50
+SCHEDULES, CHUNK = 60, 30  # 200 have passed, and take a minute
 UPDATES, MOST_EVENTS = 14, 4000
 KEPT = 12  # saves of a role
 VARIANTS = {

@@ -176,3 +176,10 @@ def test_a_batch_cannot_be_larger_than_the_data(resolved):
 def test_t_defaults_to_half_rounded_up():
     three = split(load("digits"), parties=3)
     assert federation(from_dict({"protocol": {"name": "t-sync"}}), three).options.threshold(3) == 2
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for name in ("cuda", "cuda:1", "tpu"):
+        with pytest.raises(ConfigError, match=f"model.device = '{name}': use 'cpu'; 'cuda' needs a GPU"):
+            federation(from_dict({"model": {"device": name}}))

@@ -41,6 +41,7 @@ class ServerSetup:
     task: Task
     y_train: Array
     y_test: Array
+    device: str = "cpu"  # of its network
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class PartySetup:
     train: Array  # (rows, columns)
     test: Array
     shape: tuple[int, ...]  # of one row: what the columns are to the model
+    device: str = "cpu"  # of its network
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     embedding: int | list[int] = 32
     server: str = "linear"
     aggregate: str = "concat"
+    device: str = "cpu"
 
 
 class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

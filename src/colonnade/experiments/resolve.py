@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import torch
 
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup
@@ -94,19 +95,30 @@ class Plan:
     models: tuple[Factory, ...]
     server_model: Factory
     aggregate: str
+    device: str
 
     def server(self, task: Task, y_train: Array, y_test: Array) -> ServerSetup:
         """What the server is made from."""
         return ServerSetup(
-            self.options, self.training, self.parties, self.widths, self.server_model, self.aggregate, task, y_train,
+            self.options,
+            self.training,
+            self.parties,
+            self.widths,
+            self.server_model,
+            self.aggregate,
+            task,
+            y_train,
             y_test,
-        )  # fmt: skip
+            self.device,
+        )
 
     def party(self, index: int, train: Array, test: Array, shape: tuple[int, ...]) -> PartySetup:
         """What a party is made from."""
         name, width, model = self.parties[index], self.widths[index], self.models[index]
         count = len(self.parties)
-        return PartySetup(self.options, self.training, name, index, count, width, model, train, test, shape)
+        return PartySetup(
+            self.options, self.training, name, index, count, width, model, train, test, shape, self.device
+        )  # fmt: skip
 
 
 def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None) -> Plan:
@@ -125,6 +137,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         _party_models(config.model.party, count),
         config.model.server,
         config.model.aggregate,
+        _device(config.model.device),
     )
 
 
@@ -141,6 +154,13 @@ def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:
         text, _, path = str(error).partition(" - at `$.")
         key = path.rstrip("`")
         raise ConfigError(f"protocol.{key}", fields.get(key), text[:1].lower() + text[1:]) from None
+
+
+def _device(name: str) -> str:
+    """ "cpu", or a GPU that torch sees: there runs are quick for large models, but not bit for bit the same."""
+    if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
+        raise ConfigError("model.device", name, "use 'cpu'; 'cuda' needs a GPU and a torch that sees it")
+    return name
 
 
 def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, options: Options) -> Training:

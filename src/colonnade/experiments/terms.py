@@ -28,7 +28,7 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
     train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
     return {
         "codec": VERSION,
-        "model": tables["model"],
+        "model": {key: value for key, value in tables["model"].items() if key != "device"},
         "protocol": {"name": "vafl"} | tables["protocol"],
         "train": train,
         "data": {"test_fraction": tables["data"]["test_fraction"]},

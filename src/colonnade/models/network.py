@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser, to_tensor
+from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
 from colonnade.protocol.messages import Array
@@ -61,9 +61,9 @@ class Network(Parameters):
 
     def forward(self, x: Array, key: int, seed: int) -> Array:
         """The output for training rows; its graph is kept under `key` for `backward`."""
-        output = self.run(to_tensor(x), seed)
+        output = self.run(self.tensor(x), seed)
         self._tape = (key, output)
-        values: Array = output.detach().numpy()
+        values: Array = output.detach().cpu().numpy()
         return values
 
     def twin(self, dtype: torch.dtype = torch.float32) -> "Twin":
@@ -72,7 +72,7 @@ class Network(Parameters):
 
     def buffers_after_forward(self) -> list[Array]:
         """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
-        return [buffer.numpy().copy() for buffer in self._buffers]
+        return [buffer.cpu().numpy().copy() for buffer in self._buffers]
 
     def backward(self, x: Array, key: int, seed: int, output_gradient: Array) -> Array:
         """∇θ of ⟨output, output_gradient⟩ at the forward pass `key`, as a flat vector."""
@@ -82,21 +82,21 @@ class Network(Parameters):
         output, self._tape = self._tape[1], None
         if not self.parameters:
             return np.zeros(0, np.float32)
-        parts = torch.autograd.grad(output, self.parameters, to_tensor(output_gradient), allow_unused=True)
+        parts = torch.autograd.grad(output, self.parameters, self.tensor(output_gradient), allow_unused=True)
         return join(parts, self.parameters)
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
         for committed, value in zip(self._committed, buffers or (), strict=False):
-            committed.copy_(to_tensor(value))
+            committed.copy_(self.tensor(value))
         super().apply(gradient, rate)
 
     @torch.no_grad()
     def read(self, x: Array) -> Array:
         """The output of the committed state in evaluation mode: moves no generator and no buffer."""
         starts = range(0, max(len(x), 1), READ_ROWS)
-        parts = [self._reader(to_tensor(x[start : start + READ_ROWS])) for start in starts]
-        output: Array = (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy()
+        parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
+        output: Array = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu().numpy()
         return output
 
     @property
@@ -107,11 +107,11 @@ class Network(Parameters):
     def digest(self) -> str:
         """sha256 of parameters and buffers."""
         parts = [self.theta, *self._committed]
-        return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
+        return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in parts)).hexdigest()
 
     def save(self) -> dict[str, Any]:
         """Parameters, buffers and optimiser state."""
-        return super().save() | {"buffers": [buffer.numpy().copy() for buffer in self._committed]}
+        return super().save() | {"buffers": [buffer.cpu().numpy().copy() for buffer in self._committed]}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """The reverse of `save`."""
@@ -169,7 +169,7 @@ def join(parts: Sequence[Tensor | None], parameters: list[nn.Parameter]) -> Arra
         part.reshape(-1) if part is not None else parameter.new_zeros(parameter.numel())
         for part, parameter in zip(parts, parameters, strict=True)
     ]
-    gradient: Array = torch.cat(flat).numpy()
+    gradient: Array = torch.cat(flat).cpu().numpy()
     return gradient
 
 

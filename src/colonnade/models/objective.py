@@ -57,10 +57,10 @@ class Objective:
         prediction: Array
         match self.task.kind:
             case "multiclass":
-                prediction = torch.softmax(output.double(), 1).numpy()
+                prediction = torch.softmax(output.double(), 1).cpu().numpy()
             case "binary":
                 ones = torch.sigmoid(output[:, 0].double())
-                prediction = torch.stack([1 - ones, ones], 1).numpy()
+                prediction = torch.stack([1 - ones, ones], 1).cpu().numpy()
             case _:
-                prediction = (output[:, 0].double() * self._spread + self._mean).numpy()
+                prediction = (output[:, 0].double() * self._spread + self._mean).cpu().numpy()
         return prediction

@@ -80,12 +80,21 @@ class Parameters:
         self._optimiser = None if optimiser.plain else optimiser.build(self._flat)
         self.steps = 0
 
+    def tensor(self, array: Array) -> Tensor:
+        """An array where the parameters are."""
+        return to_tensor(array).to(self.theta.device)
+
+    def vector(self) -> Array:
+        """θ as an array."""
+        values: Array = self.theta.cpu().numpy()
+        return values
+
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser."""
         self.steps += 1
         if not len(gradient):
             return
-        step = to_tensor(gradient)
+        step = self.tensor(gradient)
         if self._regulariser.kind != "none":
             step = step.clone()
             self._regulariser.add_gradient(step, self.theta)
@@ -98,13 +107,13 @@ class Parameters:
 
     def digest(self) -> str:
         """sha256 of the parameters."""
-        return hashlib.sha256(self.theta.numpy().tobytes()).hexdigest()
+        return hashlib.sha256(self.vector().tobytes()).hexdigest()
 
     def save(self) -> dict[str, Any]:
         """Parameters and optimiser state."""
         state = self._optimiser.state.get(self._flat, {}) if self._optimiser is not None else {}
         return {
-            "theta": self.theta.numpy().copy(),
+            "theta": self.vector().copy(),
             "optimiser": {name: _plain_value(value) for name, value in state.items()},
             "steps": self.steps,
         }
@@ -114,10 +123,17 @@ class Parameters:
         self.theta.copy_(torch.from_numpy(saved["theta"]))
         if self._optimiser is not None:
             self._optimiser.state.clear()
-            state = {name: _tensor_value(value) for name, value in saved["optimiser"].items()}
+            state = {name: self._placed(value) for name, value in saved["optimiser"].items()}
             if state:
                 self._optimiser.state[self._flat] = state
         self.steps = saved["steps"]
+
+    def _placed(self, value: Any) -> Any:
+        """An optimiser's state: averages lie beside θ, its count of steps (a scalar) does not."""
+        if not isinstance(value, np.ndarray):
+            return value
+        tensor = torch.from_numpy(np.array(value))
+        return tensor.to(self.theta.device) if tensor.ndim else tensor
 
 
 def to_tensor(array: Array) -> Tensor:
@@ -126,8 +142,4 @@ def to_tensor(array: Array) -> Tensor:
 
 
 def _plain_value(value: Any) -> Any:
-    return value.numpy().copy() if isinstance(value, Tensor) else value
-
-
-def _tensor_value(value: Any) -> Any:
-    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+    return value.cpu().numpy().copy() if isinstance(value, Tensor) else value

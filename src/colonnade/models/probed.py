@@ -14,7 +14,7 @@ from colonnade.models.blackbox import BlackBoxNetwork
 from colonnade.models.build import Factory, party_model
 from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
-from colonnade.models.optimiser import OptimiserSpec, Regulariser, to_tensor
+from colonnade.models.optimiser import OptimiserSpec, Regulariser
 from colonnade.models.server import ServerNetwork, aggregate
 from colonnade.protocol.messages import Array
 
@@ -31,13 +31,13 @@ class ProbedNetwork(Network):
     @torch.no_grad()
     def embed(self, x: Array, seed: int) -> Array:
         """The output at θ in training mode."""
-        values: Array = self.run(to_tensor(x), seed).numpy()
+        values: Array = self.run(self.tensor(x), seed).cpu().numpy()
         return values
 
     def embed_at(self, theta: Array, x: Array, seed: int) -> Array:
         """The output at other parameters, the rest alike."""
-        self._twin.move(to_tensor(theta))
-        values: Array = self._twin.run(to_tensor(x), seed).numpy()
+        self._twin.move(self.tensor(theta))
+        values: Array = self._twin.run(self.tensor(x), seed).cpu().numpy()
         return values
 
 
@@ -49,11 +49,12 @@ def probed_network(
     who: str,
     optimiser: OptimiserSpec,
     regulariser: Regulariser | None = None,
+    device: str = "cpu",
 ) -> ProbedNetwork | BlackBoxNetwork:
     """A party's network for a zeroth-order method: a torch module, or a black box."""
     made = party_model(model, shape, outputs, seed, who)
     if isinstance(made, nn.Module):
-        return ProbedNetwork(made, optimiser, regulariser)
+        return ProbedNetwork(made.to(device), optimiser, regulariser)
     network = BlackBoxNetwork(made, outputs, seed, who, optimiser, regulariser)
     network.embed(np.zeros((2, int(np.prod(shape))), np.float32), 0)  # refused now rather than later
     return network
@@ -71,24 +72,24 @@ class ProbedServerNetwork(ServerNetwork):
     @torch.no_grad()
     def losses_at(self, theta: Array | None, inputs: Iterable[Array], targets: Array, seed: int) -> list[Array]:
         """For each of several h: the loss of every row (float64) at θ, or at the committed θ_0."""
-        self._twin.move(self.theta if theta is None else to_tensor(theta))
-        return [self._row_losses(to_tensor(h).double(), to_tensor(targets), seed) for h in inputs]
+        self._twin.move(self.theta if theta is None else self.tensor(theta))
+        return [self._row_losses(self.tensor(h).double(), self.tensor(targets), seed) for h in inputs]
 
     def _row_losses(self, h: Tensor, targets: Tensor, seed: int) -> Array:
         output = self._twin.run(aggregate(self._how, h, self._parties), seed)
-        losses: Array = self.objective.row_losses(output, targets).numpy()
+        losses: Array = self.objective.row_losses(output, targets).cpu().numpy()
         return losses
 
     def gradient(self, h: Array, targets: Array, seed: int) -> Array:
         """∇θ_0 of the mean loss, in float32 as any first-order server; ∂ℓ/∂h is nobody's business here."""
-        output = self.run(aggregate(self._how, to_tensor(h), self._parties), seed)
+        output = self.run(aggregate(self._how, self.tensor(h), self._parties), seed)
         if not self.parameters:
             return np.zeros(0, np.float32)
-        loss = self.objective.loss(output, to_tensor(targets))
+        loss = self.objective.loss(output, self.tensor(targets))
         return join(torch.autograd.grad(loss, self.parameters, allow_unused=True), self.parameters)
 
     @torch.no_grad()
     def observe(self, h: Array, seed: int) -> None:
         """A pass for the sake of the buffers (BatchNorm's averages), where no gradient is taken."""
         if self._buffers:
-            self.run(aggregate(self._how, to_tensor(h), self._parties), seed)
+            self.run(aggregate(self._how, self.tensor(h), self._parties), seed)

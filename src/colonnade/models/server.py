@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
-from colonnade.models.optimiser import OptimiserSpec, to_tensor
+from colonnade.models.optimiser import OptimiserSpec
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 
@@ -59,33 +59,33 @@ class ServerNetwork(Network):
 
     def gradients(self, h: Array, targets: Array, seed: int = 0) -> Gradients:
         """VAFL Eq. (2a), (2b): both gradients from the same pass, before any step of θ_0."""
-        leaf = to_tensor(h)
+        leaf = self.tensor(h)
         if self._alike:
             leaf = aggregate(self._how, leaf, self._parties).requires_grad_()
             output = self.run(leaf, seed)
         else:
             output = self.run(aggregate(self._how, leaf.requires_grad_(), self._parties), seed)
-        loss = self.objective.loss(output, to_tensor(targets))
+        loss = self.objective.loss(output, self.tensor(targets))
         parts = torch.autograd.grad(loss, [leaf, *self.parameters], allow_unused=True)
         return Gradients(loss.item(), self._of_blocks(parts[0]), join(parts[1:], self.parameters))
 
     def _of_blocks(self, gradient: Tensor) -> Array:
         """∂ℓ/∂h from the gradient of the leaf."""
         if not self._alike:
-            values: Array = gradient.numpy()
+            values: Array = gradient.cpu().numpy()
             return values
         if self._how == "mean":
             gradient = gradient / self._parties
-        return np.tile(gradient.numpy(), (1, self._parties))
+        return np.tile(gradient.cpu().numpy(), (1, self._parties))
 
     @torch.no_grad()
     def evaluate(self, h: Array, targets: Array) -> tuple[float, Array]:
         """Mean loss and predictions of the committed state."""
         output = self.output(h)
-        return float(self.objective.loss(output, torch.from_numpy(targets))), self.objective.predict(output)
+        return float(self.objective.loss(output, self.tensor(targets))), self.objective.predict(output)
 
     @torch.no_grad()
     def output(self, h: Array) -> Tensor:
         """The committed network's output for embeddings (rows, Σ widths)."""
-        output: Tensor = self.reader(aggregate(self._how, torch.from_numpy(h), self._parties))
+        output: Tensor = self.reader(aggregate(self._how, self.tensor(h), self._parties))
         return output

@@ -85,10 +85,12 @@ class Centralised:
         self._how = server.aggregate
         inputs = aggregated_width(server.aggregate, server.widths)
         top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
-        self.network = ServerNetwork(top, training.server_optimiser, objective, server.aggregate, len(parties))
+        self.network = ServerNetwork(
+            top.to(server.device), training.server_optimiser, objective, server.aggregate, len(parties)
+        )
         self.parts = [
             Network(
-                party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name),
+                party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name).to(p.device),
                 training.party_optimisers[p.index],
                 training.regularisers[p.index],
             )
@@ -131,9 +133,9 @@ class Centralised:
         raise LocalProtocolError(f"centralised: no job {type(job).__name__}")
 
     def _joint_step(self, rows: Array, seed: int) -> JointStepped:
-        h = [part.run(torch.from_numpy(x[rows]), seed) for part, x in zip(self.parts, self._x, strict=True)]
+        h = [part.run(part.tensor(x[rows]), seed) for part, x in zip(self.parts, self._x, strict=True)]
         output = self.network.run(aggregate(self._how, torch.cat(h, 1), len(h)), seed)
-        loss = self.network.objective.loss(output, torch.from_numpy(self._targets[rows]))
+        loss = self.network.objective.loss(output, self.network.tensor(self._targets[rows]))
         networks = [self.network, *self.parts]
         gradients = torch.autograd.grad(loss, [p for n in networks for p in n.parameters], allow_unused=True)
         parts, start = [], 0

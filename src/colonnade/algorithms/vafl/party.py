@@ -86,7 +86,7 @@ class Party:
     def make_network(self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser) -> Network:
         """θ_m; a method of one's own may have another kind."""
         module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
-        return Network(module, optimiser, regulariser)
+        return Network(module.to(setup.device), optimiser, regulariser)
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""

@@ -54,7 +54,7 @@ class Server:
         inputs = aggregated_width(setup.aggregate, setup.widths)
         module = server_module(setup.model, inputs, setup.task.outputs, derive(setup.training.seed, "init", self.name))
         self.network = self.network_type(
-            module, setup.training.server_optimiser, objective, setup.aggregate, len(setup.parties)
+            module.to(setup.device), setup.training.server_optimiser, objective, setup.aggregate, len(setup.parties)
         )
         self._targets = objective.targets(setup.y_train)
         self._widths = setup.widths

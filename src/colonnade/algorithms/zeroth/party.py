@@ -44,7 +44,9 @@ class Party(VaflParty):
         self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
     ) -> ProbedNetwork | BlackBoxNetwork:
         """A network that is only ever evaluated."""
-        return probed_network(setup.model, setup.shape, setup.width, seed, setup.name, optimiser, regulariser)
+        return probed_network(
+            setup.model, setup.shape, setup.width, seed, setup.name, optimiser, regulariser, setup.device
+        )
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
@@ -86,7 +88,7 @@ class Party(VaflParty):
         """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both."""
         values = self.network.embed(batch, seed)
         buffers = self.network.buffers_after_forward()
-        w_m, mu = self.network.theta.numpy(), np.float32(self._options.smoothing)
+        w_m, mu = self.network.vector(), np.float32(self._options.smoothing)
         perturbed = [self.network.embed_at(w_m + mu * u, batch, seed) for u in self._directions(secret)]
         if len(perturbed) == 1:
             return Perturbed(values, perturbed[0][None], secret, buffers)

@@ -158,7 +158,7 @@ class Server(VaflServer):
         if not options.server_zeroth:
             return self.network.gradient(batch.h, batch.targets, job.seed)
         self.network.observe(batch.h, job.seed)
-        w_0, mu = self.network.theta.numpy(), np.float32(options.smoothing)
+        w_0, mu = self.network.vector(), np.float32(options.smoothing)
         u = directions(self._secret.seed("server", job.draw), options.directions, len(w_0), options.distribution)
         probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, job.seed)[0].mean() for one in u]
         return estimate(np.array(probed) - base, u, options.smoothing, options.distribution)
