@@ -214,13 +214,13 @@ def test_no_more_is_under_way_than_the_window_allows(certificates, tmp_path, too
     count, most = 300, 4
     limits = Limits(max_in_flight=most, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
     under_way = []
-    say = peer.Stream._say
+    noted = peer.Stream._noted
 
-    async def watched(self, frame):
+    def watched(self, frame):
         under_way.append(self._next - 1 - self._peer.conversation.acknowledged)
-        await say(self, frame)
+        return noted(self, frame)
 
-    monkeypatch.setattr(peer.Stream, "_say", watched)
+    monkeypatch.setattr(peer.Stream, "_noted", watched)
 
     async def run():
         talkers = lambda name, peers: Talker(name, peers, count, burst=50)  # noqa: E731

@@ -165,8 +165,8 @@ class Stream:
         readers that wait for each other's reading would wait for ever. (The change of tasks costs a fifth of the
         round trips.)
         """
-        if not self._wanted:
-            return
+        if not self._wanted or self.dropped.done():
+            return  # dropped: the conversation may have been given up, and its numbers begin again
         self._wanted, conversation = False, self._peer.conversation
         one = len(conversation.outbox) == 1 and self._next == conversation.sent
         if one and len(conversation.outbox[0][1]) <= SHORT_BYTES and not self._turn.locked():
