@@ -201,11 +201,12 @@ class Service:
 
     async def _admit(self, peer: Peer, hello: Hello) -> None:
         """One stream per party: the same process may replace its own, another may not."""
+        until = time.monotonic() + HANDSHAKE_S
         while peer.stream is not None:
-            if self._instances.get(peer.name) != hello.instance:
+            if self._instances.get(peer.name) != hello.instance or time.monotonic() > until:
                 raise Refused(f"{peer.name!r} is connected already", final=False)
             peer.stream.drop("it has connected again")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.005)
         self._instances[peer.name] = hello.instance
 
     async def _converse(self, peer: Peer, hello: Hello, context: Any) -> None:
