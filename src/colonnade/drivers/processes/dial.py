@@ -15,6 +15,7 @@ from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Stream
 from colonnade.drivers.processes.service import (
+    BROKEN,
     FAREWELL_S,
     HANDSHAKE_S,
     JOIN,
@@ -147,16 +148,17 @@ class Dialler:
                 return refusal.cause
             elif kind == Kind.END:
                 self.end = read_control(open_envelope(data, SERVER_NAME), Kind.END, End, SERVER_NAME)
-                await call.write(control(Kind.BYE, self._farewell(self.end)))
-                await call.done_writing()
-                await _until_heard(call)
+                stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
+                await _until_it_hangs_up(call)
                 return "training is over"
 
 
-async def _until_heard(call: Any) -> None:
-    """The server hangs up when it has our goodbye; who cancels the call before takes it back."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(call.code(), FAREWELL_S)
+async def _until_it_hangs_up(call: Any) -> None:
+    """The server does so when it has our goodbye; who cancels the call before takes it back."""
+    with contextlib.suppress(TimeoutError, *BROKEN):
+        async with asyncio.timeout(FAREWELL_S):
+            while await call.read() is not grpc.aio.EOF:
+                pass
 
 
 def _raise_if_final(refusal: Refusal) -> None:

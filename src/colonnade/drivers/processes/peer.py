@@ -172,6 +172,8 @@ class Stream:
         if one and len(conversation.outbox[0][1]) <= SHORT_BYTES and not self._turn.locked():
             async with self._turn:
                 await self._write(self._next_message())
+            if self._last_word is not None:
+                self._wake.set()  # it waited for this message
         else:
             self._wake.set()
 
