@@ -59,28 +59,24 @@ class Server(VaflServer):
         return super().handle(event, now)
 
     def received(self, sender: str, message: Message) -> list[Effect]:
-        """No gradient is given for the asking, and a batch comes with its probes."""
-        match message:
-            case Query():
-                raise RemoteProtocolError(sender, "server does not expect a Query")
-            case Probe():
-                self._check_probe(sender, message)
-            case Embeddings(batch=batch) if batch:
-                raise RemoteProtocolError(sender, "a batch without its perturbed embeddings")
+        """No gradient is given for the asking."""
+        if isinstance(message, Query):
+            raise RemoteProtocolError(sender, "server does not expect a Query")
         return super().received(sender, message)
 
-    def _check_probe(self, sender: str, message: Probe) -> None:
-        """Shapes, and the rules that keep labels from whoever asks cleverly; state is untouched until all hold."""
-        if sender not in self._index:
-            return  # refused as such
-        party, perturbed = self._index[sender], message.perturbed
-        self.check_upload(sender, message)
-        expected = (self._options.directions, message.batch, self._widths[party])
+    def check_upload(self, sender: str, message: Embeddings) -> None:
+        """A batch comes with its probes, and keeps the rules that keep labels from whoever asks cleverly."""
+        super().check_upload(sender, message)
+        if not isinstance(message, Probe):
+            if message.batch:
+                raise RemoteProtocolError(sender, "a batch without its perturbed embeddings")
+            return
+        expected = (self._options.directions, message.batch, self._widths[self._index[sender]])
+        perturbed = message.perturbed
         if perturbed.shape != expected or perturbed.dtype != np.float32:
             raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
         if self.rules:
             self._check_question(sender, message)
-        self.queries[party, message.rows[: message.batch]] += 1
 
     def _check_question(self, sender: str, message: Probe) -> None:
         options, party = self._options, self._index[sender]
@@ -98,9 +94,10 @@ class Server(VaflServer):
             raise RemoteProtocolError(sender, cause)
 
     def request_of(self, party: int, message: Embeddings) -> Request:
-        """With ĉ, which goes no further than to this step."""
+        """With ĉ, which goes no further than to this step; the question is counted."""
         request = super().request_of(party, message)
         assert isinstance(message, Probe)
+        self.queries[party, request.rows] += 1
         return Request(
             request.party, request.step, request.rows, request.values, True, True, perturbed=message.perturbed
         )  # fmt: skip
