@@ -47,7 +47,8 @@ from colonnade.drivers.processes.wire import (
     seal_envelope,
 )
 from colonnade.experiments.config import from_dict, read_toml
-from colonnade.experiments.network import PartyProcess, ServerProcess
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess
 from colonnade.experiments.up import prepare_up
 from colonnade.protocol.codec import DTYPES, VERSION, Codec
 from colonnade.protocol.errors import CodecError

@@ -53,7 +53,7 @@ def serve(
     """
     from colonnade.cli.progress import summary_table
     from colonnade.drivers.processes.tls_log import tls_refusals_to
-    from colonnade.experiments.network import ServerProcess
+    from colonnade.experiments.server_process import ServerProcess
 
     log = _log("server", log_json, log_level)
     process = ServerProcess(_config(config, settings), out or _own_folder(config, "server"), log)
@@ -84,7 +84,7 @@ def join(
       colonnade join clinic.toml --party clinic
     """
     from colonnade.drivers.processes.tls_log import tls_refusals_to
-    from colonnade.experiments.network import PartyProcess
+    from colonnade.experiments.party_process import PartyProcess
 
     log = _log(party, log_json, log_level)
     process = PartyProcess(_config(config, settings), party, out or _own_folder(config, party), log)

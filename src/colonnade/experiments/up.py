@@ -27,7 +27,7 @@ from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import ask_status
 from colonnade.experiments.config import Config, to_dict
 from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.network import limits_of
+from colonnade.experiments.own_side import limits_of
 from colonnade.experiments.resolve import load_partition, make_plan
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 

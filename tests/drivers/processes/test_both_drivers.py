@@ -18,8 +18,9 @@ from colonnade.drivers.processes.journal import read_journal
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.experiments.config import from_dict
-from colonnade.experiments.network import PartyProcess, ServerProcess
+from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.run import prepare
+from colonnade.experiments.server_process import ServerProcess
 from colonnade.experiments.terms import shared_digest, shared_part
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec

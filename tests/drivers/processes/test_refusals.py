@@ -35,7 +35,7 @@ from colonnade.drivers.processes.logs import Log, Once
 from colonnade.drivers.processes.tls_log import tls_refusals_to
 from colonnade.drivers.processes.wire import Hello, Kind, Position, Refusal, control, open_envelope, read_control
 from colonnade.experiments.config import from_dict, read_toml
-from colonnade.experiments.network import PartyProcess
+from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.up import FederationUp, prepare_up
 from colonnade.protocol.errors import ColonnadeError, RemoteProtocolError
 

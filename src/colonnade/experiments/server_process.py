@@ -1,49 +1,45 @@
-"""One role of a federation in this process: the server with its labels, or a party with its columns.
+"""The server of a federation in this process: it reads only its labels, makes its role and runs it as a node.
 
-`ServerProcess` and `PartyProcess` read only what belongs to them, make their role, and run it as a node. The same
-two run across organisations (`serve`, `join`) and all on one machine (`up`).
+The same runs across organisations (`serve`) and with all others on one machine (`up`).
 """
 
 import asyncio
-import json
 import secrets
-import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from colonnade import __version__
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.training import Cadence
 from colonnade.data import (
-    PartyShare,
     ServerShare,
-    load_party_share,
     load_server_share,
-    read_party_share,
     read_server_share,
 )
 from colonnade.drivers.files import replace_file
-from colonnade.drivers.processes.certificates import Identity, expires_in_days, read_members
-from colonnade.drivers.processes.conversation import NEVER_MET
-from colonnade.drivers.processes.dial import Dialler
-from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.certificates import expires_in_days
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
-from colonnade.experiments.config import Config, difference, from_dict, read_toml
+from colonnade.drivers.processes.wire import End
+from colonnade.experiments.config import Config, from_dict, read_toml
 from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.resolve import Plan, find_optimiser, make_plan
+from colonnade.experiments.own_side import (
+    SHARE,
+    limits_of,
+    load_identity,
+    members_of,
+    parties_of,
+    refuse_joint,
+    stop_on_signals,
+)
+from colonnade.experiments.resolve import make_plan
 from colonnade.experiments.summary import (
     metrics_row,
     staleness_histogram,
@@ -51,56 +47,15 @@ from colonnade.experiments.summary import (
     traffic_fields,
     weights_digest,
 )
-from colonnade.experiments.terms import DTYPE, SHARED_NETWORK, Terms, shared_digest, shared_part
+from colonnade.experiments.terms import SHARED_NETWORK, Terms, shared_digest, shared_part
 from colonnade.protocol.errors import ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 
-__all__ = ["PartyProcess", "ServerProcess", "limits_of", "load_identity"]
+__all__ = ["ServerProcess", "Stalled"]
 
 SAY_WAITING_AFTER_S = 5.0
 CERTIFICATE_WARNING_DAYS = 14
-SHARE = ".safetensors"
-
-
-def limits_of(config: Config) -> Limits:
-    """The node's part of `[network]`."""
-    network = config.network
-    return Limits(**{name: getattr(network, name) for name in Limits.__dataclass_fields__})
-
-
-def load_identity(config: Config) -> Identity:
-    """This side's certificate, checked before anything is dialled."""
-    network = config.network
-    for key in ("certificate", "key", "authority"):
-        if getattr(network, key) is None:
-            raise ConfigError(f"network.{key}", None, "name the file; `colonnade certs --help` says how to make it")
-    return Identity.load(Path(str(network.certificate)), Path(str(network.key)), Path(str(network.authority)))
-
-
-def _members(config: Config) -> dict[str, str]:
-    if config.network.members is None:
-        raise ConfigError("network.members", None, "name the list of members that `colonnade certs sign` keeps")
-    members = read_members(Path(config.network.members))
-    missing = [name for name in (*config.network.parties, SERVER) if name not in members]
-    if missing:
-        raise ConfigError("network.members", config.network.members, f"has no fingerprint of {', '.join(missing)}")
-    return {name: members[name] for name in (*config.network.parties, SERVER)}
-
-
-def _run_id(out: Path) -> str:
-    """Tells this run from every other; a server that goes on keeps it."""
-    path = out / "run_id"
-    if not path.is_file():
-        replace_file(path, [secrets.token_hex(16).encode()], 0o600)
-    return path.read_text(encoding="ascii")
-
-
-def _parties(config: Config) -> tuple[str, ...]:
-    names = tuple(config.network.parties)
-    if not names or len(set(names)) < len(names) or SERVER in names:
-        raise ConfigError("network.parties", list(names), "name every party once, in the order that all agree upon")
-    return names
 
 
 class ServerProcess(Keeper):
@@ -108,11 +63,11 @@ class ServerProcess(Keeper):
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
-        self.identity, self._pins = load_identity(config), _members(config)
+        self.identity, self._pins = load_identity(config), members_of(config)
         self.share = _server_share(config)
-        parties = _parties(config)
+        parties = parties_of(config)
         self.plan = plan = make_plan(config, parties, len(self.share.y_train), self.share.task)
-        _refuse_joint(plan)
+        refuse_joint(plan)
         assert plan.method.server is not None
         role = plan.method.server(plan.server(self.share.task, self.share.y_train, self.share.y_test))
         self.folder = _folder(out, config)
@@ -169,7 +124,7 @@ class ServerProcess(Keeper):
     async def run(self) -> dict[str, Any]:
         """Serve until training ends; the summary."""
         torch.set_num_threads(1)
-        stopped = _on_signals(self.node)
+        stopped = stop_on_signals(self.node)
         self.node.open()
         self._say_start()
         self.address = await self.service.start(self._wanted_address())
@@ -350,155 +305,12 @@ class Stalled(Exception):
     """Nobody who could move the training on has come back in time."""
 
 
-class PartyProcess:
-    """A party: its columns, its role, its state."""
-
-    def __init__(self, config: Config, name: str, out: Path, log: Log) -> None:
-        self.config, self.name, self.out, self.log = config, name, out, log
-        parties = _parties(config)
-        if name not in parties:
-            raise ConfigError("--party", name, f"network.parties has {', '.join(parties)}")
-        self.identity, pins = load_identity(config), _members(config)
-        if self.identity.name != name:
-            raise ConfigError(
-                "network.certificate", config.network.certificate, f"is {self.identity.name}'s, not {name}'s"
-            )
-        self.share = _party_share(config, name)
-        plan = _with_own_settings(make_plan(config, parties, len(self.share.train), None), config, name)
-        _refuse_joint(plan)
-        assert plan.method.party is not None
-        index = parties.index(name)
-        role = plan.method.party(plan.party(index, self.share.train, self.share.test, self.share.shape))
-        self.shared = shared_part(config, pins)
-        self._width = plan.widths[index]
-        self.node = Node(role, plan.method.payloads, out / "state", (SERVER,), limits_of(config), log)
-
-    async def run(self) -> End:
-        """Take part until the server says that it is over."""
-        if (over := self._told_before()) is not None:
-            self.log.info("this run is over; for a new one choose another --out", folder=self.out, status=over.status)
-            return over
-        torch.set_num_threads(1)
-        stopped = _on_signals(self.node)
-        self._refuse_others_state()
-        self.node.open()
-        if self.node.replayed or self.node.now:
-            self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
-        dialler = Dialler(
-            self.node, self.identity, self.config.network.address, self._hello, self._farewell, self._meet
-        )
-        talk = asyncio.ensure_future(dialler.run())
-        tasks = [talk, *(asyncio.ensure_future(task) for task in (self.node.watch(), _wait(self.node.ended)))]
-        self.log.info("dialling", server=self.config.network.address, digest=shared_digest(self.shared)[:16])
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self.node.error is not None:
-                raise self.node.error
-            end = talk.result() if talk.done() else End(stopped[0] if stopped else "stopped")
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.node.close()
-            if self.node.peers[SERVER].conversation.number == NEVER_MET:
-                shutil.rmtree(self.out / "state")  # refused, say: the next try, with another config, begins afresh
-        self._write(end)
-        self.log.info("ended", status=end.status)
-        return end
-
-    def _hello(self, instance: int, position: Position) -> Hello:
-        share = self.share
-        return Hello(
-            PROTOCOL, __version__, self.shared, share.rows, share.ids_sha256, self._width, DTYPE, instance, position
-        )
-
-    def _refuse_others_state(self) -> None:
-        """A state fits only what it was made with."""
-        share, party = self.share, self.config.party
-        made_with = {
-            "shared": self.shared,
-            "rows": share.rows,
-            "ids": share.ids_sha256,
-            "columns": share.train.shape[1],
-            "optimiser": party.optimiser,
-        }
-        made_with, path = json.loads(json.dumps(made_with)), self.out / "state" / "made_with.json"
-        differs = difference(json.loads(path.read_text(encoding="utf-8")), made_with) if path.is_file() else None
-        if differs:
-            advice = f"was begun with something else ({differs}); choose another --out, or remove it"
-            raise ConfigError("--out", str(self.out), advice)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(path, [json.dumps(made_with).encode()], 0o600)
-
-    def _meet(self, run: str) -> None:
-        """What was learnt with one server does not belong into another one's model."""
-        path = self.out / "state" / "run_id"
-        before = path.read_text(encoding="ascii") if path.is_file() else run
-        if before != run:
-            advice = (
-                "holds another run of this federation: choose another --out, or remove it, or bring that server back"
-            )
-            raise ConfigError("--out", str(self.out), advice)
-        if not path.is_file():
-            replace_file(path, [run.encode()], 0o600)
-
-    def _told_before(self) -> End | None:
-        """The end that an earlier start of this process heard of: the server may be gone since."""
-        path = self.out / "summary.json"
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"status": "stopped"}
-        over = found["status"] in ("finished", "diverged")  # a stalled server may be started again
-        return End(found["status"], found["note"]) if over else None
-
-    def _farewell(self, end: End) -> Bye:
-        self._write(end)  # before the server hears of it and goes
-        return Bye(self.node.role.summary()["weights"], self.node.utilisation())
-
-    def _write(self, end: End) -> None:
-        node = self.node
-        summary = {
-            "party": self.name,
-            "status": end.status,
-            "note": end.note,
-            "clock_s": node.now / NANOSECONDS,
-            **traffic_fields(node.traffic),
-            "messages_given_up": node.peers[SERVER].conversation.lost,
-            "utilisation": node.utilisation(),
-            **{key: value for key, value in node.role.summary().items() if isinstance(value, int | float | str)},
-        }
-        replace_file(self.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
-
-
-def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
-    """A party's optimiser and rate are its own business."""
-    index, training = plan.parties.index(name), plan.training
-    optimisers, rates = list(training.party_optimisers), list(training.party_rates)
-    if config.party.optimiser is not None:
-        optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
-    if config.party.learning_rate is not None:
-        if not 0 <= config.party.learning_rate < float("inf"):
-            raise ConfigError("party.learning_rate", config.party.learning_rate, "must be 0 or more")
-        rates[index] = config.party.learning_rate
-    training = replace(training, party_optimisers=tuple(optimisers), party_rates=tuple(rates))
-    return replace(plan, training=training)
-
-
-def _party_share(config: Config, name: str) -> PartyShare:
-    party, data = config.party, config.data
-    if party.data is None:
-        raise ConfigError("party.data", None, "name the file with this party's columns")
-    if party.data.endswith(SHARE):
-        return load_party_share(Path(party.data))
-    return read_party_share(
-        Path(party.data),
-        name=name,
-        id=party.id,
-        categorical=tuple(party.categorical),
-        columns=party.columns,
-        scale=party.scale,
-        missing=party.missing,
-        test_fraction=data.test_fraction,
-        seed=config.train.seed,
-    )
+def _run_id(out: Path) -> str:
+    """Tells this run from every other; a server that goes on keeps it."""
+    path = out / "run_id"
+    if not path.is_file():
+        replace_file(path, [secrets.token_hex(16).encode()], 0o600)
+    return path.read_text(encoding="ascii")
 
 
 def _server_share(config: Config) -> ServerShare:
@@ -528,35 +340,9 @@ def _folder(out: Path, config: Config) -> RunFolder:
     return RunFolder.reopen(out, msgspec.structs.replace(config, network=network))
 
 
-def _refuse_joint(plan: Plan) -> None:
-    if plan.method.joint is not None:
-        advice = "needs all columns in one place: it runs in the simulator only"
-        raise ConfigError("protocol.name", plan.method.name, advice)
-
-
 def _state_of(peer: Any) -> str:
     if peer.stream is not None:
         return "connected"
     if not peer.met and not peer.present:
         return "not here yet"
     return "away" if peer.present else "lost"
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-def _on_signals(node: Node) -> list[str]:
-    """SIGINT and SIGTERM stop the node cleanly; the list is filled when that happens."""
-    stopped: list[str] = []
-
-    def stop() -> None:
-        stopped.append("stopped")
-        node.ended.set()
-
-    loop = asyncio.get_running_loop()
-    if threading.current_thread() is not threading.main_thread():
-        return stopped  # signals belong to the main thread
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return stopped

@@ -1,0 +1,75 @@
+"""What the server and a party do alike with their own side of a config: names, certificates, limits, signals."""
+
+import asyncio
+import signal
+import threading
+from pathlib import Path
+
+from colonnade.algorithms.method import SERVER
+from colonnade.drivers.processes.certificates import Identity, read_members
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.node import Node
+from colonnade.experiments.config import Config
+from colonnade.experiments.resolve import Plan
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["SHARE", "limits_of", "load_identity", "members_of", "parties_of", "refuse_joint", "stop_on_signals"]
+
+SHARE = ".safetensors"  # the suffix of a share that was made on this machine
+
+
+def limits_of(config: Config) -> Limits:
+    """The node's part of `[network]`."""
+    network = config.network
+    return Limits(**{name: getattr(network, name) for name in Limits.__dataclass_fields__})
+
+
+def load_identity(config: Config) -> Identity:
+    """This side's certificate, checked before anything is dialled."""
+    network = config.network
+    for key in ("certificate", "key", "authority"):
+        if getattr(network, key) is None:
+            raise ConfigError(f"network.{key}", None, "name the file; `colonnade certs --help` says how to make it")
+    return Identity.load(Path(str(network.certificate)), Path(str(network.key)), Path(str(network.authority)))
+
+
+def members_of(config: Config) -> dict[str, str]:
+    """The pinned fingerprints of all members."""
+    if config.network.members is None:
+        raise ConfigError("network.members", None, "name the list of members that `colonnade certs sign` keeps")
+    members = read_members(Path(config.network.members))
+    missing = [name for name in (*config.network.parties, SERVER) if name not in members]
+    if missing:
+        raise ConfigError("network.members", config.network.members, f"has no fingerprint of {', '.join(missing)}")
+    return {name: members[name] for name in (*config.network.parties, SERVER)}
+
+
+def parties_of(config: Config) -> tuple[str, ...]:
+    """The allow-list."""
+    names = tuple(config.network.parties)
+    if not names or len(set(names)) < len(names) or SERVER in names:
+        raise ConfigError("network.parties", list(names), "name every party once, in the order that all agree upon")
+    return names
+
+
+def refuse_joint(plan: Plan) -> None:
+    """An oracle over everybody's data has no sides."""
+    if plan.method.joint is not None:
+        advice = "needs all columns in one place: it runs in the simulator only"
+        raise ConfigError("protocol.name", plan.method.name, advice)
+
+
+def stop_on_signals(node: Node) -> list[str]:
+    """SIGINT and SIGTERM stop the node cleanly; the list is filled when that happens."""
+    stopped: list[str] = []
+
+    def stop() -> None:
+        stopped.append("stopped")
+        node.ended.set()
+
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        return stopped  # signals belong to the main thread
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return stopped
