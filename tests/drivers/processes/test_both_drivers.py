@@ -251,3 +251,13 @@ def test_a_joint_method_needs_the_simulator(shares, tmp_path):
     config = config_of("server", shares, tables("centralised", {}))
     with pytest.raises(ConfigError, match="needs all columns in one place: it runs in the simulator only"):
         ServerProcess(config, tmp_path / "server", Log("server", stream=io.StringIO()))
+
+
+def test_what_was_learnt_in_one_run_does_not_go_into_another(shares, tmp_path):
+    config = config_of("party-1", shares, tables("vafl", {}))
+    party = PartyProcess(config, "party-1", tmp_path, Log("party-1", stream=io.StringIO()))
+    (tmp_path / "state").mkdir()
+    party._meet("first")
+    party._meet("first")
+    with pytest.raises(ConfigError, match="holds another run of this federation: choose another --out"):
+        party._meet("second")
