@@ -112,11 +112,12 @@ def _table(outcomes: list[Any]) -> Any:
     for outcome in outcomes:
         said = outcome.summary()
         low, high = said["wilson"]
+        several = len(said["trials"]) > 1  # one trial has no interval of its own
         mark = "[red]" if low > said["chance"] + 0.02 else "[green]"
         table.add_row(
             outcome.method,
             outcome.attacker,
-            f"{mark}{100 * said['success']:.2f} ± {100 * said['margin']:.2f}[/]",
+            f"{mark}{100 * said['success']:.2f}" + (f" ± {100 * said['margin']:.2f}[/]" if several else "[/]"),
             f"({100 * low:.2f}–{100 * high:.2f})",
             f"{100 * said['control']:.1f}",
             f"{said['refused']} of {said['asked']}" if said["refused"] else "–",
