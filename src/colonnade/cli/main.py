@@ -145,6 +145,8 @@ def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> N
     for entry in entries:
         if entry.error:
             console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)
+        elif entry.summary and entry.summary["note"]:
+            console.print(f"[yellow]{escape(entry.folder)}[/]: {escape(entry.summary['note'])}", soft_wrap=True)
     if any(entry.summary for entry in entries):
         _say(f"Report: {report_with_bar(out, console)}")
     _say(f"Folder: {out}")

@@ -4,16 +4,17 @@ fixed        mean_s
 exponential  mean_s · Exp(1)
 poisson      unit_s · Poisson(mean_s / unit_s); VAFL's Poisson(2m)/2M is mean_s = m/M, unit_s = 1/2M
 lognormal    mean_s · exp(sigma·Z − sigma²/2)
-trace        mean_s of work at the speed 1 − cpu(t), cpu in percent from `cpu` or `file`, a value per `interval_s`
+trace        mean_s of work at the speed 1 − cpu(t), cpu in percent from `cpu` or `file`, a value per `interval_s`;
+             a file is a CSV, or an archive of machines (see traces.py) with the number of one, `machine`
 """
 
 from math import inf, isfinite
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from colonnade.drivers.simulator.traces import is_archive, percentages, read_trace
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
 
@@ -29,6 +30,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit_s: float | None = None
     cpu: list[float] | None = None
     file: str | None = None
+    machine: int | None = None
     interval_s: float = 300.0
 
     def check(self, key: str) -> None:
@@ -42,27 +44,29 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.kind == "trace":
             self._check_trace(key)
 
+    @property
+    def many_machines(self) -> bool:
+        """Whether it is a trace from an archive, of which `machine` is one."""
+        return self.kind == "trace" and self.file is not None and is_archive(self.file)
+
     def _check_trace(self, key: str) -> None:
         if (self.cpu is None) == (self.file is None):
-            raise ConfigError(f"{key}.cpu", self.cpu, "kind 'trace' needs either `cpu` (a list) or `file` (CSV)")
+            advice = "kind 'trace' needs either `cpu` (a list) or `file` (CSV or .tar.gz)"
+            raise ConfigError(f"{key}.cpu", self.cpu, advice)
         if not 0 < self.interval_s < inf:
             raise ConfigError(f"{key}.interval_s", self.interval_s, "must be above 0 seconds")
-        values = self.utilisation(key)
-        if not len(values) or not np.all((values >= 0) & (values <= 100)):
-            raise ConfigError(f"{key}.cpu", values[:5].tolist(), "CPU use must be percentages from 0 to 100")
+        if self.machine is not None and not self.many_machines:
+            raise ConfigError(f"{key}.machine", self.machine, "only a `file` that is a .tar.gz has machines to choose")
+        self.utilisation(key)
 
     def utilisation(self, key: str = "clock.compute") -> np.ndarray:
-        """The trace's CPU use in percent: the last column of the file, or the list."""
-        if self.file is None:
-            return np.asarray([0.0] if self.cpu is None else self.cpu, float)
+        """The trace's CPU use in percent, from the file or the list."""
+        if self.file is not None:
+            return read_trace(key, self.file, self.machine)
         try:
-            lines = Path(self.file).read_text(encoding="utf-8").splitlines()
-            if not any(line.partition("#")[0].strip() for line in lines):
-                raise ValueError("it has no rows")  # numpy would only warn
-            table = np.loadtxt(lines, delimiter=",", ndmin=2, comments="#")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{key}.file", self.file, f"not a CSV of time, utilisation: {error}") from None
-        return table[:, -1]
+            return percentages(self.cpu or [])
+        except ValueError as error:
+            raise ConfigError(f"{key}.cpu", self.cpu, str(error)) from None
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,13 +120,16 @@ class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, parties: tuple[str, ...]) -> None:
         """Refuse before anything starts."""
-        for key, entries in (("compute", self.compute), ("network", self.network)):
+        for key, entries, entry_of in (
+            ("compute", self.compute, self.compute_of),
+            ("network", self.network, self.link_of),
+        ):
             if isinstance(entries, list) and len(entries) != len(parties):
                 raise ConfigError(
                     f"clock.{key}", f"{len(entries)} entries", f"give one, or one for each of {len(parties)}"
                 )
-            for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-                entry.check(f"clock.{key}[{index}]" if isinstance(entries, list) else f"clock.{key}")
+            for index in range(len(parties)):
+                entry_of(index).check(f"clock.{key}[{index}]" if isinstance(entries, list) else f"clock.{key}")
         self.server.compute.check("clock.server.compute")
         self.server.network.check("clock.server.network")
         for index, fault in enumerate(self.faults):
@@ -131,8 +138,12 @@ class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("clock.lost_after_s", self.lost_after_s, "must be 0 or more seconds")
 
     def compute_of(self, party: int) -> Compute:
-        """One party's compute model."""
-        return self.compute[party] if isinstance(self.compute, list) else self.compute
+        """One party's compute model; of an archive that is given for all, everyone has the machine of its number."""
+        if isinstance(self.compute, list):
+            return self.compute[party]
+        if self.compute.many_machines and self.compute.machine is None:
+            return msgspec.structs.replace(self.compute, machine=party)
+        return self.compute
 
     def link_of(self, party: int) -> Link:
         """One party's link."""
@@ -144,9 +155,10 @@ class Pace:
 
     def __init__(self, compute: Compute, generator: np.random.Generator) -> None:
         self._compute, self.generator = compute, generator
-        self._speeds = 1 - compute.utilisation() / 100 if compute.kind == "trace" else np.ones(1)
-        self._speeds = np.maximum(self._speeds, 0.01)  # a fully loaded machine still moves
-        self.wrapped = False  # whether the run outlasted the trace
+        self._speeds, self.trace_s = np.ones(1), inf  # how long it is until the speeds begin anew
+        if compute.kind == "trace":
+            self._speeds = np.maximum(1 - compute.utilisation() / 100, 0.01)  # a fully loaded machine still moves
+            self.trace_s = len(self._speeds) * compute.interval_s
 
     def duration(self, amount: float, now: int) -> int:
         """How long `amount` local steps take from `now` on."""
@@ -172,7 +184,6 @@ class Pace:
         interval, at = self._compute.interval_s, now / NANOSECONDS
         start, index = at, int(at // interval)
         while True:
-            self.wrapped |= index >= len(self._speeds)
             speed = float(self._speeds[index % len(self._speeds)])
             left = (index + 1) * interval - at
             if work_s <= left * speed or not isfinite(left):
