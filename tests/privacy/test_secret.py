@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from colonnade.privacy.secret import SecretKey, _words, normal, sphere
+from colonnade.privacy.secret import SecretKey, words, normal, sphere
 from colonnade.protocol.errors import LocalProtocolError
 
 
@@ -49,12 +49,12 @@ def test_the_reference_itself_gives_the_vector_of_the_rfc():
 @pytest.mark.parametrize("count", [1, 16, 17, 100])
 def test_the_words_are_the_key_stream_from_its_beginning(key, count):
     expected = [word for counter in range(-(-count // 16)) for word in block(key, counter)]
-    assert _words(key, count).tolist() == expected[:count]
+    assert words(key, count).tolist() == expected[:count]
 
 
 def test_rfc_8439_appendix_a_1_first_vector():
     """Key, nonce and counter all zero."""
-    assert _words(bytes(32), 16).astype("<u4").tobytes().hex().startswith("76b8e0ada0f13d90405d6ae55386bd28")
+    assert words(bytes(32), 16).astype("<u4").tobytes().hex().startswith("76b8e0ada0f13d90405d6ae55386bd28")
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100_000, 100_001])

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.messages import Array
 
-__all__ = ["SecretKey", "normal", "sphere"]
+__all__ = ["SecretKey", "normal", "sphere", "uniform", "words"]
 
 
 class SecretKey:
@@ -35,10 +35,15 @@ class SecretKey:
         return hashlib.blake2b(text, digest_size=32, key=self._key).digest()
 
 
-def _words(seed: bytes, count: int) -> Array:
+def words(seed: bytes, count: int) -> Array:
     """So many uniform 32-bit words: the ChaCha20 key stream of the seed."""
     stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(4 * count))
     return np.frombuffer(stream, "<u4")
+
+
+def uniform(seed: bytes, count: int) -> Array:
+    """Independent integers (uint64), uniform from 0 to 2⁶⁴ − 1."""
+    return words(seed, 2 * count).view("<u8").astype(np.uint64, copy=False)
 
 
 def normal(seed: bytes, count: int) -> Array:
@@ -47,7 +52,7 @@ def normal(seed: bytes, count: int) -> Array:
     In float32 and in place: numpy's float64 cosines alone would take longer than a forward pass.
     """
     pairs = (count + 1) // 2
-    uniform = _words(seed, 2 * pairs).astype(np.float32)
+    uniform = words(seed, 2 * pairs).astype(np.float32)
     uniform += np.float32(0.5)  # never 0
     uniform *= np.float32(2.0**-32)
     radius, angle = uniform[:pairs], uniform[pairs:]

@@ -1,0 +1,76 @@
+"""Fixed point modulo 2⁶⁴, and masks that hide it: AsySQN Alg. 2 l. 2–5.
+
+A real value becomes round(value·2^bits) modulo 2⁶⁴. There a uniform mask hides a value perfectly (the sum is uniform,
+whatever the value) and masks cancel exactly; floats would round, and leak the magnitude of what they mask.
+
+A sum of q values is right as long as it stays within ±(2⁶³ − 1) steps of 2^−bits: `bound` says how large each may be.
+"""
+
+from collections.abc import Iterable
+from functools import reduce
+from math import floor, nextafter
+
+import numpy as np
+
+from colonnade.privacy.secret import uniform
+from colonnade.protocol.errors import ConfigError, TrainingDiverged
+from colonnade.protocol.messages import Array
+
+__all__ = ["add", "bound", "check_bound", "decode", "encode", "masks", "subtract", "total"]
+
+LARGEST = 2**63 - 1
+
+
+def bound(parties: int, bits: int) -> float:
+    """The largest |value| for which a sum over so many parties cannot wrap around."""
+    exact = LARGEST // parties  # steps; rounding to them never leads past a whole number of them
+    nearest = float(exact)
+    return (nearest if nearest <= exact else nextafter(nearest, 0.0)) / 2.0**bits
+
+
+def check_bound(largest: float, parties: int, bits: int, key: str = "protocol.fraction_bits") -> None:
+    """Refuse to start where values of this size could wrap around."""
+    limit = bound(parties, bits)
+    if largest <= limit:
+        return
+    spare = floor(np.log2(bound(parties, 0) / largest)) if largest < np.inf else -1
+    advice = f"values up to {largest:.3g} do not fit: a sum of {parties} parties may wrap around beyond {limit:.3g}"
+    raise ConfigError(key, bits, f"{advice}; use at most {spare}" if spare >= 0 else f"{advice}; scale the data")
+
+
+def encode(values: Array, bits: int, parties: int) -> Array:
+    """Fixed-point numbers (uint64) of float64 values, any of which may be one of so many summands."""
+    limit = bound(parties, bits)
+    if not (np.abs(values) <= limit).all():  # NaN, too
+        found = np.abs(values).max()
+        raise TrainingDiverged(f"a value of {found:.3g} does not fit into masked sums: the bound is {limit:.3g}")
+    steps: Array = np.rint(np.ldexp(values, bits)).astype(np.int64)
+    return steps.view(np.uint64)
+
+
+def decode(encoded: Array, bits: int) -> Array:
+    """The reverse of `encode`, for a value or a sum of values."""
+    values: Array = np.ldexp(encoded.view(np.int64).astype(np.float64), -bits)
+    return values
+
+
+def masks(seed: bytes, count: int) -> Array:
+    """Uniform masks (uint64); a seed serves one aggregation, never two."""
+    return uniform(seed, count)
+
+
+def add(values: Array, others: Array) -> Array:
+    """values + others modulo 2⁶⁴: masks a value, or adds a child's sum."""
+    result: Array = values + others
+    return result
+
+
+def subtract(values: Array, others: Array) -> Array:
+    """values − others modulo 2⁶⁴: takes masks off a sum."""
+    result: Array = values - others
+    return result
+
+
+def total(summands: Iterable[Array]) -> Array:
+    """The sum of at least one array modulo 2⁶⁴."""
+    return reduce(add, summands)
