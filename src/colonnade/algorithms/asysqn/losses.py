@@ -1,0 +1,98 @@
+"""Losses of linear models, as functions of the margin θ_i = wᵀx_i: AsySQN problem (P), Eq. (14), (28).
+
+    f(w) = 1/n Σ_i L(θ_i, y_i) + λ/2·‖w‖²
+
+    name       L(θ, y)             labels   the same as
+    logistic   log(1 + e^{−yθ})    ±1       scikit-learn's LogisticRegression with C = 1/(nλ), no intercept
+    ridge      ½(θ − y)²           real     its Ridge with alpha = nλ, no intercept
+    ls-svm     ½(1 − yθ)²          ±1       Suykens and Vandewalle's, without a bias; on ±1 it is ridge's L
+
+The paper prints only the logistic one, with λ/2·‖w‖² beside a mean (28): λ does not grow with n, and the gradient of
+the penalty is λw. It gives no factor for squares: ½ is that of Suykens and Vandewalle (1999), its source for ls-svm.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from colonnade.protocol.messages import Array
+
+__all__ = ["LOSSES", "Loss", "penalty", "probability"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One loss: functions of margins (rows,) and labels (rows,), each with one value per row."""
+
+    name: str
+    value: Callable[[Array, Array], Array]
+    derivative: Callable[[Array, Array], Array]  # ∂L/∂θ: H of (14)
+    second_derivative: Callable[[Array, Array], Array]  # σ′ of the curvature pair
+    predict: Callable[[Array], Array]  # labels ±1, or ridge's values
+    signed: bool  # labels are ±1
+
+
+def penalty(w: Array, l2: float) -> float:
+    """λ/2·‖w‖² of one block; blocks add up."""
+    return 0.5 * l2 * float(w @ w)
+
+
+def probability(theta: Array) -> Array:
+    """P(y = +1) of the logistic model."""
+    p: Array = expit(theta)
+    return p
+
+
+def _logistic(theta: Array, y: Array) -> Array:
+    losses: Array = np.logaddexp(0.0, -y * theta)
+    return losses
+
+
+def _logistic_derivative(theta: Array, y: Array) -> Array:
+    slopes: Array = -y * expit(-y * theta)
+    return slopes
+
+
+def _logistic_second_derivative(theta: Array, y: Array) -> Array:
+    curves: Array = expit(theta) * expit(-theta)
+    return curves
+
+
+def _squares(theta: Array, y: Array) -> Array:
+    losses: Array = 0.5 * np.square(theta - y)
+    return losses
+
+
+def _squared_slack(theta: Array, y: Array) -> Array:
+    losses: Array = 0.5 * np.square(1.0 - y * theta)
+    return losses
+
+
+def _difference(theta: Array, y: Array) -> Array:
+    """Of both squared losses: −y(1 − yθ) = θ − y where y² = 1."""
+    slopes: Array = theta - y
+    return slopes
+
+
+def _ones(theta: Array, y: Array) -> Array:
+    return np.ones(theta.shape)
+
+
+def _signs(theta: Array) -> Array:
+    return np.where(theta >= 0.0, 1.0, -1.0)
+
+
+def _itself(theta: Array) -> Array:
+    return theta
+
+
+LOSSES = {
+    loss.name: loss
+    for loss in (
+        Loss("logistic", _logistic, _logistic_derivative, _logistic_second_derivative, _signs, signed=True),
+        Loss("ridge", _squares, _difference, _ones, _itself, signed=False),
+        Loss("ls-svm", _squared_slack, _difference, _ones, _signs, signed=True),
+    )
+}
