@@ -150,7 +150,7 @@ def test_nothing_that_was_asked_before_is_answered(make):
     (reading,) = party.handle(Received("server", EvaluationRequest(2, 0, 1)), 0)
     effects = made.told(party, ANEW)
     assert {effect.token for effect in effects if isinstance(effect, CancelWork)} == {answer.token, reading.token}
-    assert not party.answers and not party.reading
+    assert not party.answers and not party.reading.tokens
     other = np.array([6, 7], np.int32)
     (work,) = made.told(party, Received("server", FreshRequest(5, other)))
     assert work.token != answer.token

@@ -21,17 +21,22 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("cascaded", {"directions": 4, "distribution": "sphere"}),
     ("cascaded", {"max_delay": 5}),
     ("cascaded", {"t": 2}),
+    ("flex", {"timeout_s": 0.05, "labels": "shared", "momentum": [0.5, 0.0, 0.0, 0.9], "prox": 0.1, "decay": 0.9}),
+    ("flex", {"timeout_s": 0.05, "on_lost": "wait", "max_steps": 4}),
+    ("adaptive-flex", {"timeout_s": 0.05, "labels": "shared", "A": {"server": 0.3, "party": 0.5}}),
 ]
 # Estimates are noisy, and the noisier the more parameters there are: fewer of them, smaller steps, more of these. The
 # floors lie well above chance (0.1) and below what ten seeds gave; frozen parties do not reach that of `cascaded`.
+PLAIN = {"party": "mlp:16", "embedding": 8, "server": "linear"}
 ESTIMATED = {"party": "linear", "embedding": 4, "server": "linear"}
 SETTINGS = {  # model, train, floor
     "cascaded": (ESTIMATED, {"epochs": 8, "learning_rate": {"server": 0.3, "party": 0.03}}, 0.85),
     "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.65),
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.5),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.6),
-}
-USUAL = ({"party": "mlp:16", "embedding": 8, "server": "linear"}, {"epochs": 4, "learning_rate": 0.3}, 0.75)
+    "adaptive-flex": (PLAIN, {"epochs": 8, "learning_rate": 0.3}, 0.75),
+} | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75))
+USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 
 
 def name_of(variant):

@@ -12,9 +12,9 @@ from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
 from colonnade.protocol.errors import RemoteProtocolError
-from colonnade.protocol.events import Effect, Send, Work
+from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
-from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.role import EVALUATION, SERVER
 
 __all__ = [
     "EVALUATION_PAYLOADS",
@@ -23,6 +23,7 @@ __all__ = [
     "Evaluated",
     "Evaluation",
     "Measurement",
+    "Reading",
     "RowsRead",
 ]
 
@@ -81,6 +82,43 @@ EVALUATION_PAYLOADS = (
     Evaluated,
     Measurement,
 )
+
+
+class Reading:
+    """A party's side: answers from committed state, beside whatever else it does."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.tokens: list[int] = []  # of running jobs
+        self.count = 0
+
+    def begin(self, message: EvaluationRequest) -> list[Effect]:
+        """Embed the rows that the server asks for."""
+        start, stop = message.start, min(message.stop, self._rows)
+        if not 0 <= start < stop:
+            raise RemoteProtocolError(SERVER, f"asks for test rows {start}..{message.stop} of {self._rows}")
+        self.count += 1
+        token = TOKEN - self.count
+        self.tokens.append(token)
+        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop), aside=True)]
+
+    def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
+        """Send them."""
+        self.tokens.remove(token)
+        return [Send(SERVER, EvaluationReply(result.number, result.start, step, result.values))]
+
+    def cancel(self) -> list[Effect]:
+        """Nobody waits for them any more."""
+        tokens, self.tokens = self.tokens, []
+        return [CancelWork(token) for token in tokens]
+
+    def save(self) -> dict[str, Any]:
+        """What is running."""
+        return {"tokens": self.tokens, "count": self.count}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.tokens, self.count = saved["tokens"], saved["count"]
 
 
 class Evaluation:

@@ -14,11 +14,18 @@ from colonnade.algorithms.training import Training
 from colonnade.data import Task
 from colonnade.models import Factory
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import SERVER, Role
 
-__all__ = ["SERVER", "Method", "Options", "PartySetup", "ServerSetup"]
+__all__ = ["SERVER", "Method", "Options", "PartySetup", "ServerSetup", "Top"]
 
-SERVER = "server"
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The server's half as far as all agree upon it: enough to build it, without its parameters."""
+
+    model: Factory
+    aggregate: str
+    widths: tuple[int, ...]
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +66,7 @@ class PartySetup:
     test: Array
     shape: tuple[int, ...]  # of one row: what the columns are to the model
     device: str = "cpu"  # of its network
+    top: Top | None = None  # for methods whose parties run the server's half, too
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from colonnade.algorithms import find_method
-from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup
+from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.data import Partition, Task, load, split
 from colonnade.experiments.config import Config, RoleRates, TrainConfig, unknown_key
@@ -115,9 +115,9 @@ class Plan:
     def party(self, index: int, train: Array, test: Array, shape: tuple[int, ...]) -> PartySetup:
         """What a party is made from."""
         name, width, model = self.parties[index], self.widths[index], self.models[index]
-        count = len(self.parties)
+        count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
         return PartySetup(
-            self.options, self.training, name, index, count, width, model, train, test, shape, self.device
+            self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top
         )  # fmt: skip
 
 
@@ -264,9 +264,13 @@ def find_optimiser(key: str, value: Any) -> OptimiserSpec:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ConfigError(key, value, "write 'sgd', 'momentum', 'adam' or {name = ..., options}")
-    options = {key: item for key, item in value.items() if key != "name"}
-    spec = OptimiserSpec(value["name"], options)
+        raise ConfigError(
+            key, value, "write 'sgd', 'momentum', 'adam', a class of torch.optim or {name = ..., options}"
+        )
+    own = {key: value[key] for key in ("prox", "decay") if key in value}
+    if not all(isinstance(item, int | float) for item in own.values()):
+        raise ConfigError(key, own, "`prox` and `decay` are numbers")
+    spec = OptimiserSpec(value["name"], {k: v for k, v in value.items() if k not in ("name", *own)}, **own)
     spec.check()
     return spec
 

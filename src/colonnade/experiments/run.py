@@ -13,6 +13,7 @@ from colonnade.algorithms.training import Cadence
 from colonnade.data import Partition
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
+from colonnade.drivers.simulator.traces import ended_note
 from colonnade.experiments.config import Config
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.resolve import Federation, federation, load_partition
@@ -70,6 +71,8 @@ class Run:
                 self.status, self.note = "diverged", str(error)
         if self.status == "stalled":
             self.note = f"waits for {', '.join(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
+        traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
+        self.note = "; ".join(filter(None, (self.note, traces)))
         summary = self.summary()
         if self.folder is not None:
             self.folder.write_figures(self.timeline(), self.staleness())
@@ -181,6 +184,7 @@ class Run:
             "time_to_target_s": self.time_to_target(),
             **traffic_fields(simulator.traffic),
             "fresh_rows": principal.get("fresh_rows", 0),
+            "method": principal.get("method", {}),
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
             "privacy": None,

@@ -4,12 +4,13 @@ from colonnade.models.build import Factory, party_module, server_module
 from colonnade.models.metrics import METRICS, default_metric
 from colonnade.models.network import Network
 from colonnade.models.objective import Objective
-from colonnade.models.optimiser import OptimiserSpec, Regulariser
+from colonnade.models.optimiser import MOMENTUM, OptimiserSpec, Regulariser
 from colonnade.models.server import AGGREGATES, ServerNetwork, aggregated_width
 
 __all__ = [
     "AGGREGATES",
     "METRICS",
+    "MOMENTUM",
     "Factory",
     "Network",
     "Objective",

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
+from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser, to_tensor
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
 from colonnade.protocol.messages import Array
@@ -117,7 +117,7 @@ class Network(Parameters):
         """The reverse of `save`."""
         super().load(saved)
         for buffer, value in zip(self._committed, saved["buffers"], strict=True):
-            buffer.copy_(torch.from_numpy(value))
+            buffer.copy_(to_tensor(value))
         self._tape = None
 
 

@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
-__all__ = ["OptimiserSpec", "Parameters", "Regulariser", "to_tensor"]
+__all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser", "to_tensor"]
+
+
+MOMENTUM = 0.9  # of "momentum", unless its options say otherwise
+_SHORT = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam"}
+_UNFIT = ("LBFGS", "SparseAdam")  # the one asks for the loss again and again, the other for sparse gradients
 
 
 class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,6 +25,8 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str = "sgd"
     options: dict[str, Any] = {}
+    prox: float = 0.0  # μ and the factor of each local step's rate: for methods with local steps
+    decay: float = 1.0
 
     @property
     def plain(self) -> bool:
@@ -33,21 +40,21 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def build(self, theta: nn.Parameter) -> torch.optim.Optimizer:
         """The torch optimiser over θ."""
-        options = dict(self.options)
-        match self.name:
-            case "sgd":
-                kind: Any = torch.optim.SGD
-            case "momentum":
-                kind, options = torch.optim.SGD, {"momentum": 0.9} | options
-            case "adam":
-                kind = torch.optim.Adam
-            case _:
-                raise ConfigError("train.optimiser", self.name, "use 'sgd', 'momentum' or 'adam'")
+        options = {"momentum": MOMENTUM} | self.options if self.name == "momentum" else dict(self.options)
+        kind: Any = getattr(torch.optim, _SHORT.get(self.name, self.name), None)
+        if not _is_optimiser(kind):
+            advice = "use 'sgd', 'momentum', 'adam' or a class of torch.optim by its name, e.g. 'RMSprop'"
+            raise ConfigError("train.optimiser", self.name, advice)
         try:
             optimiser: torch.optim.Optimizer = kind([theta], lr=0.0, **options)
         except (TypeError, ValueError) as error:
             raise ConfigError("train.optimiser", options, f"{self.name} refuses these options: {error}") from None
         return optimiser
+
+
+def _is_optimiser(kind: Any) -> bool:
+    known = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    return known and kind is not torch.optim.Optimizer and kind.__name__ not in _UNFIT
 
 
 class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +81,9 @@ class Parameters:
     """A flat vector θ that is stepped and saved; what it parameterises is up to the subclass."""
 
     def __init__(self, theta: Tensor, optimiser: OptimiserSpec, regulariser: Regulariser | None = None) -> None:
+        if optimiser.prox or optimiser.decay != 1.0:
+            advice = "`prox` and `decay` are for methods with local steps, such as 'flex'"
+            raise ConfigError("train.optimiser", {"prox": optimiser.prox, "decay": optimiser.decay}, advice)
         self.theta = theta
         self._regulariser = regulariser or Regulariser()
         self._flat = nn.Parameter(theta, requires_grad=theta.numel() > 0)
@@ -105,6 +115,11 @@ class Parameters:
         self._optimiser.param_groups[0]["lr"] = rate
         self._optimiser.step()
 
+    def forget(self) -> None:
+        """What the optimiser remembers of earlier steps."""
+        if self._optimiser is not None:
+            self._optimiser.state.clear()
+
     def digest(self) -> str:
         """sha256 of the parameters."""
         return hashlib.sha256(self.vector().tobytes()).hexdigest()
@@ -120,7 +135,7 @@ class Parameters:
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """The reverse of `save`."""
-        self.theta.copy_(torch.from_numpy(saved["theta"]))
+        self.theta.copy_(to_tensor(saved["theta"]))
         if self._optimiser is not None:
             self._optimiser.state.clear()
             state = {name: self._placed(value) for name, value in saved["optimiser"].items()}

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from colonnade.protocol.events import Effect, Event
 from colonnade.protocol.messages import Payload
 
-__all__ = ["EVALUATION", "Role"]
+__all__ = ["EVALUATION", "SERVER", "Role"]
 
+SERVER = "server"  # the name of the role that all others know
 EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
 
 

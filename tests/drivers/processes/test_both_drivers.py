@@ -37,6 +37,7 @@ VARIANTS = [(name, {}) for name in NETWORKED] + [
     ("vafl", {"batches": "shared", "extra_rows": 1.0, "table": "zeros"}),
     ("vafl", {"max_delay": 5, "pause_s": 0.0005}),
     ("cascaded", {"directions": 3, "t": 2}),
+    ("flex", {"timeout_s": 0.02, "labels": "shared", "momentum": [0.5, 0.0, 0.0]}),
 ]
 NAMES = ("party-1", "party-2", "party-3")
 
@@ -63,14 +64,15 @@ def shares(data, tmp_path_factory):
 
 
 # Estimates need fewer parameters and more, smaller steps; the floors lie well above chance, which is 0.1.
+PLAIN = {"party": "mlp:16", "embedding": 8, "server": "linear"}
 ESTIMATED = {"party": "linear", "embedding": 4, "server": "linear"}
 SETTINGS = {  # model, train, floor
     "cascaded": (ESTIMATED, {"epochs": 8, "learning_rate": {"server": 0.3, "party": 0.03}}, 0.75),
     "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.4),
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.3),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.5),
-}
-USUAL = ({"party": "mlp:16", "embedding": 8, "server": "linear"}, {"epochs": 4, "learning_rate": 0.3}, 0.75)
+} | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
+USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 
 
 def tables(method, options, **train):

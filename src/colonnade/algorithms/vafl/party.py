@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, Walk, is_rows
-from colonnade.algorithms.evaluation import TOKEN, EvaluateRows, RowsRead
+from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.vafl.messages import (
     LARGEST,
@@ -38,8 +38,7 @@ from colonnade.protocol.events import (
     Work,
     WorkDone,
 )
-from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Message, Payload
-from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.messages import Array, EvaluationRequest, Message, Payload
 from colonnade.protocol.seeds import derive, generator
 
 __all__ = ["FORWARD_SHARE", "Party"]
@@ -76,7 +75,7 @@ class Party:
         self.warmed = 0 if setup.options.table == "warm" else len(self._x)  # rows sent by the warm-up
         self.asides = 0  # jobs for others so far: the number of the newest
         self.answers: dict[int, tuple[int, Rows]] = {}  # fresh rows being computed: token → request, rows
-        self.reading: list[int] = []  # tokens of running evaluation jobs
+        self.reading = Reading(len(self._x_test))
         self._batch: Array = self._x[:0]  # the features of `rows`
         self.buffers: list[Array] = []  # as the batch's forward pass left them
         self.k = 0  # the update that the last gradient belongs to
@@ -97,9 +96,8 @@ class Party:
                 return self._answer(token, result) if token % 4 == ANSWER else self._embedded(result, now)
             case WorkDone(result=Refined() as result):
                 return self._refined(result, now)
-            case WorkDone(token=token, result=RowsRead(number=number, start=start, values=values)):
-                self.reading.remove(token)
-                return [Send(SERVER, EvaluationReply(number, start, self.network.steps, values))]
+            case WorkDone(token=token, result=RowsRead() as result):
+                return self.reading.done(token, result, self.network.steps)
             case Started():
                 return self._activate()
             case TimerFired(name="activate"):
@@ -119,7 +117,7 @@ class Party:
                 case FreshRequest():
                     return self._fresh(message)
                 case EvaluationRequest():
-                    return self._read(message)
+                    return self.reading.begin(message)
                 case Skip() if self._options.coordinated:
                     return self._skip(message)
         raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
@@ -242,8 +240,8 @@ class Party:
 
     def _anew(self) -> list[Effect]:
         """The conversation begins anew: nothing asked is still to be answered, what may be lost is sent again."""
-        cancelled: list[Effect] = [CancelWork(token) for token in (*self.answers, *self.reading)]
-        self.answers, self.reading = {}, []
+        cancelled = [*(CancelWork(token) for token in self.answers), *self.reading.cancel()]
+        self.answers = {}
         if self.warmed < len(self._x):
             self.warmed = 0  # a piece is always running; the next one begins here
         elif self.uploaded and not self.busy:
@@ -266,16 +264,6 @@ class Party:
         request, rows = self.answers.pop(token)
         return [Send(SERVER, Embeddings(self.step, 0, rows, result.values, request=request))]
 
-    def _read(self, message: EvaluationRequest) -> list[Effect]:
-        start, stop = message.start, min(message.stop, len(self._x_test))
-        if not 0 <= start < stop:
-            cause = f"asks for test rows {start}..{message.stop} of {len(self._x_test)}"
-            raise RemoteProtocolError(SERVER, cause)
-        self.asides += 1
-        token = TOKEN - self.asides
-        self.reading.append(token)
-        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop), aside=True)]
-
     def _layer_seed(self) -> int:
         return (self._seed + self.step) % 2**63
 
@@ -294,6 +282,7 @@ class Party:
         """Everything but the columns themselves."""
         return {name: getattr(self, name) for name in _STATE} | {
             "pauses": self._pauses,
+            "reading": self.reading.save(),
             "network": self.network.save(),
         }
 
@@ -303,6 +292,7 @@ class Party:
             setattr(self, name, state[name])
         self._batch = self._x[self.rows]
         self._pauses = state["pauses"]
+        self.reading.load(state["reading"])
         self.network.load(state["network"])
 
     def summary(self) -> dict[str, Any]:
@@ -316,6 +306,6 @@ class Party:
 
 
 _STATE = (
-    *("step", "rows", "sent", "busy", "uploaded", "warmed", "asides", "answers", "reading"),
+    *("step", "rows", "sent", "busy", "uploaded", "warmed", "asides", "answers"),
     *("buffers", "k", "dropped", "skipped"),
 )

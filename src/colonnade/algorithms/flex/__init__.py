@@ -1,0 +1,57 @@
+"""Flexible Vertical Federated Learning (Castiglia, Wang, Patterson; 2023): as many local steps as fit before the bell.
+
+    symbol                  here
+    θ_0, θ_k                `network` of the server, of party k
+    B^r                     the batch of `round` r, from a walk that all share
+    Φ^r                     `h`, the embeddings of the batch, and θ_0: a `Snapshot`
+    τ_k^r, w_k^{r,t}, w̄     `steps` and `weight` of a `Report`; see local.py for the weights of each optimiser
+    η_k^r                   the role's rate · `scale`; A_k is `protocol.A`
+    t_comm                  the round trip of the links
+
+`flex` is Algorithm 1, `adaptive-flex` Algorithm 2; `p-bcd` has τ = 1, `sync-min` all τ as the slowest, `sync-max` all τ
+as the fastest (and waits). With `labels = "server"` parties get ∂ℓ/∂h of the round's start, with "shared" all of Φ.
+"""
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.flex.config import AdaptiveOptions, FlexOptions, PBcdOptions, SyncMaxOptions, SyncMinOptions
+from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
+from colonnade.algorithms.flex.party import Party
+from colonnade.algorithms.flex.server import Server
+from colonnade.algorithms.method import Method
+
+__all__ = ["METHODS"]
+
+_PAPER = "Castiglia et al.: Flex-VFL (2023)"
+_REVEALS = (
+    "server: every party's embeddings, its number of local steps, their weight w̄ and how long a step takes; each "
+    "party, with labels = 'server': the gradient of its own block, from which labels can be inferred "
+    "(docs/attacks.md); with labels = 'shared': the labels themselves, θ_0 and every other party's embeddings"
+)
+_PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
+
+
+def _method(name: str, paper: str, summary: str, options: type) -> Method:
+    return Method(name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party)
+
+
+METHODS = (
+    _method(
+        "flex", f"{_PAPER}, Alg. 1", "rounds; everybody takes as many local steps as fit before a bell", FlexOptions
+    ),
+    _method(
+        "adaptive-flex",
+        f"{_PAPER}, Alg. 2",
+        "flex, with rates that follow every role's measured speed",
+        AdaptiveOptions,
+    ),
+    _method("p-bcd", f"{_PAPER}, Sec. VII", "rounds of one step by everybody; waits for the slowest", PBcdOptions),
+    _method(
+        "sync-min", f"{_PAPER}, Sec. VII", "rounds; everybody takes as many steps as the slowest can", SyncMinOptions
+    ),
+    _method(
+        "sync-max",
+        f"{_PAPER}, Sec. VII",
+        "rounds; everybody takes as many steps as the fastest can, and waits for the slowest",
+        SyncMaxOptions,
+    ),
+)

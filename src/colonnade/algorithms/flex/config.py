@@ -1,0 +1,147 @@
+"""The `[protocol]` fields of `flex`, `adaptive-flex`, `p-bcd`, `sync-min` and `sync-max`."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from colonnade.algorithms.method import Options
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["AdaptiveOptions", "FlexOptions", "PBcdOptions", "RoundOptions", "SyncMaxOptions", "SyncMinOptions"]
+
+AUTO = "auto"
+NONE: Any = 0.0
+ONE: Any = 1.0
+UNSET: Any = None
+WAIT: Any = "wait"
+PLAIN = {"momentum": 0.0, "prox": 0.0, "decay": 1.0}
+Each = float | list[float]  # one for everybody, or a list with one for each party
+
+
+class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A_0 and A_k, where they differ."""
+
+    server: float
+    party: Each
+
+
+class RoundOptions(Options, frozen=True, kw_only=True):
+    """What all of them share, and what each of them is."""
+
+    labels: Literal["server", "shared"] = "server"
+
+    # For whoever does not choose them:
+    timeout_s = NONE  # no bell: a phase ends with its last step
+    momentum = NONE
+    prox = NONE
+    decay = ONE
+    A = UNSET
+    max_steps = UNSET
+    on_lost = WAIT
+    adaptive = False  # rates follow measured speeds
+    common = ""  # how many steps all take: "one", as the slowest can ("min"), as the fastest can ("max")
+
+    @property
+    def needs_speeds(self) -> bool:
+        """Whether the first phase only measures."""
+        return self.timeout_s == AUTO or self.common in ("min", "max")
+
+    @property
+    def rings(self) -> bool:
+        """Whether a bell ends the phase."""
+        return self.common in ("", "min")
+
+    def threshold(self, parties: int) -> int:
+        """How many parties an update takes: all of them, if all are there."""
+        return parties
+
+    def of_party(self, name: str, party: int | None) -> float:
+        """A local optimiser's setting of one party; None is the server, which a list leaves out."""
+        value = getattr(self, name)
+        if not isinstance(value, list):
+            return float(value)
+        return PLAIN[name] if party is None else value[party]
+
+    def a_of(self, party: int | None) -> float | None:
+        """A_k; None: the configured rate."""
+        if isinstance(self.A, Rates):
+            given = [self.A.server] if party is None else self.A.party
+            return given[party or 0] if isinstance(given, list) else given
+        given_to_all: float | None = self.A
+        return given_to_all
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        if self.timeout_s != AUTO and not 0 <= self.timeout_s < float("inf"):
+            raise ConfigError("protocol.timeout_s", self.timeout_s, "must be above 0 seconds, or 'auto'")
+        self._check_each("momentum", parties, lambda rho: 0 <= rho < 1, "ρ must be at least 0 and below 1")
+        self._check_each("prox", parties, lambda mu: 0 <= mu < float("inf"), "μ must be 0 or more")
+        self._check_each("decay", parties, lambda factor: 0 < factor <= 1, "must be above 0 and at most 1")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ConfigError("protocol.max_steps", self.max_steps, "must be 1 or more local steps a round")
+        self._check_a(parties)
+
+    def _check_each(self, name: str, parties: int, holds: Callable[[float], bool], advice: str) -> None:
+        value = getattr(self, name)
+        values = value if isinstance(value, list) else [value]
+        if isinstance(value, list) and len(value) != parties:
+            raise ConfigError(f"protocol.{name}", value, f"a list needs one value for each of {parties} parties")
+        if not all(holds(one) for one in values):
+            raise ConfigError(f"protocol.{name}", value, advice)
+
+    def _check_a(self, parties: int) -> None:
+        given = self.A.party if isinstance(self.A, Rates) else self.A
+        if isinstance(given, list) and len(given) != parties:
+            raise ConfigError("protocol.A", given, f"a list needs one value for each of {parties} parties")
+        values = [*(given if isinstance(given, list) else [given]), self.a_of(None)]
+        if not all(value is None or 0 < value < float("inf") for value in values):
+            raise ConfigError("protocol.A", given, "A_k must be above 0: it is the rate of a whole round")
+
+
+class _Local(RoundOptions, frozen=True, kw_only=True):
+    """Those with local steps."""
+
+    timeout_s: float | Literal["auto"] = "auto"
+    momentum: Each = 0.0  # ρ, forgotten after every round
+    prox: Each = 0.0  # μ
+    decay: Each = 1.0  # each local step's rate is this times the one before
+    max_steps: int | None = None  # a round, whatever fits into it
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        super().check(parties)
+        if self.timeout_s == 0:
+            raise ConfigError("protocol.timeout_s", self.timeout_s, "must be above 0 seconds, or 'auto'")
+
+
+class FlexOptions(_Local, frozen=True, kw_only=True):
+    """Algorithm 1."""
+
+    on_lost: Literal["continue", "wait"] = "continue"
+
+
+class AdaptiveOptions(FlexOptions, frozen=True, kw_only=True):
+    """Algorithm 2."""
+
+    A: float | Rates | None = None  # A_k; the roles' learning rates, if left out
+
+    adaptive = True
+
+
+class PBcdOptions(RoundOptions, frozen=True, kw_only=True):
+    """τ = 1: parallel block coordinate descent."""
+
+    common = "one"
+
+
+class SyncMinOptions(_Local, frozen=True, kw_only=True):
+    """All take as many steps as the slowest can."""
+
+    common = "min"
+
+
+class SyncMaxOptions(_Local, frozen=True, kw_only=True):
+    """All take as many steps as the fastest can, and the round waits for them."""
+
+    common = "max"

@@ -1,0 +1,136 @@
+"""Local steps between two bells: how many fit, with which optimiser, and what they weigh (Eq. 6–8).
+
+    SGD        w_t = 1                          θ ← θ − η·g
+    momentum   w_t = (1 − ρ^{τ−t})/(1 − ρ)      u ← ρ·u + g, θ ← θ − η·u, and u is forgotten after the round
+    proximal   w_t = (1 − ημ)^{τ−1−t}           θ ← θ − η·(g + μ(θ − θ^{r,0}))
+    decaying   w_t = decay^t                    η falls from step to step
+
+w̄ = max w_t is the momentum's (1 − ρ^τ)/(1 − ρ), and 1 for all others.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from colonnade.algorithms.flex.config import RoundOptions
+from colonnade.models import MOMENTUM, OptimiserSpec
+from colonnade.models.optimiser import Parameters
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.events import NANOSECONDS, Effect, SetTimer
+from colonnade.protocol.messages import Array
+
+__all__ = ["BELL", "LOWER", "LocalPhase", "LocalRule", "Report", "local_rule"]
+
+BELL = "bell"
+LOWER = "lower train.learning_rate (every local step takes it: 'adaptive-flex' divides it by their number)"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRule:
+    """How a role takes its local steps, beside what torch's optimiser does."""
+
+    momentum: float  # ρ
+    prox: float  # μ
+    decay: float
+
+    def largest_weight(self, steps: int) -> float:
+        """w̄ after so many steps."""
+        return (1 - self.momentum**steps) / (1 - self.momentum)
+
+
+def local_rule(spec: OptimiserSpec, options: RoundOptions, party: int | None) -> tuple[OptimiserSpec, LocalRule]:
+    """A role's local optimiser: its own choice in `optimiser`, else what `[protocol]` says to everybody."""
+    common = {name: options.of_party(name, party) for name in ("momentum", "prox", "decay")}
+    default = MOMENTUM if spec.name == "momentum" else 0.0
+    own = spec.options.get("momentum", default) if spec.name in ("sgd", "momentum") else 0.0
+    if common["momentum"] and spec.plain:
+        spec = OptimiserSpec("momentum", {"momentum": common["momentum"]}, spec.prox, spec.decay)
+        own = common["momentum"]
+    if not 0 <= own < 1:
+        raise ConfigError("train.optimiser", {"momentum": own}, "ρ must be at least 0 and below 1")
+    prox, decay = spec.prox or common["prox"], common["decay"] if spec.decay == 1 else spec.decay
+    if not (0 <= prox < float("inf") and 0 < decay <= 1):
+        raise ConfigError("train.optimiser", {"prox": prox, "decay": decay}, "prox ≥ 0 and 0 < decay ≤ 1 are needed")
+    return msgspec.structs.replace(spec, prox=0.0, decay=1.0), LocalRule(own, prox, decay)
+
+
+class Report(NamedTuple):
+    """How a phase went."""
+
+    phase: int
+    steps: int  # τ
+    weight: float  # w̄
+    step_s: float
+
+
+class LocalPhase:
+    """One role's local steps, phase after phase."""
+
+    def __init__(self, network: Parameters, rule: LocalRule) -> None:
+        self._network, self._rule = network, rule
+        self.phase = 0
+        self.began = self.last = 0  # ns: the phase's beginning, the end of its last step
+        self.timeout = 0  # ns; 0: no bell
+        self.limit = 0  # steps; 0: as many as fit
+        self.scale = 1.0  # of the rate; 0: only measure
+        self.steps = 0  # τ so far
+        self.shortest = 0  # ns, of the phase's steps
+        self.rung = False
+        self.anchor = np.zeros(0, np.float32)  # θ^{r,0}, for the proximal step
+
+    def begin(self, now: int, phase: int, timeout_s: float, limit: int, scale: float) -> list[Effect]:
+        """A phase begins, and the bell is set."""
+        self.phase, self.limit, self.scale = phase, limit, scale
+        self.began = self.last = now
+        self.timeout = round(timeout_s * NANOSECONDS)
+        self.steps = self.shortest = 0
+        self.rung = False
+        if self._rule.momentum:
+            self._network.forget()
+        if self._rule.prox:
+            self.anchor = self._network.vector().copy()
+        return [SetTimer(BELL, now + self.timeout)] if self.timeout else []
+
+    def learn(self, gradient: Array, rate: float, buffers: list[Array], now: int) -> None:
+        """Eq. (6), with the rate of the phase; while only measuring, the step is counted and thrown away."""
+        if self.scale:
+            if self._rule.prox:
+                gradient = gradient + np.float32(self._rule.prox) * (self._network.vector() - self.anchor)
+            self._network.apply(gradient, rate * self.scale * self._rule.decay**self.steps, buffers)
+        self.steps += 1
+        took, self.last = now - self.last, now
+        self.shortest = min(self.shortest or took, took)
+
+    def goes_on(self, now: int) -> bool:
+        """Whether another step is begun: one like the phase's shortest would end before the bell."""
+        if self.rung or (self.limit and self.steps >= self.limit):
+            return False
+        if not self.timeout:
+            return True
+        # Steps that take no time at all (on a simulated clock) would never end: one has to do.
+        return self.shortest > 0 and now + self.shortest <= self.began + self.timeout
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to come, not even a bell."""
+        return self.steps > 0 and (self.rung or not self.timeout)
+
+    def report(self) -> Report:
+        """What Alg. 2 l. 15 sends."""
+        measures = not self.scale and not self.timeout
+        step = self.shortest if measures else (self.last - self.began) / max(self.steps, 1)
+        return Report(self.phase, self.steps, self._rule.largest_weight(self.steps), step / NANOSECONDS)
+
+    def save(self) -> dict[str, Any]:
+        """All of it."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        for name in _STATE:
+            setattr(self, name, saved[name])
+
+
+_STATE = ("phase", "began", "last", "timeout", "limit", "scale", "steps", "shortest", "rung", "anchor")

@@ -1,0 +1,154 @@
+"""What the server makes of measured speeds: the timeout, the common number of steps, and the rates.
+
+**timeout_s = "auto"**: of the multiples of the parties' steps, the T with the most useful work per second,
+
+    Σ_k c·(1 − e^{−τ_k(T)/c}) / (T + round trip),    τ_k(T) = ⌊T / step_k⌋
+
+A local step on a stale snapshot is worth less the more went before it; c is how many still are worth something. A
+party whose step is longer than T takes part in every second (third …) round with one step. T is picked anew when
+step times or round trips have changed so much that another one is a tenth better.
+"""
+
+from math import floor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from colonnade.algorithms.flex.config import AUTO, RoundOptions
+from colonnade.algorithms.flex.local import Report
+from colonnade.protocol.messages import Array
+
+__all__ = ["Pacing", "Plan", "best_timeout", "steps_within"]
+
+USEFUL_STEPS = {"server": 6.0, "shared": 20.0}  # c, by `labels`: a gradient that is never renewed wears out sooner
+LONGEST = 64  # steps in one phase
+BETTER = 1.1  # how much better another timeout must be
+MEASURED_STEPS = 4  # of a phase that measures speeds: the first ones may be slow, so the shortest counts
+SURPRISE = 2  # how many times the expected steps a phase with an automatic timeout takes at most
+FOLLOW = 0.5  # weight of the newest measurement
+ROUNDING = 1e-9  # of step times: steps that fit exactly fit
+
+
+def steps_within(timeout_s: float, step_s: float) -> int:
+    """τ: how many steps of this length fit, at least one."""
+    return max(1, floor(timeout_s / step_s * (1 + ROUNDING))) if step_s else 1
+
+
+def useful_per_second(timeouts: Array, step_s: Array, round_trip_s: float, worth: float) -> Array:
+    """What the rule maximises, for each timeout; `worth` is c."""
+    rounds_s = timeouts[:, None] + round_trip_s
+    fitting = np.floor(timeouts[:, None] / step_s * (1 + ROUNDING))
+    useful = worth * (1 - np.exp(-np.maximum(1, fitting) / worth))
+    every = np.where(fitting >= 1, 1, np.ceil((step_s + round_trip_s) / rounds_s))  # rounds that a slow party takes
+    per_second: Array = (useful / every / rounds_s).sum(1)
+    return per_second
+
+
+def best_timeout(step_s: list[float], round_trip_s: float, worth: float, current: float = 0.0) -> float:
+    """The rule of the docstring above; the current one stays unless another is clearly better."""
+    steps = np.maximum(step_s, 1e-9)
+    typical = np.unique(np.quantile(steps, [0, 0.5, 1], method="nearest"))
+    candidates = np.sort((typical[:, None] * np.arange(1, LONGEST + 1)).ravel())
+    scores = useful_per_second(candidates, steps, round_trip_s, worth)
+    best = int(np.argmax(scores))
+    if current and scores[best] < BETTER * useful_per_second(np.array([current]), steps, round_trip_s, worth)[0]:
+        return current
+    return float(candidates[best])
+
+
+class Plan(NamedTuple):
+    """What a phase is like."""
+
+    timeout_s: float  # 0: no bell
+    limit: int  # steps; 0: as many as fit
+    server_limit: int
+    scales: dict[str, float]  # of the roles' rates; 0: nothing is learnt
+
+
+class Pacing:
+    """The newest report of every role, and what follows from them."""
+
+    def __init__(self, options: RoundOptions) -> None:
+        self._options = options
+        self.timeout_s = 0.0 if options.timeout_s == AUTO else options.timeout_s
+        self.step_s: dict[str, float] = {}
+        self.round_trip_s: dict[str, float] = {}
+        self.shares: dict[str, float] = {}  # 1/(τ_k·w̄_k)
+        self.timeout_of: dict[str, float] = {}  # that τ_k was reached in
+
+    def note(self, name: str, report: Report, timeout_s: float, round_trip_s: float | None) -> None:
+        """A role's report of a phase."""
+        self.step_s[name] = _follow(self.step_s.get(name), report.step_s)
+        if round_trip_s is not None:
+            self.round_trip_s[name] = _follow(self.round_trip_s.get(name), max(0.0, round_trip_s))
+        if timeout_s:
+            self.shares[name] = 1 / (report.steps * report.weight)
+            self.timeout_of[name] = timeout_s
+
+    def measures(self, parties: list[str]) -> bool:
+        """Whether the next phase only measures: speeds are not known, or τ^0 is not (Alg. 2 l. 2)."""
+        return self._knows_no_speed(parties) or (self._options.adaptive and not self.shares)
+
+    def _knows_no_speed(self, parties: list[str]) -> bool:
+        return self._options.needs_speeds and not any(name in self.step_s for name in parties)
+
+    def plan(self, parties: list[str], server: str) -> Plan:
+        """The next phase of these parties."""
+        options, roles = self._options, [*parties, server]
+        if self._knows_no_speed(parties):
+            return Plan(0.0, MEASURED_STEPS, MEASURED_STEPS, dict.fromkeys(roles, 0.0))
+        if options.timeout_s == AUTO:
+            known = [self.step_s[name] for name in parties if name in self.step_s]
+            round_trip_s, worth = self.longest_round_trip_s(parties), USEFUL_STEPS[options.labels]
+            self.timeout_s = best_timeout(known, round_trip_s, worth, self.timeout_s)
+        measures = self.measures(parties)
+        scales = {name: 0.0 if measures else self._scale(name) for name in roles}
+        fitting = [steps_within(self.timeout_s, self.step_s[name]) for name in parties if name in self.step_s]
+        limit = self._limit(fitting)
+        if options.timeout_s == AUTO and not limit:
+            limit = SURPRISE * max(fitting)  # speeds measured wrongly must not lead to thousands of steps
+        # DEVIATION: a server many times quicker than the parties would fit θ_0 to one batch of stale embeddings, and
+        # training diverges at rates that suit everybody else: it takes no more steps than the quickest party.
+        quickest = max(fitting, default=0)
+        server_limit = min(limit, quickest) if limit and quickest else limit or quickest
+        return Plan(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
+
+    def longest_round_trip_s(self, parties: list[str]) -> float:
+        """Of these parties, as far as measured."""
+        return max((self.round_trip_s.get(name, 0.0) for name in parties), default=0.0)
+
+    def _limit(self, fitting: list[int]) -> int:
+        """How many steps everybody takes, if the parties have time for so many; 0: as many as fit."""
+        cap = self._options.max_steps or 0
+        match self._options.common:
+            case "one":
+                return 1
+            case "min":
+                return min([*fitting, cap] if cap else fitting)
+            case "max":
+                return min(max(fitting), cap) if cap else max(fitting)
+        return cap
+
+    def _scale(self, name: str) -> float:
+        """1, or Alg. 2 l. 17: η_k = A_k/(τ_k·w̄_k), of which A_k is the role's own."""
+        if not self._options.adaptive:
+            return 1.0
+        if name not in self.shares:  # it has just joined: the most careful of the others' rates
+            return min(self.shares.values())
+        return min(1.0, self.shares[name] * self.timeout_of[name] / self.timeout_s)
+
+    def save(self) -> dict[str, Any]:
+        """All of it."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        for name in _STATE:
+            setattr(self, name, saved[name])
+
+
+_STATE = ("timeout_s", "step_s", "round_trip_s", "shares", "timeout_of")
+
+
+def _follow(before: float | None, now: float) -> float:
+    return now if before is None else before + FOLLOW * (now - before)

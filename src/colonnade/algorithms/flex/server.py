@@ -1,0 +1,475 @@
+"""The Flex-VFL server: Alg. 1 lines 3, 8–15 for k = 0, Alg. 2 line 17; rounds that do not wait for who misses the bell.
+
+A round: the parties' embeddings are gathered, one pass over the snapshot gives what the parties need, and everybody,
+the server too, steps until the bell. Who was late, or is gone, is left out of the next round's waiting: its rows stay
+in the table as last seen, and it joins the newest round when it is heard of again.
+"""
+
+from math import isfinite
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
+from colonnade.algorithms.flex.local import BELL, LOWER, LocalPhase, Report, local_rule
+from colonnade.algorithms.flex.messages import (
+    BeginWithGradient,
+    BeginWithSnapshot,
+    Late,
+    LocalStepped,
+    Open,
+    Opened,
+    Ready,
+    ServerStep,
+    Snapshot,
+)
+from colonnade.algorithms.flex.pacing import Pacing, Plan
+from colonnade.algorithms.method import SERVER, ServerSetup
+from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
+from colonnade.algorithms.table import EmbeddingTable, Staleness
+from colonnade.algorithms.vafl.line import STEPS
+from colonnade.algorithms.vafl.messages import LARGEST, Skip, are_sane
+from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module
+from colonnade.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.events import (
+    NANOSECONDS,
+    CancelTimer,
+    CancelWork,
+    Effect,
+    Event,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Resumed,
+    Send,
+    SetTimer,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
+from colonnade.protocol.seeds import derive
+
+__all__ = ["Server"]
+
+GATHERING, OPENING, LOCAL = "gathering", "opening", "local"  # what the server is doing
+PATIENCE_TIMER = "patience"
+PATIENCE_S = 0.1  # beside a timeout and two round trips: how long silence is waited for
+TRIES = 3  # phases in which nobody is in time: the first ones may be slow, when everything is being loaded
+MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
+
+
+class Server:
+    """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self.name = SERVER
+        self._options, self._training, self._parties = setup.options, setup.training, setup.parties
+        self._index = {name: index for index, name in enumerate(setup.parties)}
+        training, seed = setup.training, setup.training.seed
+        self._task = setup.task
+        objective = Objective(setup.task, setup.y_train)
+        inputs = aggregated_width(setup.aggregate, setup.widths)
+        module = server_module(setup.model, inputs, setup.task.outputs, derive(seed, "init", self.name))
+        optimiser, rule = local_rule(training.server_optimiser, setup.options, None)
+        self.network = ServerNetwork(
+            module.to(setup.device), optimiser, objective, setup.aggregate, len(setup.parties)
+        )  # fmt: skip
+        self._targets = objective.targets(setup.y_train)
+        self._walk = Walk(len(setup.y_train), training.batch_size, seed, "batches")
+        self._seed = derive(seed, "layers", self.name)
+        given = setup.options.a_of(None)
+        self._rate = training.server_rate if given is None else given
+
+        self.table = EmbeddingTable(len(setup.y_train), setup.widths)
+        self.staleness = Staleness(len(setup.parties))
+        self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, training.metric)
+        self.progress = Progress(training)
+        self.pacing = Pacing(setup.options)
+        self.local = LocalPhase(self.network, rule)
+
+        self.present: dict[str, bool] = {}  # parties within reach
+        self.absent: list[str] = []  # of these, who is not waited for: late, or silent
+        self.line: list[str] = []  # whose embeddings of the next round are here
+        self.taken: list[str] = []  # who takes part in this phase
+        self.late: list[str] = []  # of these, who had not done a step at the bell
+        self.doing = GATHERING
+        self.round = 0  # the newest that was opened
+        self.following = 0  # the one that is gathered
+        self.phase = self.jobs = 0
+        self.opened: Opened | None = None  # the pass that this phase began with
+        self.opened_at = 0
+        self.h = np.zeros((0, 0), np.float32)  # Φ^r: uploads of the next round do not change it
+        self.measures = False  # the running phase learns nothing
+        self.working = False  # an own local step is running
+        self.due = "evaluate"  # an evaluation or the end, before the next round
+        self.in_time = False  # whether anybody ever was
+        self.steps: dict[str, int] = {}  # local steps of every role so far
+        self.late_uploads = 0
+
+    @property
+    def k(self) -> int:
+        """Rounds so far."""
+        return self.progress.k
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """One event."""
+        match event:
+            case Received(sender=sender, message=message):
+                return self.received(sender, message, now)
+            case WorkDone(result=LocalStepped() as result):
+                return self._stepped(result, now)
+            case WorkDone(result=Opened() as result):
+                return self._begin(result, now)
+            case WorkDone(result=Evaluated() as result):
+                return self._evaluated(result)
+            case TimerFired(name=name):
+                return self._timer(name, event, now)
+            case Started():
+                return self.progress.timers()
+            case PeerJoined(peer=peer, anew=anew):
+                self.present[peer] = True
+                return self._anew(peer) if anew else self._advance()
+            case PeerLost(peer=peer):
+                self.present.pop(peer, None)
+                return [*self.evaluation.lose(peer), *self._advance()]
+            case Resumed():
+                return []
+        raise LocalProtocolError(f"server: no rule for {type(event).__name__}")
+
+    def received(self, sender: str, message: Message, now: int) -> list[Effect]:
+        """One message."""
+        if sender in self._index:
+            match message:
+                case Ready():
+                    return self._ready(sender, message, now)
+                case Late(phase=phase):
+                    return self._is_late(sender, phase)
+                case EvaluationReply():
+                    return self.evaluation.receive(sender, message)
+        raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
+
+    def compute(self, job: Payload) -> Payload:
+        """A job, without changing any state."""
+        match job:
+            case Open(seed=seed, h=h, targets=targets) | ServerStep(seed=seed, h=h, targets=targets, opened=None):
+                passed = self.network.gradients(h, targets, seed)
+                buffers = self.network.buffers_after_forward()
+                if isinstance(job, Open):
+                    return Opened(passed.loss, passed.h, passed.theta_0, buffers)
+                return LocalStepped(passed.theta_0, buffers)
+            case ServerStep(opened=Opened() as opened):
+                return LocalStepped(opened.theta_0, opened.buffers)
+            case EvaluateAll():
+                return self.evaluation.judge(self.network)
+        raise LocalProtocolError(f"server: no job {type(job).__name__}")
+
+    def _timer(self, name: str, event: TimerFired, now: int) -> list[Effect]:
+        if name == BELL:
+            return self._rung(event.due, now)
+        if name == PATIENCE_TIMER:
+            return self._lose_patience()
+        if name == EVALUATE_TIMER:
+            return [*self._evaluate(), *self.progress.evaluation_timer_fired(event)]
+        assert name == END_TIMER
+        return self._end("time is up")
+
+    # Gathering: Alg. 1 l. 4–8.
+
+    def _ready(self, sender: str, message: Ready, now: int) -> list[Effect]:
+        """A party's embeddings, and how its last phase went."""
+        self._check(sender, message)
+        party, rows = self._index[sender], self._walk.batch(message.round)
+        self.table.write(party, rows, message.values, self.k)
+        if 0 < message.phase <= self.phase:  # a later one: of rounds that this server has forgotten
+            self._take_report(sender, message, now)
+        if message.round < self.following:
+            self.late_uploads += 1
+            return [Send(sender, Skip(self.following))]
+        effects: list[Effect] = []
+        if message.round > self.following:  # somebody lost its memory: all go on at the newest round
+            effects = [Send(name, Skip(message.round)) for name in self.line if name != sender]
+            self.following, self.line = message.round, []
+        self.line = [*(name for name in self.line if name != sender), sender]
+        self.absent = [name for name in self.absent if name != sender]
+        return [*effects, *self._advance()]
+
+    def _check(self, sender: str, message: Ready) -> None:
+        """Refuse what cannot be, before anything is changed."""
+        if not 0 <= message.round < STEPS:
+            raise RemoteProtocolError(sender, f"embeddings of round {message.round}")
+        values = message.values
+        expected = (len(self._walk.batch(message.round)), self.table.widths[self._index[sender]])
+        if values.shape != expected or values.dtype != np.float32:
+            raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} float32")
+        if not are_sane(values):
+            raise RemoteProtocolError(sender, f"embeddings that are not finite, or beyond ±{LARGEST:g}")
+        if message.phase:
+            self._check_report(sender, message)
+
+    def _check_report(self, sender: str, message: Ready) -> None:
+        if message.steps < 1:
+            raise RemoteProtocolError(sender, f"reports τ = {message.steps} local steps; one is the least")
+        if not 0 < message.weight <= MOST_WEIGHT:
+            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; a gradient's weight is above 0")
+        if not (0 <= message.step_s <= LONGEST_S and 0 <= message.held_s <= LONGEST_S):
+            raise RemoteProtocolError(sender, f"reports steps of {message.step_s} s, {message.held_s} s in all")
+
+    def _take_report(self, sender: str, message: Ready, now: int) -> None:
+        """Alg. 2 l. 15."""
+        report = Report(message.phase, message.steps, message.weight, message.step_s)
+        newest = message.phase == self.phase
+        round_trip = (now - self.opened_at) / NANOSECONDS - message.held_s if newest else None
+        self.pacing.note(sender, report, self._timeout_s if newest else 0.0, round_trip)
+        self.steps[sender] = self.steps.get(sender, 0) + message.steps
+        self.in_time |= sender not in self.late
+        if newest and not self.in_time and self.phase >= TRIES and set(self.late) >= set(self.taken):
+            self._refuse_short_timeout()
+
+    def _refuse_short_timeout(self) -> None:
+        """Nobody has ever been in time."""
+        timeout_s = self._options.timeout_s
+        quickest = min(self.pacing.step_s[name] for name in self._parties if name in self.pacing.step_s)
+        if not isinstance(timeout_s, str) and quickest > timeout_s:
+            advice = f"no party finished a step within it: the quickest took {quickest:.3g} s; give more, or use 'auto'"
+            raise ConfigError("protocol.timeout_s", timeout_s, advice)
+
+    @property
+    def _timeout_s(self) -> float:
+        """Of the running phase."""
+        return self.local.timeout / NANOSECONDS
+
+    def _is_late(self, sender: str, phase: int) -> list[Effect]:
+        """It had not done a step at the bell: the round goes on without it."""
+        if phase != self.phase or sender not in self.taken or sender in (*self.late, *self.line):
+            return []
+        self.late = [*self.late, sender]
+        if self._options.on_lost == "wait":
+            return []
+        self.absent = [*(name for name in self.absent if name != sender), sender]
+        return self._advance()
+
+    def waits_for(self) -> list[str]:
+        """Whom the next round still needs."""
+        if self._options.on_lost == "wait":
+            wanted = list(self._parties)
+        else:
+            wanted = [name for name in self._parties if name in self.present and name not in self.absent]
+        return [name for name in wanted or self._parties if name not in self.line]
+
+    def _advance(self) -> list[Effect]:
+        """Open the next round if everybody who is waited for is there."""
+        if self.doing != GATHERING or self.progress.ending or self.evaluation.running or not self.line:
+            return []
+        if self.waits_for():
+            return []
+        if self.due:
+            reason, self.due = self.due, ""
+            return self._end(reason) if reason != "evaluate" else [*self._evaluate(), *self._advance()]
+        return self._open()
+
+    def _lose_patience(self) -> list[Effect]:
+        """Silence after the bell: on without whoever has not been heard of."""
+        if self.doing == GATHERING and self.line:
+            self.absent = [*self.absent, *self.waits_for()]
+        return self._advance()
+
+    # Opening: Alg. 1 l. 8–9.
+
+    def _open(self) -> list[Effect]:
+        """One pass over the snapshot: what the parties need, and the first gradient of θ_0."""
+        self.doing = OPENING
+        self.taken, self.line, self.late = self.line, [], []
+        self.round, self.measures = self.following, self.pacing.measures(self.taken)
+        self.following += not self.measures
+        rows = self._walk.batch(self.round)
+        here = [self._index[name] for name in self.taken]
+        self.table.renewed[rows[:, None], here] = self.k  # θ_m waits for this very round
+        self.staleness.add(self.table.ages(rows, self.k), range(len(self._parties)))
+        self.h = self.table.values[rows]
+        job = Open(self._layer_seed(0), self.h, self._targets[rows])
+        cancel: list[Effect] = [CancelTimer(PATIENCE_TIMER)]
+        return [*cancel, self._work("open", 0.0, job)]  # its time is part of the first local step's
+
+    def _work(self, kind: str, amount: float, job: Payload) -> Work:
+        self.jobs += 1
+        return Work(self.jobs, kind, amount, job)
+
+    def _layer_seed(self, step: int) -> int:
+        return (self._seed + (self.round << 24) + step) % 2**63
+
+    def _begin(self, opened: Opened, now: int) -> list[Effect]:
+        """Alg. 1 l. 9–10: everybody begins; in a round that only measures, with a rate of 0."""
+        if not isfinite(opened.loss):
+            raise TrainingDiverged(f"server: the loss is not finite in round {self.round}; {LOWER}")
+        self.opened, self.opened_at = opened, now
+        self.phase += 1
+        self.doing = LOCAL
+        plan = self.pacing.plan(self.taken, SERVER)
+        begins = self._begins(plan)
+        bell = self.local.begin(now, self.phase, plan.timeout_s, plan.server_limit, plan.scales[SERVER])
+        if self.network.theta.numel():
+            return [*begins, *bell, self._step()]
+        return [*begins, *bell] if bell else [*begins, *self._finish(now)]
+
+    def _begins(self, plan: Plan) -> list[Effect]:
+        """What every party of the round is told."""
+        snapshot = self._snapshot() if self._options.labels == "shared" else None
+        effects: list[Effect] = []
+        for name in self.taken:
+            scale = plan.scales[name]
+            head = (self.phase, self.round, self.following, self.k, plan.timeout_s, plan.limit, scale)
+            if snapshot is None:
+                effects.append(Send(name, BeginWithGradient(*head, self._block(name))))
+            else:
+                effects.append(Send(name, BeginWithSnapshot(*head, snapshot)))
+        return effects
+
+    def _block(self, name: str) -> Array:
+        assert self.opened is not None
+        return np.ascontiguousarray(self.opened.h[:, self.table.blocks[self._index[name]]])
+
+    def _snapshot(self) -> Snapshot:
+        """Alg. 1 l. 8."""
+        saved, targets = self.network.save(), self._targets[self._walk.batch(self.round)]
+        return Snapshot(self.h, saved["theta"], saved["buffers"], targets, self._task.kind, self._task.outputs)
+
+    # Local steps: Alg. 1 l. 10–15 for k = 0.
+
+    def _step(self) -> Work:
+        self.working = True
+        step, rows = self.local.steps, self._walk.batch(self.round)
+        job = ServerStep(self._layer_seed(step), self.h, self._targets[rows], None if step else self.opened)
+        return self._work("step", len(rows) / self._training.batch_size, job)
+
+    def _stepped(self, result: LocalStepped, now: int) -> list[Effect]:
+        self.working = False
+        rate = self._training.rule.rate(self._rate, self.k)
+        self.local.learn(result.gradient, rate, result.buffers, now)
+        if self.local.goes_on(now):
+            return [self._step()]
+        return self._finish(now) if self.local.over else []
+
+    def _rung(self, due: int, now: int) -> list[Effect]:
+        """The bell; the first step is always ended."""
+        if self.doing != LOCAL or due < self.local.began + self.local.timeout:
+            return []
+        self.local.rung = True
+        if self.working and not self.local.steps:
+            return []
+        cancelled: list[Effect] = [CancelWork(self.jobs)] if self.working else []
+        self.working = False
+        return [*cancelled, *self._finish(now)]
+
+    def _finish(self, now: int) -> list[Effect]:
+        """The server's own phase is over; the parties' reports are on their way."""
+        assert self.opened is not None
+        self.doing = GATHERING
+        if self.local.steps:
+            self.pacing.note(SERVER, self.local.report(), self._timeout_s, None)
+            self.steps[SERVER] = self.steps.get(SERVER, 0) + self.local.steps
+        if not self.measures:
+            rows = len(self._walk.batch(self.round))
+            self.progress.count(rows * len(self.taken), [self.opened.loss])
+        self.opened = None
+        if self.progress.at_limit():
+            self.due = "done"
+        elif self.progress.evaluation_due():
+            self.due = "evaluate"
+        return [*self._patience(now), *self._advance()]
+
+    def _patience(self, now: int) -> list[Effect]:
+        """How long silence is waited for; whoever has never been measured gets all the time it needs."""
+        waited = self.waits_for()
+        if self._options.on_lost == "wait" or not all(name in self.pacing.round_trip_s for name in waited):
+            return []
+        patience_s = PATIENCE_S + self._timeout_s + 2 * self.pacing.longest_round_trip_s(waited)
+        return [SetTimer(PATIENCE_TIMER, now + round(patience_s * NANOSECONDS))]
+
+    # Evaluation, coming and going.
+
+    def _evaluate(self) -> list[Effect]:
+        return [] if self.evaluation.running or self.progress.ending else self.evaluation.begin(self.present)
+
+    def _end(self, reason: str) -> list[Effect]:
+        """One last evaluation, then the end."""
+        if self.progress.ending:
+            return []
+        self.progress.ending = reason
+        return [] if self.evaluation.running else self.evaluation.begin(self.present)
+
+    def _evaluated(self, result: Evaluated) -> list[Effect]:
+        self.evaluation.running = False
+        report = self.progress.report(result, self.staleness.take_means(), self.evaluation.missing)
+        return [*report, *self._advance()]
+
+    def _anew(self, peer: str) -> list[Effect]:
+        """Nothing of before is still to come from it; it uploads again, and is told where the others are."""
+        self.line = [name for name in self.line if name != peer]
+        self.taken = [name for name in self.taken if name != peer]
+        return [*self.evaluation.lose(peer), *self._advance()]
+
+    def validate(self) -> None:
+        """What must hold between any two events."""
+        if len(set(self.line)) < len(self.line) or len(set(self.absent)) < len(self.absent):
+            raise LocalProtocolError("server: a party is in line, or absent, twice")
+        if set(self.line) & set(self.absent):
+            raise LocalProtocolError("server: a party is both in line and absent")
+        if self.working and self.doing != LOCAL:
+            raise LocalProtocolError(f"server: a local step is running while {self.doing}")
+        if (self.opened is None) == (self.doing == LOCAL):
+            raise LocalProtocolError(f"server: {self.doing} with{'out' if self.opened is None else ''} a snapshot")
+        if self.k < int(self.table.renewed.max(initial=0)):
+            raise LocalProtocolError("server: a row was renewed in the future")
+
+    def save(self) -> dict[str, Any]:
+        """Everything but the labels."""
+        return {name: getattr(self, name) for name in _STATE} | {
+            "opened": None if self.opened is None else msgspec.structs.astuple(self.opened),
+            "table": self.table.save(),
+            "staleness": self.staleness.save(),
+            "evaluation": self.evaluation.save(),
+            "progress": self.progress.save(),
+            "pacing": self.pacing.save(),
+            "local": self.local.save(),
+            "network": self.network.save(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self.opened = None if state["opened"] is None else Opened(*state["opened"])
+        self.table.load(state["table"])
+        self.staleness.load(state["staleness"])
+        self.evaluation.load(state["evaluation"])
+        self.progress.load(state["progress"])
+        self.pacing.load(state["pacing"])
+        self.local.load(state["local"])
+        self.network.load(state["network"])
+
+    def summary(self) -> dict[str, Any]:
+        """What the run's summary takes from the server."""
+        rounds = max(self.phase, 1)
+        return {
+            "updates": self.k,
+            "epochs": self.progress.epochs,
+            "staleness": self.staleness.summary(),
+            "staleness_counts": self.staleness.counts.tolist(),
+            "waits_for": self.waits_for(),
+            "weights": self.network.digest(),
+            "method": {
+                "timeout_s": self.pacing.timeout_s,
+                "local_steps": {name: round(self.steps.get(name, 0) / rounds, 2) for name in (SERVER, *self._parties)},
+                "late_uploads": self.late_uploads,
+            },
+        }
+
+
+_STATE = (
+    *("present", "absent", "line", "taken", "late", "doing", "round", "following", "phase", "jobs", "opened_at"),
+    *("h", "measures", "working", "due", "in_time", "steps", "late_uploads"),
+)
