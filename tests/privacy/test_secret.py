@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from colonnade.privacy.secret import SecretKey, words, normal, sphere
+from colonnade.privacy.secret import SecretKey, normal, sphere, words
 from colonnade.protocol.errors import LocalProtocolError
 
 
