@@ -34,7 +34,7 @@ SETTINGS = {  # model, train, floor
     "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.65),
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.5),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.6),
-    "adaptive-flex": (PLAIN, {"epochs": 8, "learning_rate": 0.3}, 0.75),
+    "adaptive-flex": (PLAIN, {"epochs": 12, "learning_rate": 0.1}, 0.75),
 } | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 

@@ -44,7 +44,7 @@ def local_rule(spec: OptimiserSpec, options: RoundOptions, party: int | None) ->
     """A role's local optimiser: its own choice in `optimiser`, else what `[protocol]` says to everybody."""
     common = {name: options.of_party(name, party) for name in ("momentum", "prox", "decay")}
     default = MOMENTUM if spec.name == "momentum" else 0.0
-    own = spec.options.get("momentum", default) if spec.name in ("sgd", "momentum") else 0.0
+    own = spec.options.get("momentum", default) if spec.name in ("sgd", "SGD", "momentum") else 0.0
     if common["momentum"] and spec.plain:
         spec = OptimiserSpec("momentum", {"momentum": common["momentum"]}, spec.prox, spec.decay)
         own = common["momentum"]

@@ -20,7 +20,7 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["Pacing", "Plan", "best_timeout", "steps_within"]
 
-USEFUL_STEPS = {"server": 6.0, "shared": 20.0}  # c, by `labels`: a gradient that is never renewed wears out sooner
+USEFUL_STEPS = {"server": 12.0, "shared": 20.0}  # c, by `labels`: a gradient that is never renewed wears out sooner
 LONGEST = 64  # steps in one phase
 BETTER = 1.1  # how much better another timeout must be
 MEASURED_STEPS = 4  # of a phase that measures speeds: the first ones may be slow, so the shortest counts
@@ -76,14 +76,16 @@ class Pacing:
         self.shares: dict[str, float] = {}  # 1/(τ_k·w̄_k)
         self.timeout_of: dict[str, float] = {}  # that τ_k was reached in
 
-    def note(self, name: str, report: Report, timeout_s: float, round_trip_s: float | None) -> None:
-        """A role's report of a phase."""
+    def note(self, name: str, report: Report, timeout_s: float) -> None:
+        """A role's report of a phase; 0: a phase without a bell."""
         self.step_s[name] = _follow(self.step_s.get(name), report.step_s)
-        if round_trip_s is not None:
-            self.round_trip_s[name] = _follow(self.round_trip_s.get(name), max(0.0, round_trip_s))
         if timeout_s:
             self.shares[name] = 1 / (report.steps * report.weight)
             self.timeout_of[name] = timeout_s
+
+    def note_round_trip(self, name: str, seconds: float) -> None:
+        """Between the server and a party."""
+        self.round_trip_s[name] = _follow(self.round_trip_s.get(name), max(0.0, seconds))
 
     def measures(self, parties: list[str]) -> bool:
         """Whether the next phase only measures: speeds are not known, or τ^0 is not (Alg. 2 l. 2)."""
@@ -109,8 +111,8 @@ class Pacing:
             limit = SURPRISE * max(fitting)  # speeds measured wrongly must not lead to thousands of steps
         # DEVIATION: a server many times quicker than the parties would fit θ_0 to one batch of stale embeddings, and
         # training diverges at rates that suit everybody else: it takes no more steps than the quickest party.
-        quickest = max(fitting, default=0)
-        server_limit = min(limit, quickest) if limit and quickest else limit or quickest
+        quickest = max(fitting, default=LONGEST)
+        server_limit = min(limit, quickest) if limit else quickest
         return Plan(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
 
     def longest_round_trip_s(self, parties: list[str]) -> float:

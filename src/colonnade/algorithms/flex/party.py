@@ -74,7 +74,7 @@ class Party:
         self._seed, self._device = derive(seed, "layers", setup.index), setup.device
         given = setup.options.a_of(setup.index)
         self._rate = training.party_rates[setup.index] if given is None else given
-        self._server: ServerNetwork | None = None  # a cache: the server's half, where labels are shared
+        self._server: tuple[tuple[str, int], ServerNetwork] | None = None  # a cache: task, and the server's half
 
         self.round = 0
         self.doing = EMBEDDING
@@ -159,17 +159,20 @@ class Party:
 
     def _server_half(self, snapshot: Snapshot) -> ServerNetwork:
         """The server's network at the snapshot's θ_0; built once."""
-        top = self._top
+        top, task = self._top, (snapshot.task, snapshot.outputs)
         assert top is not None
-        if self._server is None:
+        if self._server is None or self._server[0] != task:
             classes = tuple(map(str, range(snapshot.outputs))) if snapshot.task == "multiclass" else ()
             objective = Objective(Task(snapshot.task, classes), np.zeros(2))  # type: ignore[arg-type]
             module = server_module(top.model, aggregated_width(top.aggregate, top.widths), snapshot.outputs, 0)
             parties = len(top.widths)
-            self._server = ServerNetwork(module.to(self._device), OptimiserSpec(), objective, top.aggregate, parties)
-        saved = {"theta": snapshot.theta_0, "optimiser": {}, "steps": 0, "buffers": snapshot.buffers}
-        self._server.load(saved)
-        return self._server
+            network = ServerNetwork(module.to(self._device), OptimiserSpec(), objective, top.aggregate, parties)
+            self._server = task, network
+        server = self._server[1]
+        if snapshot.theta_0.shape != server.theta.shape:  # torch would spread a single number over all
+            raise ValueError(f"θ_0 of shape {snapshot.theta_0.shape}, expected {tuple(server.theta.shape)}")
+        server.load({"theta": snapshot.theta_0, "optimiser": {}, "steps": 0, "buffers": snapshot.buffers})
+        return server
 
     def _embed(self) -> list[Effect]:
         """Alg. 1 l. 5: the round's batch, through θ^{r,0}. Its time is part of the first local step's."""
@@ -237,8 +240,10 @@ class Party:
         """Alg. 1 l. 8–9: Φ, θ_0 and the labels must fit the models that all agreed upon."""
         assert self._top is not None
         h, expected = snapshot.h, (len(self._batch), sum(self._top.widths))
-        if h.shape != expected or h.dtype != np.float32 or len(snapshot.targets) != len(h):
+        if h.shape != expected or h.dtype != np.float32:
             raise RemoteProtocolError(SERVER, f"a snapshot of shape {h.shape}, expected {expected} float32")
+        if not _labels_fit(snapshot) or snapshot.outputs > max(snapshot.theta_0.size, expected[1]):
+            raise RemoteProtocolError(SERVER, f"a snapshot of {snapshot.outputs} outputs with labels that do not fit")
         try:
             self._server_half(snapshot).evaluate(h[:1], snapshot.targets[:1])
         except (ModelError, RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -334,6 +339,16 @@ class Party:
             "skipped": self.skipped,
             "weights": self.network.digest(),
         }
+
+
+def _labels_fit(snapshot: Snapshot) -> bool:
+    """One for each row, and of several classes none that there is not."""
+    targets, outputs = snapshot.targets, snapshot.outputs
+    if targets.shape != snapshot.h.shape[:1] or outputs < 1:
+        return False
+    if snapshot.task != "multiclass":
+        return True
+    return targets.dtype == np.int64 and bool(0 <= targets.min() <= targets.max() < outputs)
 
 
 _STATE = ("round", "doing", "following", "k", "jobs", "uploads", "working", "given", "dropped", "skipped", "late")

@@ -211,7 +211,7 @@ class Server:
             self._check_report(sender, message)
 
     def _check_report(self, sender: str, message: Ready) -> None:
-        if message.steps < 1:
+        if not 1 <= message.steps < STEPS:
             raise RemoteProtocolError(sender, f"reports τ = {message.steps} local steps; one is the least")
         if not 0 < message.weight <= MOST_WEIGHT:
             raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; a gradient's weight is above 0")
@@ -223,11 +223,19 @@ class Server:
         report = Report(message.phase, message.steps, message.weight, message.step_s)
         newest = message.phase == self.phase
         round_trip = (now - self.opened_at) / NANOSECONDS - message.held_s if newest else None
-        self.pacing.note(sender, report, self._timeout_s if newest else 0.0, round_trip)
+        if newest and self._tells_speed():
+            self.pacing.note(sender, report, self._timeout_s)
+        if round_trip is not None:
+            self.pacing.note_round_trip(sender, round_trip)
         self.steps[sender] = self.steps.get(sender, 0) + message.steps
         self.in_time |= sender not in self.late
         if newest and not self.in_time and self.phase >= TRIES and set(self.late) >= set(self.taken):
             self._refuse_short_timeout()
+
+    def _tells_speed(self) -> bool:
+        """Not of an epoch's last batch, which may be a small one: more steps fit than in the rounds to come."""
+        # DEVIATION: Alg. 2 takes every round's τ; its batches are all of one size.
+        return len(self._walk.batch(self.round)) == self._training.batch_size or not self.pacing.step_s
 
     def _refuse_short_timeout(self) -> None:
         """Nobody has ever been in time."""
@@ -274,7 +282,7 @@ class Server:
     def _lose_patience(self) -> list[Effect]:
         """Silence after the bell: on without whoever has not been heard of."""
         if self.doing == GATHERING and self.line:
-            self.absent = [*self.absent, *self.waits_for()]
+            self.absent = [*self.absent, *(name for name in self.waits_for() if name not in self.absent)]
         return self._advance()
 
     # Opening: Alg. 1 l. 8–9.
@@ -369,7 +377,8 @@ class Server:
         assert self.opened is not None
         self.doing = GATHERING
         if self.local.steps:
-            self.pacing.note(SERVER, self.local.report(), self._timeout_s, None)
+            if self._tells_speed():
+                self.pacing.note(SERVER, self.local.report(), self._timeout_s)
             self.steps[SERVER] = self.steps.get(SERVER, 0) + self.local.steps
         if not self.measures:
             rows = len(self._walk.batch(self.round))

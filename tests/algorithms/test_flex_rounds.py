@@ -1,0 +1,360 @@
+"""Rounds of Flex-VFL and its kin in the simulator: what they cost, who is waited for, and which of them are one.
+
+Four parties at 5, 10, 15 and 20 steps in a timeout of 20 s, the server at 20; half of t_comm on each way of a party's
+link and nothing at the server's, so that a round trip is t_comm (the digest's time model).
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from colonnade.algorithms.flex.local import LocalPhase
+from colonnade.algorithms.flex.messages import Begin, Late, LocalStepped, Ready
+from colonnade.algorithms.flex.server import PATIENCE_S
+from colonnade.algorithms.vafl.messages import Skip
+from colonnade.models import Network
+from colonnade.protocol.events import NANOSECONDS, Received, WorkDone
+
+TIMEOUT = 20.0
+STEP_S = [4.0, 2.0, 4 / 3, 1.0]
+NAMES = [f"party-{m}" for m in (1, 2, 3, 4)]
+BOTH = pytest.mark.parametrize("labels", ["server", "shared"])
+
+
+def tables(name, t_comm=1.0, step_s=STEP_S, server_s=1.0, updates=4, compute=None, clock=None, train=None, **protocol):
+    link = {"bandwidth_mbps": float("inf")}
+    computes = [{"mean_s": mean_s} for mean_s in step_s] if compute is None else compute
+    return {
+        "protocol": {"name": name} | ({} if name == "p-bcd" else {"timeout_s": TIMEOUT}) | protocol,
+        "model": {"party": "linear", "embedding": 3, "server": "linear"},
+        "clock": {
+            "compute": computes,
+            "network": link | {"latency_s": t_comm / 2},
+            "server": {"compute": {"mean_s": server_s}, "network": link | {"latency_s": 0.0}},
+        } | (clock or {}),
+        "train": {"updates": updates, "learning_rate": 0.01, "eval_every": 1000} | (train or {}),
+    }  # fmt: skip
+
+
+def heard(run, role, kind):
+    """(seconds, message) of what a role received."""
+    return [
+        (time / NANOSECONDS, event.message)
+        for time, name, event in run.events
+        if name == role and isinstance(event, Received) and isinstance(event.message, kind)
+    ]
+
+
+def uploads(run, name):
+    """(seconds, message) of a party's uploads, as the server got them."""
+    return [
+        (time / NANOSECONDS, event.message)
+        for time, role, event in run.events
+        if role == "server" and isinstance(event, Received) and isinstance(event.message, Ready)
+        and event.sender == name
+    ]  # fmt: skip
+
+
+def weights(run):
+    return {name: role.summary()["weights"] for name, role in run.roles.items()}
+
+
+def begun(run, name):
+    """The rounds in which a party took part (measuring ones left out), and when they began there."""
+    return {begin.round: seconds for seconds, begin in heard(run, name, Begin) if begin.scale}
+
+
+# What a round costs.
+
+
+@BOTH
+@pytest.mark.parametrize("t_comm", [1.0, 10.0, 50.0])
+@pytest.mark.parametrize(
+    ("name", "local_s", "tau"),
+    [
+        ("flex", TIMEOUT, [5, 10, 15, 20]),
+        ("sync-min", TIMEOUT, [5, 5, 5, 5]),
+        ("sync-max", TIMEOUT * 4.0 / 1.0, [20, 20, 20, 20]),
+        ("p-bcd", 4.0, [1, 1, 1, 1]),
+        ("adaptive-flex", TIMEOUT, [5, 10, 15, 20]),
+    ],
+)
+def test_a_round_costs_what_the_time_model_says(name, local_s, tau, t_comm, labels, simulate):
+    """Both `labels` modes: t_comm + timeout, + timeout·(fastest/slowest) or + slowest step; and τ to the step."""
+    run = simulate(tables(name, t_comm, labels=labels))
+    assert run.status == "finished"
+    for party, steps in zip(NAMES, tau, strict=True):
+        times = list(begun(run, party).values())
+        assert len(times) == 4
+        assert np.diff(times) == pytest.approx(t_comm + local_s, abs=1e-6)
+        taken = [message.steps for _, message in uploads(run, party) if message.phase][-4:]
+        assert taken == [steps] * 4
+        assert run.roles[party].network.steps == 4 * steps, "as many were applied as reported"
+        assert run.roles[party].late == run.roles[party].dropped == run.roles[party].skipped == 0
+    assert run.server.network.steps == 4 * max(tau)
+
+
+@pytest.mark.parametrize("name", ["flex", "sync-min", "sync-max", "p-bcd"])
+def test_a_run_costs_its_rounds(name, simulate):
+    """labels = "server": from the first round's opening to the end, nothing but rounds."""
+    run = simulate(tables(name, t_comm=10.0, updates=6))
+    each = 10.0 + {"flex": TIMEOUT, "sync-min": TIMEOUT, "sync-max": 4 * TIMEOUT, "p-bcd": 4.0}[name]
+    first = min(begun(run, "party-1").values()) - 5.0  # as it left the server
+    assert run.simulator.now / NANOSECONDS - first == pytest.approx(6 * each, abs=1e-6)
+
+
+def test_the_server_takes_no_more_steps_than_the_quickest_party(simulate):
+    """labels = "server": a server a hundred times as quick, of whose 2000 steps none but 20 are taken; in the first
+    round, when nobody's speed is known, 64."""
+    run = simulate(tables("flex", server_s=0.01, updates=5))
+    assert run.server.network.steps == 64 + 4 * 20
+    few = simulate(tables("flex", server_s=0.01, updates=5, max_steps=7))
+    assert few.server.network.steps == 5 * 7
+
+
+@BOTH
+def test_a_step_that_runs_at_the_bell_leaves_no_trace(labels, simulate):
+    """Both `labels` modes, steps of random length: what is applied is what is reported, and some were dropped."""
+    compute = {"kind": "exponential", "mean_s": 3.0}
+    run = simulate(tables("flex", compute=compute, labels=labels, updates=8))
+    done = dict.fromkeys(NAMES, 0)
+    for _, role, event in run.events:
+        if isinstance(event, WorkDone) and isinstance(event.result, LocalStepped) and role != "server":
+            done[role] += 1
+    dropped = 0
+    for name in NAMES:
+        reported = sum(message.steps for _, message in uploads(run, name))
+        assert run.roles[name].network.steps == done[name] == reported
+        begun_jobs = run.roles[name].jobs - run.roles[name].uploads  # of all but the uploads' passes
+        dropped += begun_jobs - done[name]
+    assert dropped > 8, "of 32 phases, many end within a step"
+
+
+# Which methods are one.
+
+
+@BOTH
+@pytest.mark.parametrize("fields", [{}, {"momentum": 0.9, "prox": 0.5, "decay": 0.3}], ids=["plain", "rules"])
+def test_p_bcd_is_flex_with_one_step(labels, fields, simulate):
+    """Both `labels` modes, bit for bit; with τ = 1 no momentum, anchor or decay has anything to say."""
+    one = simulate(tables("p-bcd", labels=labels, updates=30))
+    flex = simulate(tables("flex", labels=labels, updates=30, max_steps=1, **fields))
+    assert weights(one) == weights(flex)
+    more = simulate(tables("flex", labels=labels, updates=30, max_steps=2, **fields))
+    assert all(weights(more)[name] != digest for name, digest in weights(flex).items())
+
+
+@BOTH
+@pytest.mark.parametrize("fields", [{}, {"momentum": 0.5}, {"prox": 0.5, "decay": 0.9}], ids="-".join)
+def test_sync_min_is_flex_where_all_are_equally_quick(labels, fields, simulate):
+    """Both `labels` modes, bit for bit, the server as quick as the parties, batches of one size; else they differ."""
+    equal = {"step_s": [2.5] * 4, "server_s": 2.5, "labels": labels, "updates": 12} | fields
+    least, flex = (simulate(tables(name, **equal)) for name in ("sync-min", "flex"))
+    assert weights(least) == weights(flex)
+    assert flex.roles["party-1"].network.steps == 12 * 8
+    unequal = equal | {"step_s": [2.5, 2.5, 2.5, 5.0]}
+    least, flex = (weights(simulate(tables(name, **unequal))) for name in ("sync-min", "flex"))
+    assert all(least[name] != flex[name] for name in least)
+
+
+@BOTH
+def test_adaptive_flex_with_one_step_is_p_bcd(labels, simulate):
+    """Both `labels` modes, bit for bit: τ = w̄ = 1, so η = A; the round that measures is on top and changes nothing."""
+    one = simulate(tables("p-bcd", labels=labels, updates=20))
+    adaptive = simulate(tables("adaptive-flex", labels=labels, updates=20, max_steps=1, momentum=0.9))
+    assert weights(one) == weights(adaptive)
+    assert adaptive.server.phase == one.server.phase + 1 == 21
+    by_a = simulate(tables("adaptive-flex", labels=labels, updates=20, max_steps=1, A=0.01, train={"learning_rate": 1}))
+    assert weights(by_a) == weights(one), "A_k is the rate, wherever it is said"
+
+
+@BOTH
+def test_the_round_that_measures_changes_no_weight(labels, simulate, resolve):
+    """Both `labels` modes, of all that begin with one: weights up to the second Begin are those of the start."""
+    for name in ("adaptive-flex", "sync-min", "sync-max"):
+        setting = tables(name, labels=labels, momentum=0.5, train={"optimiser": {"name": "sgd"}})
+        events = simulate(setting, until=10**6).events
+        begins = [
+            number
+            for number, (_, role, event) in enumerate(events)
+            if role == "party-1" and isinstance(event, Received) and isinstance(event.message, Begin)
+        ]
+        start = {role.name: role.summary()["weights"] for role in resolve(setting).roles()}
+        stopped = simulate(setting, until=begins[1])
+        assert stopped.server.phase >= 1 and stopped.server.k <= 1
+        measured = [message for _, message in heard(stopped, "server", Ready) if message.phase]
+        assert len(measured) == 4 and all(message.phase == 1 and message.steps >= 4 for message in measured)
+        assert weights(stopped) == start
+        after = weights(simulate(setting, until=10**6))
+        assert all(after[role] != digest for role, digest in start.items())
+
+
+# Rates that follow speeds.
+
+
+@pytest.fixture
+def phases(monkeypatch):
+    """Every role's phases as they begin: its LocalPhase → [(scale, steps and w̄ of the phase before)]."""
+    found, begin = {}, LocalPhase.begin
+
+    def record(phase, now, number, timeout_s, limit, scale):
+        before = (phase.steps, phase.report().weight)
+        found.setdefault(id(phase), []).append((scale, *before))
+        return begin(phase, now, number, timeout_s, limit, scale)
+
+    monkeypatch.setattr(LocalPhase, "begin", record)
+    return found
+
+
+def follow_speeds(run, phases):
+    """The scale of each role's every phase is exactly 1/(τ·w̄) of its phase before; those τ."""
+    taken = {}
+    for name, role in run.roles.items():
+        (scale, *_), *rest = phases[id(role.local)]
+        assert scale == 0.0, "the first one only measures"
+        for scale, steps, weight in rest:
+            assert scale == 1 / (steps * weight), name
+        taken[name] = [steps for _, steps, _ in rest]
+    return taken
+
+
+@BOTH
+def test_adaptive_rates_of_fixed_speeds(labels, simulate, phases):
+    """Both `labels` modes: η_k = A_k/(τ_k·w̄_k), w̄ = (1 − ρ^τ)/(1 − ρ) with momentum, for all and the server."""
+    momentum = [0.0, 0.9, 0.0, 0.5]
+    run = simulate(tables("adaptive-flex", labels=labels, momentum=momentum))
+    taken = follow_speeds(run, phases)
+    assert taken == {"server": [20] * 4} | {name: [tau] * 4 for name, tau in zip(NAMES, (5, 10, 15, 20), strict=True)}
+    w_bar = {name: (1 - rho**tau) / (1 - rho) for name, rho, tau in zip(NAMES, momentum, (5, 10, 15, 20), strict=True)}
+    for name in NAMES:
+        said = [(message.steps, message.weight) for _, message in uploads(run, name)[1:]]
+        assert [weight for _, weight in said] == pytest.approx([w_bar[name]] * 5, rel=1e-12)
+        scales = [begin.scale for _, begin in heard(run, name, Begin)]
+        assert scales[1:] == [1 / (steps * weight) for steps, weight in said[:-1]], "as the messages say"
+
+
+@BOTH
+def test_adaptive_rates_under_a_cpu_trace(labels, simulate, phases):
+    """Both `labels` modes. A value of the trace lasts a round, 25 s: τ = ⌊20·(1 − cpu)⌋ in it, and η follows."""
+    traces = [[0, 50, 75, 20, 60], [50, 0, 20, 75, 90], [20, 20, 20, 20, 20], [90, 60, 50, 0, 75]]
+    compute = [{"kind": "trace", "mean_s": 1.0, "cpu": cpu, "interval_s": 25.0} for cpu in traces]
+    run = simulate(tables("adaptive-flex", t_comm=5.0, compute=compute, updates=4, labels=labels, momentum=0.5))
+    taken = follow_speeds(run, phases)
+    for name, cpu in zip(NAMES, traces, strict=True):
+        tau = [20 * (100 - percent) // 100 for percent in cpu]
+        assert [message.steps for _, message in uploads(run, name)[1:]] == tau
+        assert taken[name] == tau[:-1]
+
+
+def test_what_is_applied_is_the_rate_that_was_said(simulate, monkeypatch):
+    """labels = "server": η of each applied step, A_k·scale, from what reaches the network."""
+    applied = {}
+    apply = Network.apply
+
+    def record(network, gradient, rate, buffers=None):
+        applied.setdefault(id(network), []).append(rate)
+        apply(network, gradient, rate, buffers)
+
+    monkeypatch.setattr(Network, "apply", record)
+    rates = {"server": 0.4, "party": [0.1, 0.2, 0.3, 0.6]}
+    run = simulate(tables("adaptive-flex", A=rates, updates=2))
+    for name, a, tau in zip(["server", *NAMES], [0.4, 0.1, 0.2, 0.3, 0.6], [20, 5, 10, 15, 20], strict=True):
+        assert applied[id(run.roles[name].network)] == [pytest.approx(a / tau)] * 2 * tau
+
+
+# Who misses the bell.
+
+
+@BOTH
+def test_who_misses_the_bell_is_not_waited_for(labels, simulate):
+    """Both `labels` modes: party 4 needs 30 s. It takes part in every second round, and none waits for it."""
+    run = simulate(tables("flex", t_comm=2.0, step_s=[4.0, 2.0, 1.0, 30.0], updates=9, labels=labels))
+    assert run.status == "finished"
+    for name in NAMES[:3]:
+        assert list(begun(run, name)) == list(range(9))
+        assert np.diff(list(begun(run, name).values())) == pytest.approx(22.0, abs=1e-6)
+    assert list(begun(run, "party-4")) == [0, 2, 4, 6, 8]
+    slow = run.roles["party-4"]
+    assert len(heard(run, "server", Late)) == slow.late == 5
+    assert slow.network.steps == 4, "a step that was late is not lost; the fifth was under way at the end"
+    skips = [message.step for _, message in heard(run, "party-4", Skip)]
+    assert skips == [2, 4, 6, 8] and run.server.late_uploads == slow.skipped == 4
+    late = [message for _, message in uploads(run, "party-4") if message.phase]
+    assert {(message.steps, message.step_s) for message in late} == {(1, 30.0)}
+
+
+@BOTH
+def test_who_waits_waits_for_the_slowest_step(labels, simulate):
+    """Both `labels` modes, on_lost = "wait": the bell still rings, and a round lasts as long as its latest party."""
+    run = simulate(tables("flex", 2.0, [4.0, 2.0, 1.0, 30.0], updates=5, labels=labels, on_lost="wait"))
+    for name in NAMES:
+        assert list(begun(run, name)) == list(range(5))
+        assert np.diff(list(begun(run, name).values())) == pytest.approx(32.0, abs=1e-6)
+    assert run.roles["party-4"].late == 5 and not heard(run, "party-4", Skip)
+    assert run.roles["party-1"].network.steps == 5 * 5, "the others do not use the time"
+
+
+def crash(at_s, until_s, lost_after_s):
+    fault = {"party": "party-2", "kind": "crash", "at_s": at_s, "until_s": until_s}
+    return {"faults": [fault], "lost_after_s": lost_after_s}
+
+
+@BOTH
+def test_silence_is_waited_for_as_long_as_patience_lasts(labels, simulate):
+    """Both `labels` modes: party 2 crashes in round 1's phase, nobody says so; the server's patience ends, then not
+    another moment is spent on it, and it comes back into the newest round."""
+    run = simulate(tables("flex", 2.0, updates=9, labels=labels, clock=crash(25.0, 100.0, 1000.0)))
+    assert run.status == "finished"
+    times = list(begun(run, "party-1").values())
+    patience = PATIENCE_S + TIMEOUT + 2 * 2.0
+    # The server's own bell is a second before the parties', and half the round trip before what they send then.
+    assert np.diff(times) == pytest.approx([22.0, 20.0 + patience] + [22.0] * 6, abs=1e-6)
+    assert list(begun(run, "party-1")) == list(range(9))
+    back = begun(run, "party-2")
+    assert list(back)[:2] == [0, 1] and list(back)[2] >= 4 and list(back)[-1] == 8
+    assert all(b - a == 1 for a, b in itertools.pairwise(list(back)[2:])), "from then on in every round"
+    assert min(seconds for round_, seconds in back.items() if round_ > 1) > 100.0
+    assert heard(run, "party-2", Skip), "it was told where the others are"
+
+
+@BOTH
+def test_a_loss_is_not_waited_for_at_all(labels, simulate):
+    """Both `labels` modes: the same, but the server is told after 2 s that party 2 is gone."""
+    run = simulate(tables("flex", 2.0, updates=9, labels=labels, clock=crash(25.0, 100.0, 2.0)))
+    assert np.diff(list(begun(run, "party-1").values())) == pytest.approx([22.0] * 8, abs=1e-6)
+    back = list(begun(run, "party-2"))
+    assert back[:2] == [0, 1] and 5 <= back[2] <= 7 and back[-1] == 8
+
+
+@BOTH
+def test_who_was_never_measured_gets_all_the_time_it_needs(labels, simulate):
+    """Both `labels` modes: a crash in the very first phase; how long the party takes is not known: it is waited for."""
+    run = simulate(tables("flex", 2.0, updates=4, labels=labels, clock=crash(5.0, 300.0, 1000.0)))
+    times = list(begun(run, "party-1").values())
+    assert times[1] > 300.0 and np.diff(times)[1:] == pytest.approx([22.0] * 2, abs=1e-6)
+
+
+@BOTH
+@pytest.mark.parametrize("lost_after_s", [2.0, 1000.0])
+@pytest.mark.parametrize(
+    ("name", "fields"), [("flex", {"on_lost": "wait"}), ("p-bcd", {}), ("sync-min", {}), ("sync-max", {})]
+)
+def test_who_waits_waits_for_the_lost_too(name, fields, lost_after_s, labels, simulate):
+    """Both `labels` modes: on_lost = "wait", and the three that always wait, whether the loss is told or not."""
+    clock = crash(9.0 if name == "p-bcd" else 25.0, 500.0, lost_after_s)  # in a local phase
+    run = simulate(tables(name, 2.0, updates=5, labels=labels, clock=clock, **fields))
+    assert run.status == "finished"
+    for party in NAMES:
+        assert list(begun(run, party)) == list(range(5)), "nobody misses a round"
+    times = list(begun(run, "party-1").values())
+    assert sum(gap > 300.0 for gap in np.diff([0.0, *times])) == 1, "one round, or the measuring before, took so long"
+
+
+def test_a_party_that_comes_late_is_not_waited_for_and_then_is(simulate):
+    """labels = "server": party 3 starts at 50 s."""
+    fault = {"party": "party-3", "kind": "late", "at_s": 50.0}
+    run = simulate(tables("flex", 2.0, updates=8, clock={"faults": [fault]}))
+    rounds = list(begun(run, "party-3"))
+    assert rounds[0] in (2, 3, 4) and rounds[1:] == list(range(rounds[0] + 1, 8))
+    assert np.diff(list(begun(run, "party-1").values())) == pytest.approx([22.0] * 7, abs=1e-6)

@@ -1,0 +1,247 @@
+"""Flex-VFL over the network: parties that differ in model and optimiser, one that is slow, one that is killed.
+
+No wall-clock thresholds: rounds are counted, and whoever must be waited for is waited for.
+"""
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+from colonnade.algorithms.flex.party import LOCAL
+from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.drivers.processes import dial
+from colonnade.drivers.processes.certificates import throw_away
+from colonnade.drivers.processes.journal import read_journal
+from colonnade.drivers.processes.logs import Log
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.resolve import federation
+from colonnade.experiments.run import prepare
+from colonnade.experiments.server_process import ServerProcess
+from colonnade.experiments.up import prepare_up
+from colonnade.protocol.codec import Codec
+
+PATIENCE_S = 120.0
+QUARTERS = ("party-1", "party-2", "party-3", "party-4")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.05)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """A quarter of an image for each of four parties."""
+    return split(load("digits"), parties=4, how="quarters")
+
+
+@pytest.fixture(scope="module")
+def shares(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shares")
+    throw_away(QUARTERS, folder / "certificates")
+    save_share(server_share(data), folder / "server.safetensors")
+    for index, name in enumerate(QUARTERS):
+        save_share(party_share(data, index), folder / f"{name}.safetensors")
+    return folder
+
+
+def config_of(name, shares, common, address="127.0.0.1:0", **own):
+    certificates = shares / "certificates"
+    section = "server" if name == "server" else "party"
+    network = {
+        "parties": list(QUARTERS), "address": address, "certificate": str(certificates / f"{name}.pem"),
+        "key": str(certificates / f"{name}.key"), "authority": str(certificates / "ca.pem"),
+        "members": str(certificates / "members.toml"),
+    }  # fmt: skip
+    return from_dict(common | {"network": network, section: {"data": str(shares / f"{name}.safetensors")} | own})
+
+
+def over_the_network(shares, folder, common, tools, own=None):
+    """All processes in one event loop; the server's summary, and every role as it ended."""
+    own, roles = own or {}, {}
+
+    async def run():
+        server = ServerProcess(config_of("server", shares, common), folder / "server", Log("s", stream=io.StringIO()))
+        roles["server"] = server.node.role
+        serving = asyncio.ensure_future(server.run())
+        address = folder / "server" / "address"
+        await tools.until(lambda: address.is_file() or serving.done(), "the address")
+        joining = []
+        for name in QUARTERS:
+            config = config_of(name, shares, common, address.read_text(), **own.get(name, {}))
+            party = PartyProcess(config, name, folder / name, Log(name, stream=io.StringIO()))
+            roles[name] = party.node.role
+            joining.append(asyncio.ensure_future(party.run()))
+        summary = await serving
+        ends = await asyncio.gather(*joining)
+        assert [end.status for end in ends] == ["finished"] * len(QUARTERS)
+        return summary
+
+    return asyncio.run(asyncio.wait_for(run(), PATIENCE_S)), roles
+
+
+MOMENTUM = {"name": "momentum", "momentum": 0.9}
+
+
+def mixed(labels):
+    """Four kinds of models; how quick a machine is does not decide whether it learns: no more than 4 steps a round."""
+    return {
+        "protocol": {"name": "flex", "timeout_s": 0.03, "labels": labels, "max_steps": 4, "on_lost": "wait"},
+        "model": {"party": ["lstm", "mlp:16", "cnn", "linear"], "embedding": 8, "server": "linear"},
+        "train": {"batch_size": 64, "epochs": 2, "learning_rate": 0.1, "eval_every": "1 epoch"},
+    }
+
+
+@pytest.mark.parametrize("labels", ["server", "shared"])
+def test_momentum_beside_sgd_and_an_lstm_beside_a_cnn_on_both_drivers(labels, data, shares, tmp_path, tools):
+    """Both `labels` modes: party 1 (LSTM) has local momentum, the others (MLP, CNN, linear) plain SGD; both learn."""
+    common = mixed(labels)
+    own = {"party-1": {"optimiser": MOMENTUM}}
+    summary, roles = over_the_network(shares, tmp_path, common, tools, own)
+    party_1, *others = (roles[name] for name in QUARTERS)
+    assert party_1.local._rule.momentum == 0.9 and all(role.local._rule.momentum == 0.0 for role in others)
+
+    train = common["train"] | {"optimiser": {"server": "sgd", "party": [MOMENTUM, "sgd", "sgd", "sgd"]}}
+    clock = {"compute": {"mean_s": 0.005}}
+    simulated = prepare(from_dict(common | {"train": train, "clock": clock}), data).execute()
+    for found in (summary, simulated):
+        assert found["status"] == "finished" and found["epochs"] >= 2
+        assert found["accuracy"] > 0.4, "ten classes"
+        assert found["method"]["local_steps"]["party-1"] >= 1
+    assert summary["updates"] == simulated["updates"] == 46
+    rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["accuracy"] < 0.35 and rows[-1]["loss"] < rows[0]["loss"] and rows[-1]["missing"] == []
+
+
+HEAVY = """
+import torch
+from torch import nn
+
+def work(gradient):
+    value = torch.ones(700, 700)
+    for _ in range(60):
+        value = torch.tanh(value @ value / 700)
+
+class Heavy(nn.Module):
+    # its backward pass works for long; torch lets other threads run meanwhile
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.layer = nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        output = self.layer(x)
+        if output.requires_grad:
+            output.register_hook(work)
+        return output
+"""
+
+
+@pytest.mark.parametrize("labels", ["server", "shared"])
+def test_rounds_do_not_wait_for_one_that_has_more_work(labels, shares, tmp_path, tools, monkeypatch):
+    """Both `labels` modes: party 4's step is real work, many bells long. Nobody waits: the others take a step in each
+    round, it takes one in a few. With on_lost = "wait" the counts would be the same for all."""
+    (tmp_path / "heavy_model.py").write_text(HEAVY)
+    monkeypatch.syspath_prepend(tmp_path)
+    common = {
+        "protocol": {"name": "flex", "timeout_s": 0.02, "labels": labels, "max_steps": 2},
+        "model": {"party": ["linear"] * 3 + ["heavy_model:Heavy"], "embedding": 4, "server": "linear"},
+        "train": {"batch_size": 64, "updates": 40, "learning_rate": 0.1, "eval_every": 20},
+    }
+    summary, roles = over_the_network(shares, tmp_path, common, tools)
+    assert summary["status"] == "finished" and summary["updates"] == 40
+    slow, quick = roles["party-4"], roles["party-1"]
+    assert slow.late >= 1, "it missed a bell"
+    assert slow.network.steps <= 20 and slow.network.steps < quick.network.steps
+    assert quick.network.steps >= 40 - quick.skipped
+    assert summary["accuracy"] > 0.15, "they learn meanwhile"
+
+
+UP = {
+    "data": {"source": "digits", "parties": 2},
+    "model": {"party": "linear", "embedding": 4},
+    "protocol": {"name": "flex", "timeout_s": 0.05, "max_steps": 5},
+    "train": {"updates": 80, "learning_rate": 0.1, "eval_every": 3},
+    "network": {"heartbeat_s": 0.1, "lost_after_s": 0.4},
+}
+
+
+class Killing:
+    """A federation of real processes, watched through its files."""
+
+    def __init__(self, config, out):
+        self.config, self.up = config, prepare_up(config, out)
+        self.setting = federation(config)
+        self.out = out
+
+    def pid(self, name):
+        return self.up.children[name].process.pid
+
+    def rows(self):
+        path = self.out / "nodes" / "server" / "run" / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def away(self):
+        """Updates at whose evaluation party 2 was missing."""
+        return [row["update"] for row in self.rows() if row["missing"] == ["party-2"]]
+
+    def starts(self, name):
+        path = self.out / "nodes" / name / "log.jsonl"
+        return path.read_text().count('"dialling"') if path.is_file() else 0
+
+    def doing(self, name):
+        """What a party that stands still was doing, from its log alone."""
+        role = next(role for role in self.setting.roles() if role.name == name)
+        copy = self.out / "copy.log"
+        shutil.copyfile(self.out / "nodes" / name / "run" / "state" / "journal-0.log", copy)
+        _, records = read_journal(copy, Codec(self.setting.method.payloads))
+        for record in records:
+            role.handle(record.event, record.now)
+        return role.doing
+
+    async def kill_in_local_phase(self, name):
+        """Stop it, look, and if it is not at its local steps let it go on a little."""
+        for _ in range(100):
+            os.kill(self.pid(name), signal.SIGSTOP)
+            if self.doing(name) == LOCAL:
+                os.kill(self.pid(name), signal.SIGKILL)
+                return
+            os.kill(self.pid(name), signal.SIGCONT)
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{name} is never at its local steps")
+
+    async def run(self, tools):
+        running = asyncio.ensure_future(self.up.run())
+        try:
+            await tools.until(lambda: len(self.rows()) >= 2 or running.done(), "the first rows")
+            await self.kill_in_local_phase("party-2")
+            await tools.until(lambda: len(self.away()) >= 2 or running.done(), "rounds without it")
+            assert not running.done(), "the case is about one that comes back"
+            os.kill(self.pid("server"), signal.SIGSTOP)  # else, on a busy machine, all is over before it is back
+            await tools.until(lambda: self.starts("party-2") == 2 or running.done(), "the killed one's second start")
+            os.kill(self.pid("server"), signal.SIGCONT)
+            return await running
+        finally:
+            if not running.done():
+                os.kill(self.pid("server"), signal.SIGCONT)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+
+def test_one_killed_in_its_local_phase_is_left_out_and_comes_back(tmp_path, tools):
+    """labels = "server", real processes: SIGKILL between Begin and bell; rounds go on without it, then with it."""
+    killing = Killing(from_dict(UP), tmp_path / "run")
+    summary = asyncio.run(asyncio.wait_for(killing.run(tools), PATIENCE_S))
+    assert summary["status"] == "finished" and summary["updates"] == 80 and summary["messages_given_up"] == 0
+    assert len(set(killing.away())) >= 2, "rounds went on without it"
+    assert killing.rows()[-1]["missing"] == [], "it is back"
+    events = [json.loads(line)["event"] for line in (tmp_path / "run/nodes/party-2/log.jsonl").read_text().splitlines()]
+    assert events.count("going on") == 1 and "begin anew" not in events
+    assert summary["accuracy"] > 0.6
