@@ -68,3 +68,23 @@ def test_a_digest_of_the_format_that_runs_are_compared_by() -> None:
             + b"header"
         ).hexdigest()
     )
+
+
+def test_when_the_digest_is_read_makes_no_difference() -> None:
+    often, once = Trace(), Trace()
+    for number in range(1000):
+        for trace in (often, once):
+            trace.add(number, 0, number, -1, 0, number, b"step")
+        if number % 7 == 0:
+            assert len(often.digest) == 32
+    h = bytes(32)
+    for number in range(1000):
+        h = hashlib.sha256(h + struct.pack("<qBqiiI", number, 0, number, -1, 0, number) + b"step").digest()
+    assert often.digest == once.digest == h
+
+
+def test_a_digest_that_is_set_forgets_what_was_added() -> None:
+    trace, other = Trace(), Trace()
+    trace.add(1, 0, 1, 0, 0, 1, b"forgotten")
+    trace.digest = bytes(32)
+    assert trace.digest == other.digest

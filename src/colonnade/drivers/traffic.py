@@ -19,7 +19,7 @@ class Traffic:
     repeated: int = 0  # transmissions after a loss
     by_kind: dict[str, list[int]] = field(default_factory=dict)  # name → [messages, bytes]
 
-    def count(self, kind: str, up: bool, size: int, transmissions: int) -> None:
+    def count(self, kind: str, up: bool, size: int, transmissions: int = 1) -> None:
         """One message, transmitted so many times."""
         total = size * transmissions
         self.messages += 1
@@ -28,7 +28,9 @@ class Traffic:
             self.bytes_up += total
         else:
             self.bytes_down += total
-        entry = self.by_kind.setdefault(kind, [0, 0])
+        entry = self.by_kind.get(kind)
+        if entry is None:
+            entry = self.by_kind[kind] = [0, 0]
         entry[0] += 1
         entry[1] += total
 

@@ -8,6 +8,7 @@ Everything that arrives is limited: total size, header size, dtypes, dimensions;
 """
 
 from collections.abc import Iterable
+from struct import Struct
 from typing import Any, Union
 
 import msgspec
@@ -26,7 +27,9 @@ MAX_DIMENSIONS = 4
 DTYPES = {name: np.dtype(name) for name in ("<f4", "<f8", "<f2", "<i4", "<i8", "<u4", "<u8", "|u1", "|b1")}
 
 _PREFIX = b"CLN" + bytes([VERSION])
-_PREFIX_BYTES = 8  # magic, version, header length
+_START = Struct("<4sI")  # magic and version, header length
+_PREFIX_BYTES = _START.size
+_PADDING = [bytes(-size % 8) for size in range(8)]
 
 
 class Frame:
@@ -39,21 +42,26 @@ class Frame:
 
     def parts(self) -> list[bytes | memoryview]:
         """The frame's bytes piece by piece, arrays without a copy."""
-        header = _PREFIX + len(self.header).to_bytes(4, "little") + self.header + _padding(len(self.header))
-        parts: list[bytes | memoryview] = [header]
+        length = len(self.header)
+        parts: list[bytes | memoryview] = [_START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
         for buffer in self.buffers:
-            if buffer.nbytes:
-                parts.append(buffer.reshape(-1).view(np.uint8).data)
-                if buffer.nbytes % 8:
-                    parts.append(_padding(buffer.nbytes))
+            size = buffer.nbytes
+            if size:
+                parts.append(buffer.data.cast("B"))
+                if size % 8:
+                    parts.append(_PADDING[size % 8])
         return parts
 
     def __bytes__(self) -> bytes:
-        return b"".join(self.parts())
+        return self.after(b"")
 
-
-def _padding(size: int) -> bytes:
-    return bytes(-size % 8)
+    def after(self, prefix: bytes) -> bytes:
+        """The frame's bytes behind others, in one copy."""
+        length = len(self.header)
+        pieces: list[Any] = [prefix, _START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
+        for buffer in self.buffers:
+            pieces += (buffer, _PADDING[buffer.nbytes % 8])
+        return b"".join(pieces)
 
 
 class Codec:
@@ -85,29 +93,31 @@ class Codec:
 
     def decode(self, data: bytes | memoryview, peer: str = "peer") -> Payload:
         """The payload of one frame; arrays are read-only views of `data`."""
-        view = memoryview(data)
-        if len(view) > self.max_frame_bytes:
-            raise CodecError(peer, f"frame of {len(view)} bytes, the limit is {self.max_frame_bytes}")
-        header = self._header(view, peer)
-        self._body = view[_PREFIX_BYTES + (len(header) + 7 & -8) :]
-        self._cursor = 0
+        view = memoryview(data).toreadonly()
+        header, body = self._split(view, peer)
+        self._body, self._cursor = body, 0
         try:
             payload: Payload = self._decoder.decode(header)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
             raise CodecError(peer, f"frame cannot be decoded: {str(error)[:200]}") from None
-        if self._cursor != len(self._body):
-            raise CodecError(peer, f"frame has {len(self._body) - self._cursor} bytes too many")
+        if self._cursor != len(body):
+            raise CodecError(peer, f"frame has {len(body) - self._cursor} bytes too many")
         return payload
 
-    def _header(self, view: memoryview, peer: str) -> memoryview:
-        if len(view) < _PREFIX_BYTES or view[:3] != _PREFIX[:3]:
-            raise CodecError(peer, "not a Colonnade frame")
-        if view[3] != VERSION:
-            raise CodecError(peer, f"frame version {view[3]}, this side speaks {VERSION}: use the same release")
-        length = int.from_bytes(view[4:8], "little")
-        if length > MAX_HEADER_BYTES or (length + 7 & -8) > len(view) - _PREFIX_BYTES:
+    def _split(self, view: memoryview, peer: str) -> tuple[memoryview, memoryview]:
+        """Header and buffers."""
+        size = len(view)
+        if size > self.max_frame_bytes:
+            raise CodecError(peer, f"frame of {size} bytes, the limit is {self.max_frame_bytes}")
+        prefix, length = _START.unpack_from(view) if size >= _PREFIX_BYTES else (b"", 0)
+        if prefix != _PREFIX:
+            if prefix[:3] != _PREFIX[:3]:
+                raise CodecError(peer, "not a Colonnade frame")
+            raise CodecError(peer, f"frame version {prefix[3]}, this side speaks {VERSION}: use the same release")
+        start = _PREFIX_BYTES + (length + 7 & -8)
+        if length > MAX_HEADER_BYTES or start > size:
             raise CodecError(peer, f"frame header of {length} bytes does not fit")
-        return view[_PREFIX_BYTES : _PREFIX_BYTES + length]
+        return view[_PREFIX_BYTES : _PREFIX_BYTES + length], view[start:]
 
     def _array_to_header(self, value: Any) -> tuple[str, tuple[int, ...]]:
         if not isinstance(value, np.ndarray):
@@ -137,16 +147,14 @@ class Codec:
                 raise ValueError(f"bad array shape {str(shape)[:80]}")
             count *= extent
         start = self._cursor
-        end = start + count * dtype.itemsize
-        if (end + 7 & -8) > len(self._body):
+        self._cursor = start + count * dtype.itemsize + 7 & -8
+        if self._cursor > len(self._body):
             raise ValueError("array runs past the end of the frame")
-        array: Array = np.frombuffer(self._body, dtype, count, start) if count else np.zeros(0, dtype)
+        array: Array = np.frombuffer(self._body, dtype, count, start) if count else np.frombuffer(b"", dtype)
         if len(shape) != 1:
             array = array.reshape(shape)
-        self._cursor = end + 7 & -8
         if self._finite and not all_finite(array):
             raise ValueError("array holds NaN or infinity")
         if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
             raise ValueError("array of truth values holds others than 0 and 1")
-        array.flags.writeable = False
         return array

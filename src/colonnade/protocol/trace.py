@@ -11,22 +11,44 @@ __all__ = ["Trace"]
 
 _RECORD = struct.Struct("<qBqiiI")  # time, rank, order, sender, receiver, size
 _sha256 = hashlib.sha256
+_MANY = 256  # records that wait to be hashed in one go: the code for it is then still in the processor's cache
 
 
 class Trace:
     """The running digest."""
 
-    __slots__ = ("digest", "events", "full")
+    __slots__ = ("_digest", "_waiting", "events", "full")
 
     def __init__(self, full: bool = False) -> None:
-        self.digest = bytes(32)
+        self._digest = bytes(32)
+        self._waiting: list[bytes] = []
         self.events = 0
         self.full = full
 
     def add(self, time: int, rank: int, order: int, sender: int, receiver: int, size: int, header: bytes) -> None:
         """Append one delivered event."""
         self.events += 1
-        self.digest = _sha256(self.digest + _RECORD.pack(time, rank, order, sender, receiver, size) + header).digest()
+        self._waiting.append(_RECORD.pack(time, rank, order, sender, receiver, size) + header)
+        if self.full or len(self._waiting) >= _MANY:  # whole payloads are not kept
+            self._hash()
+
+    def _hash(self) -> None:
+        digest = self._digest
+        for record in self._waiting:
+            digest = _sha256(digest + record).digest()
+        self._digest = digest
+        self._waiting.clear()
+
+    @property
+    def digest(self) -> bytes:
+        """Over all that was added."""
+        self._hash()
+        return self._digest
+
+    @digest.setter
+    def digest(self, digest: bytes) -> None:
+        self._waiting.clear()
+        self._digest = digest
 
     @property
     def hexdigest(self) -> str:

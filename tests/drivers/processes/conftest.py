@@ -10,6 +10,7 @@ import pytest
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.drivers.processes.wire import ENVELOPE_BYTES
 from colonnade.protocol import state
 
 PATIENCE_S = 60.0
@@ -106,8 +107,8 @@ class Post:
         """Deliver up to so many of what waits."""
         one, other = self.nodes[sender], self.nodes[receiver]
         outgoing, peer = one.peers[receiver].conversation, other.peers[sender]
-        for sequence, data in list(outgoing.outbox)[:most]:
-            other.received(peer, sequence, memoryview(data))
+        for sequence, frame in list(outgoing.outbox)[:most]:
+            other.received(peer, sequence, memoryview(frame)[ENVELOPE_BYTES:])
         outgoing.heard(peer.conversation.received)
 
     def carry_all(self):

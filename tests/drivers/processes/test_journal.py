@@ -207,6 +207,33 @@ def test_only_the_owner_may_read_it(tmp_path):
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
+def test_what_is_appended_is_in_the_file_at_once(tmp_path):
+    """Nothing is kept back in the process: another one sees every record while this one still writes."""
+    path = tmp_path / "log"
+    journal = Journal(path, CODEC)
+    for number in range(1, 50):
+        journal.append(*received(number))
+        trusted, found = read_journal(path, CODEC)
+        assert trusted and [record.sequence for record in found] == list(range(1, number + 1))
+    journal.close()
+
+
+def test_a_page_that_did_not_reach_the_disk_is_noticed(tmp_path):
+    """After a power cut any page of the last record may be as it was before: zeros, or an older log's."""
+    path = tmp_path / "log"
+    older = [received(1, Said("", [np.full(8192, 7, np.float32)]))]
+    newer = [received(1, Said("", [np.arange(8192, dtype=np.float32)]))]
+    write(path, *older)
+    old = path.read_bytes()
+    write(path, *newer, number=2)
+    new = path.read_bytes()
+    assert len(read_journal(path, CODEC, 2)[1]) == 1
+    for page in range(4096, len(new), 4096):
+        for before in (old, bytes(len(new))):
+            path.write_bytes(new[:page] + before[page : page + 4096] + new[page + 4096 :])
+            assert read_journal(path, CODEC, 2)[1] == [], page
+
+
 @pytest.mark.parametrize("failure", ["full", "short"])
 def test_a_full_disk_is_said_with_the_file_and_costs_only_the_last_record(failure, tmp_path, monkeypatch):
     path = tmp_path / "log"

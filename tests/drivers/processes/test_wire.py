@@ -15,6 +15,7 @@ from colonnade.drivers.processes.wire import (
     Position,
     Refusal,
     Welcome,
+    acknowledge,
     control,
     open_envelope,
     read_control,
@@ -41,6 +42,12 @@ def test_control_words_return_as_they_were(kind):
 def test_envelopes_return_as_they_were(kind, sequence, acknowledged, body):
     found = open_envelope(seal_envelope(kind, sequence, acknowledged, body), "bank")
     assert (found.kind, found.sequence, found.acknowledged, bytes(found.body)) == (kind, sequence, acknowledged, body)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.binary(max_size=64))
+def test_a_frame_that_waited_acknowledges_the_newest(before, after, body):
+    frame = acknowledge(seal_envelope(Kind.MESSAGE, 7, before, body), after)
+    assert frame == seal_envelope(Kind.MESSAGE, 7, after, body)
 
 
 @given(st.binary(max_size=200))

@@ -23,7 +23,7 @@ class Conversation:
         self.peer, self._max_queue = peer, max_queue
         self.number = NEVER_MET
         self.sent = self.received = 0
-        self.outbox: deque[tuple[int, bytes]] = deque()  # not yet acknowledged
+        self.outbox: deque[tuple[int, bytes]] = deque()  # whole frames, not yet acknowledged
         self.repeats_dropped = 0
         self.lost = 0  # own messages that were given up
 
@@ -32,10 +32,10 @@ class Conversation:
         """Own messages up to here are with the peer."""
         return self.outbox[0][0] - 1 if self.outbox else self.sent
 
-    def put(self, data: bytes) -> None:
+    def put(self, frame: bytes) -> None:
         """Number a message and keep it."""
         self.sent += 1
-        self.outbox.append((self.sent, data))
+        self.outbox.append((self.sent, frame))
 
     @property
     def overflows(self) -> bool:

@@ -11,11 +11,14 @@ Secrets are not written: `Started` and `Resumed` stand without their entropy.
 
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 from zlib import crc32
+
+import msgspec
 
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, CodecError
@@ -34,7 +37,7 @@ MAX_RECORD_BYTES = 2**31
 MAX_PARTS = 1000  # of one write: the system takes 1024
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One event as it was logged; the numbers belong to the peer's conversation."""
 
     now: int
@@ -67,18 +70,18 @@ class Journal:
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
         """Write one event; `frame` is the message's bytes as they arrived."""
-        now, event, conversation, sequence, acknowledged, _ = record
+        now, event = record.now, record.event
         parts: list[bytes | memoryview]
         match event:
             case Received(sender=sender):
-                head = _BOTH.pack(RECEIVED, now, conversation, sequence, acknowledged)
+                head = _BOTH.pack(RECEIVED, now, record.conversation, record.sequence, record.acknowledged)
                 parts = [head + _name(sender), frame]
             case WorkDone(token=token, result=result):
                 parts = [_HEAD.pack(DONE, now), _NUMBERS.pack(token, 0, 0), *self._codec.encode(result).parts()]
             case TimerFired(name=name, due=due):
                 parts = [_HEAD.pack(TIMER, now), _NUMBERS.pack(due, 0, 0), _name(name)]
             case PeerJoined(peer=peer, anew=anew):
-                numbers = _NUMBERS.pack(conversation, anew, 0)
+                numbers = _NUMBERS.pack(record.conversation, anew, 0)
                 parts = [_HEAD.pack(JOINED, now), numbers, _name(peer)]
             case PeerLost(peer=peer):
                 parts = [_HEAD.pack(LOST, now), _NUMBERS.pack(0, 0, 0), _name(peer)]
@@ -115,6 +118,7 @@ class Journal:
         os.close(self._file)
 
 
+@lru_cache(256)
 def _name(name: str) -> bytes:
     text = name.encode()
     return len(text).to_bytes(2, "little") + text

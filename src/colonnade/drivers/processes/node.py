@@ -19,10 +19,11 @@ from colonnade.drivers.processes.journal import Journal, Record, read_journal
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.peer import Peer
+from colonnade.drivers.processes.wire import seal_message
 from colonnade.drivers.simulator.checkpoint import work_in, work_out
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol import state
-from colonnade.protocol.codec import Codec, Frame
+from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
@@ -49,7 +50,7 @@ from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
 
-FORMAT = 1
+FORMAT = 2
 SLOW_HANDLER_S = 0.005
 _PLAIN = ("now", "finished")
 
@@ -101,11 +102,11 @@ class Node:
         self._journal: Journal | None = None
         self._journals = 0  # the number of the log in use
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._began = self._saved_at = time.monotonic()
+        self._began = time.monotonic()
         self._clock_base = 0
         self._lock: int | None = None
         self.replayed = 0
-        self._checkpoint_bytes = 0
+        self._plan_checkpoint(0)
 
     # Starting and stopping
 
@@ -171,10 +172,9 @@ class Node:
             replace_file(path, state.chunks(self._save()), 0o600)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
-        self._checkpoint_bytes = path.stat().st_size
         if old is not None:
             old.close()
-        self._saved_at = time.monotonic()
+        self._plan_checkpoint(path.stat().st_size)
         fields = {"update": getattr(self.role, "k", None), "clock_s": round(self.now / NANOSECONDS, 1)}
         self.log.info("checkpoint", number=self._journals, **fields)
 
@@ -253,9 +253,8 @@ class Node:
         if not peer.conversation.is_news(sequence):
             self.traffic.duplicates_dropped += 1
             return
-        message = self._wire.decode(body, peer.name)
-        assert isinstance(message, Message)
-        conversation, event = peer.conversation, Received(peer.name, message)
+        conversation, message = peer.conversation, self._wire.decode(body, peer.name)
+        event = Received(peer.name, message)  # type: ignore[arg-type]
         acknowledged, size = conversation.acknowledged, len(body)
         self._give(Record(self.clock(), event, conversation.number, sequence, acknowledged, size), body)
 
@@ -315,9 +314,12 @@ class Node:
 
     def _checkpoint_due(self) -> bool:
         assert self._journal is not None
-        late = time.monotonic() - self._saved_at > self.limits.checkpoint_s
-        large = self._journal.size > max(self.limits.max_log_mb * 2**20, 2 * self._checkpoint_bytes)
-        return late or large or self.keeper.checkpoint_due(self)
+        late_or_large = time.monotonic() > self._save_by or self._journal.size > self._log_bytes
+        return late_or_large or self.keeper.checkpoint_due(self)
+
+    def _plan_checkpoint(self, checkpoint_bytes: int) -> None:
+        self._save_by = time.monotonic() + self.limits.checkpoint_s
+        self._log_bytes = max(self.limits.max_log_mb * 2**20, 2 * checkpoint_bytes)
 
     def _handle(self, record: Record) -> None:
         """The same for a live and for a replayed event."""
@@ -335,12 +337,15 @@ class Node:
         """What the node itself keeps of an event; its name for the trace."""
         match record.event:
             case Received(sender=sender, message=message):
-                peer = self.peers[sender]
+                peer, kind, size = self.peers[sender], type(message).__name__, record.size
                 peer.conversation.received = record.sequence
                 peer.conversation.heard(record.acknowledged)
-                self._count(message, record.size, to=self.role.name)
-                peer.count_in(record.size, message.evaluation)
-                return type(message).__name__.encode() + sender.encode()
+                if message.evaluation:
+                    self._count_evaluation(peer, size)
+                else:
+                    self.traffic.count(kind, self.role.name == "server", size)
+                    peer.count_in(size)
+                return (kind + sender).encode()
             case WorkDone(token=token):
                 self.jobs.settle(token)
             case TimerFired(name=name):
@@ -379,14 +384,19 @@ class Node:
         peer = self.peers.get(to)
         if peer is None:
             raise LocalProtocolError(f"{self.role.name}: no role {to!r} to send to")
-        frame = self._wire.encode(message)
-        _refuse_infinite(frame, self.role.name, message)
-        self._count(message, frame.size, to)
-        peer.count_out(frame.size, message.evaluation)
-        peer.conversation.put(bytes(frame))
+        frame, conversation = self._wire.encode(message), peer.conversation
+        for array in frame.buffers:
+            if not all_finite(array):
+                raise _diverged(self.role.name, message)
+        if message.evaluation:
+            self._count_evaluation(peer, frame.size)
+        else:
+            self.traffic.count(type(message).__name__, to == "server", frame.size)
+            peer.count_out(frame.size)
+        conversation.put(seal_message(conversation.sent + 1, conversation.received, frame))
         if peer.stream is not None:
             peer.stream.wake()
-        if peer.conversation.overflows and self._loop is not None:  # while a log is replayed, nobody acknowledges
+        if conversation.overflows and self._loop is not None:  # while a log is replayed, nobody acknowledges
             self._give_up(peer)
 
     def _give_up(self, peer: Peer) -> None:
@@ -395,11 +405,9 @@ class Node:
         if peer.stream is not None:
             peer.stream.drop("too many messages wait for it")
 
-    def _count(self, message: Message, size: int, to: str) -> None:
-        if message.evaluation:
-            self.traffic.evaluation_bytes += size
-        else:
-            self.traffic.count(type(message).__name__, to == "server", size, 1)
+    def _count_evaluation(self, peer: Peer, size: int) -> None:
+        self.traffic.evaluation_bytes += size
+        peer.bytes_evaluation += size
 
     def _set_alarm(self, name: str, due: int) -> None:
         if self._loop is None:
@@ -433,11 +441,9 @@ class Node:
         return min(1.0, self.jobs.busy_s * NANOSECONDS / max(1, self.clock()))
 
 
-def _refuse_infinite(frame: Frame, role: str, message: Message) -> None:
-    for array in frame.buffers:
-        if not all_finite(array):
-            what = type(message).__name__
-            raise TrainingDiverged(f"{role}: its {what} hold NaN or infinity; lower train.learning_rate")
+def _diverged(role: str, message: Message) -> TrainingDiverged:
+    what = type(message).__name__
+    return TrainingDiverged(f"{role}: its {what} hold NaN or infinity; lower train.learning_rate")
 
 
 def _lock(folder: Path) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from colonnade.drivers.processes.conversation import Conversation
-from colonnade.drivers.processes.wire import Kind, open_envelope, seal_envelope
+from colonnade.drivers.processes.wire import Kind, acknowledge, open_envelope, seal_envelope
 from colonnade.protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -36,20 +36,14 @@ class Peer:
         """How long nothing has been heard."""
         return time.monotonic() - self.last_heard
 
-    def count_in(self, size: int, evaluation: bool) -> None:
+    def count_in(self, size: int) -> None:
         """A message came."""
-        if evaluation:
-            self.bytes_evaluation += size
-            return
         self.messages_in += 1
         self.bytes_in += size
         self._recent.append(time.monotonic())
 
-    def count_out(self, size: int, evaluation: bool) -> None:
+    def count_out(self, size: int) -> None:
         """A message is queued."""
-        if evaluation:
-            self.bytes_evaluation += size
-            return
         self.messages_out += 1
         self.bytes_out += size
 
@@ -87,7 +81,8 @@ class Stream:
         self._ack_due = self._ack_planned = False
         self._wake = asyncio.Event()
         self._wake.set()
-        self._turn = asyncio.Lock()  # to write
+        self._writing = False  # one at a time
+        self._put_off = False  # the writing task came while the reader was writing
         self._taking = self._wanted = False  # a message is with the role; something is to be written because of it
         self._written_at = time.monotonic()
         self._last_word: bytes | None = None  # END or BYE, after all messages
@@ -132,7 +127,6 @@ class Stream:
                 finally:
                     self._taking = False
                 self._wanted = self._next <= conversation.sent  # the window may also have opened
-                self._plan_ack()
             elif self._next <= conversation.sent:
                 self.wake()
         return envelope.kind
@@ -156,7 +150,14 @@ class Stream:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._flush()
+            if self._writing:
+                self._put_off = True  # until the reader has written its answer
+                continue
+            self._writing = True
+            try:
+                await self._write_all()
+            finally:
+                self._writing = False
 
     async def answer(self) -> None:
         """Called by the reader: a short answer to a peer that has all the rest is written at once.
@@ -165,22 +166,25 @@ class Stream:
         readers that wait for each other's reading would wait for ever. (The change of tasks costs a fifth of the
         round trips.)
         """
-        if not self._wanted or self.dropped.done():
-            return  # dropped: the conversation may have been given up, and its numbers begin again
-        self._wanted, conversation = False, self._peer.conversation
-        one = len(conversation.outbox) == 1 and self._next == conversation.sent
-        if one and len(conversation.outbox[0][1]) <= SHORT_BYTES and not self._turn.locked():
-            async with self._turn:
-                await self._write(self._next_message())
-            if self._last_word is not None:
-                self._wake.set()  # it waited for this message
-        else:
+        if self.dropped.done():
+            return  # the conversation may have been given up, and its numbers begin again
+        if self._writing or not self._one_short_message():
+            self._plan_ack()
+            if self._wanted:
+                self._wake.set()
+            return
+        self._writing = True
+        try:
+            await self._write(self._next_message())
+        finally:
+            self._writing = False
+        if self._put_off or self._last_word is not None:  # the last word waited for this message
+            self._put_off = False
             self._wake.set()
 
-    async def _flush(self) -> None:
-        """One at a time; who must wait lets the event loop go on meanwhile."""
-        async with self._turn:
-            await self._write_all()
+    def _one_short_message(self) -> bool:
+        outbox = self._peer.conversation.outbox
+        return len(outbox) == 1 and outbox[0][0] == self._next and len(outbox[0][1]) <= SHORT_BYTES
 
     async def _write_all(self) -> None:
         """At most so much beyond what the peer has acknowledged."""
@@ -197,9 +201,9 @@ class Stream:
 
     def _next_message(self) -> bytes:
         conversation = self._peer.conversation
-        sequence, data = conversation.outbox[self._next - conversation.outbox[0][0]]
+        _, frame = conversation.outbox[self._next - conversation.outbox[0][0]]
         self._next += 1
-        return self._noted(seal_envelope(Kind.MESSAGE, sequence, conversation.received, data))
+        return self._noted(acknowledge(frame, conversation.received))
 
     def _noted(self, frame: bytes) -> bytes:
         """Whatever is written acknowledges all that was received, and is a sign of life."""

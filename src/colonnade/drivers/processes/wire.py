@@ -13,10 +13,11 @@ Control bodies are msgpack, checked and limited like everything that arrives.
 
 from enum import IntEnum
 from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from colonnade.protocol.codec import Frame
 from colonnade.protocol.errors import CodecError
 
 __all__ = [
@@ -30,10 +31,12 @@ __all__ = [
     "Position",
     "Refusal",
     "Welcome",
+    "acknowledge",
     "control",
     "open_envelope",
     "read_control",
     "seal_envelope",
+    "seal_message",
 ]
 
 PROTOCOL = 1  # of this file; the codec has a version of its own
@@ -56,9 +59,10 @@ class Kind(IntEnum):
 
 
 _KINDS = frozenset(Kind)
+_MESSAGE = int(Kind.MESSAGE)
 
 
-class Envelope(NamedTuple):
+class Envelope(msgspec.Struct, frozen=True, gc=False):
     """A frame, taken apart."""
 
     kind: int
@@ -125,6 +129,17 @@ _Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye)
 def seal_envelope(kind: Kind, sequence: int, acknowledged: int, body: bytes = b"") -> bytes:
     """One frame."""
     return _HEADER.pack(kind, sequence, acknowledged) + body
+
+
+def seal_message(sequence: int, acknowledged: int, body: Frame) -> bytes:
+    """A MESSAGE frame: the one copy that is made of what the role sends."""
+    return body.after(_HEADER.pack(_MESSAGE, sequence, acknowledged))
+
+
+def acknowledge(frame: bytes, acknowledged: int) -> bytes:
+    """The same frame, acknowledging up to here."""
+    kind, sequence, before = _HEADER.unpack_from(frame)
+    return frame if before == acknowledged else _HEADER.pack(kind, sequence, acknowledged) + frame[ENVELOPE_BYTES:]
 
 
 def open_envelope(data: bytes, peer: str) -> Envelope:
