@@ -193,8 +193,15 @@ def knock(address: str, identity: Identity, hello: bytes = b"", tries: int = TRI
             finally:
                 call.cancel()
 
+    async def until_told() -> str:
+        """A stream that is reset while the guest still writes tells it nothing: on a busy machine that happens."""
+        answers = [await once()]
+        while answers[-1].startswith("INTERNAL") and len(answers) < 5:
+            answers.append(await once())
+        return answers[-1]
+
     async def all_at_once() -> set[str]:
-        return set(await asyncio.gather(*(once() for _ in range(tries))))
+        return set(await asyncio.gather(*(until_told() for _ in range(tries))))
 
     answers = asyncio.run(all_at_once())
     assert len({answer.partition(":")[0] for answer in answers}) == 1, answers  # TLS words the same in many ways
