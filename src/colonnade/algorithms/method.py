@@ -82,3 +82,4 @@ class Method:
     server: Callable[[ServerSetup], Role] | None
     party: Callable[[PartySetup], Role] | None
     joint: Callable[[ServerSetup, list[PartySetup]], Role] | None = None  # an oracle that sees everything
+    peers: bool = False  # parties talk to each other, and are told of each other's coming and going

@@ -239,7 +239,8 @@ class Stage:
 
     def _simulator(self, roles: list[Role], clock: ClockConfig, tap: Any) -> Simulator:
         codec = Codec((*self.setting.method.payloads, Refused))
-        return Simulator(roles, codec, clock, self.setting.training.seed, on_event=tap)
+        setting = self.setting
+        return Simulator(roles, codec, clock, setting.training.seed, on_event=tap, peers=setting.method.peers)
 
     def _server(self, intruder: str, rules: bool, per_sample: bool) -> Gate:
         assert self.setting.method.server is not None

@@ -12,7 +12,8 @@ class Traffic:
 
     messages: int = 0
     bytes_up: int = 0  # towards the server
-    bytes_down: int = 0
+    bytes_down: int = 0  # towards the parties
+    bytes_relayed: int = 0  # of those, from party to party
     evaluation_bytes: int = 0
     duplicates_dropped: int = 0
     undeliverable: int = 0
@@ -33,6 +34,16 @@ class Traffic:
             entry = self.by_kind[kind] = [0, 0]
         entry[0] += 1
         entry[1] += total
+
+    def count_between(self, kind: str, size: int, transmissions: int = 1) -> None:
+        """One message from party to party."""
+        self.count(kind, False, size, transmissions)
+        self.bytes_relayed += size * transmissions
+
+    def count_relayed(self, size: int) -> None:
+        """The server carried a frame from party to party; whether there is a message in it, it does not know."""
+        self.count_between("relayed", size)
+        self.messages -= 1
 
     def save(self) -> dict[str, Any]:
         """As plain values."""

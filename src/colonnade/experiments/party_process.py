@@ -20,6 +20,7 @@ from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
 from colonnade.experiments.config import Config, difference
 from colonnade.experiments.own_side import (
@@ -63,7 +64,9 @@ class PartyProcess:
         role = plan.method.party(plan.party(index, self.share.train, self.share.test, self.share.shape))
         self.shared = shared_part(config, pins)
         self._width = plan.widths[index]
-        self.node = Node(role, plan.method.payloads, out / "state", (SERVER,), limits_of(config), log)
+        others = [other for other in parties if other != name] if plan.method.peers else []
+        self.node = Node(role, plan.method.payloads, out / "state", (SERVER,), limits_of(config), log, far=others)
+        self._switchboard = Switchboard(self.node, self.identity, pins) if plan.method.peers else None
 
     async def run(self) -> End:
         """Take part until the server says that it is over."""
@@ -77,7 +80,13 @@ class PartyProcess:
         if self.node.replayed or self.node.now:
             self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
         dialler = Dialler(
-            self.node, self.identity, self.config.network.address, self._hello, self._farewell, self._meet
+            self.node,
+            self.identity,
+            self.config.network.address,
+            self._hello,
+            self._farewell,
+            self._meet,
+            self._switchboard,
         )
         talk = asyncio.ensure_future(dialler.run())
         tasks = [talk, *(asyncio.ensure_future(task) for task in (self.node.watch(), _wait(self.node.ended)))]
@@ -153,7 +162,8 @@ class PartyProcess:
             "note": end.note,
             "clock_s": node.now / NANOSECONDS,
             **traffic_fields(node.traffic),
-            "messages_given_up": node.peers[SERVER].conversation.lost,
+            "messages_given_up": sum(peer.conversation.lost for peer in node.peers.values()),
+            **({"relay_refused": self._switchboard.refusals} if self._switchboard is not None else {}),
             "utilisation": node.utilisation(),
             **{key: value for key, value in node.role.summary().items() if isinstance(value, int | float | str)},
         }

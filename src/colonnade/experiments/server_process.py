@@ -86,6 +86,7 @@ class ServerProcess(Keeper):
             self.status,
             admit_late=config.network.admit_late,
             run=_run_id(out),
+            relay=plan.method.peers,
         )
         self.address = config.network.address
         self._moved_at = time.monotonic()

@@ -50,6 +50,7 @@ def traffic_fields(traffic: Traffic) -> dict[str, Any]:
         "messages": traffic.messages,
         "bytes_up": traffic.bytes_up,
         "bytes_down": traffic.bytes_down,
+        "bytes_relayed": traffic.bytes_relayed,
         "bytes_eval": traffic.evaluation_bytes,
         "bytes_by_kind": {kind: size for kind, (_, size) in traffic.by_kind.items()},
         "duplicates_dropped": traffic.duplicates_dropped,

@@ -37,10 +37,10 @@ class Rows(Keeper):
         self.path.write_text("".join(line + "\n" for line in self.rows))
 
 
-def make_node(role, payloads, folder, peers, limits=CALM):
+def make_node(role, payloads, folder, peers, limits=CALM, far=()):
     folder.mkdir(exist_ok=True)
     log = Log(role.name, stream=io.StringIO())
-    return Node(role, payloads, folder, peers, limits, log, Rows(folder / "rows"))
+    return Node(role, payloads, folder, peers, limits, log, Rows(folder / "rows"), far=far)
 
 
 def kill(node):

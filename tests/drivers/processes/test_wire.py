@@ -13,6 +13,7 @@ from colonnade.drivers.processes.wire import (
     Hello,
     Kind,
     Position,
+    Presence,
     Refusal,
     Welcome,
     acknowledge,
@@ -29,6 +30,7 @@ WORDS = {
     Kind.REFUSAL: Refusal("not today", False),
     Kind.END: End("finished", "a note"),
     Kind.BYE: Bye("cd", 0.5),
+    Kind.PRESENCE: Presence({"bank": 3}, {"clinic": 1.5}),
 }
 
 
@@ -85,7 +87,7 @@ def test_a_short_frame_is_refused(size):
         open_envelope(seal_envelope(Kind.ACK, 0, 0)[:size], "bank")
 
 
-@pytest.mark.parametrize("kind", [0, 8, 255])
+@pytest.mark.parametrize("kind", [0, 10, 255])
 def test_an_unknown_kind_is_refused(kind):
     with pytest.raises(CodecError, match=f"bank: frame of unknown kind {kind}"):
         open_envelope(bytes([kind]) + bytes(23), "bank")

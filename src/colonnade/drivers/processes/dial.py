@@ -24,6 +24,7 @@ from colonnade.drivers.processes.service import (
     channel_options,
     until_it_ends,
 )
+from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import (
     Bye,
     End,
@@ -63,9 +64,10 @@ class Dialler:
         hello: Callable[[int, Position], Hello],
         farewell: Callable[[End], Bye],
         meet: Callable[[str], None] = lambda run: None,
+        switchboard: Switchboard | None = None,
     ) -> None:
         self._node, self._identity, self._address = node, identity, address
-        self._hello, self._farewell, self._meet = hello, farewell, meet
+        self._hello, self._farewell, self._meet, self._switchboard = hello, farewell, meet, switchboard
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
         self._complaints = Once(node.log)
@@ -128,11 +130,16 @@ class Dialler:
             raise RemoteProtocolError(SERVER_NAME, "its welcome does not fit this conversation")
         heard = welcome.position.received
         node.joined(server, welcome.position.number, welcome.anew, heard)
-        stream = server.stream = Stream(node, server, call.write, heard)
+        switchboard = self._switchboard
+        stream = server.stream = Stream(node, server, call.write, heard, switchboard)
+        if switchboard is not None:
+            switchboard.connected(stream, welcome.run)
         try:
             return await until_it_ends(stream, self._read(call, stream))
         finally:
             server.stream = None
+            if switchboard is not None:
+                switchboard.disconnected()
 
     async def _read(self, call: Any, stream: Stream) -> str:
         while True:
@@ -142,6 +149,8 @@ class Dialler:
             kind = stream.take(data)
             if kind == Kind.MESSAGE:
                 await stream.answer()
+            elif kind in (Kind.RELAY, Kind.PRESENCE):
+                self._hear_of_others(data)
             elif kind == Kind.REFUSAL:
                 refusal = read_control(open_envelope(data, SERVER_NAME), Kind.REFUSAL, Refusal, SERVER_NAME)
                 _raise_if_final(refusal)
@@ -151,6 +160,16 @@ class Dialler:
                 stream.finish(control(Kind.BYE, self._farewell(self.end)))  # in its turn: never two writes at once
                 await _until_it_hangs_up(call)
                 return "training is over"
+
+    def _hear_of_others(self, data: bytes) -> None:
+        envelope = open_envelope(data, SERVER_NAME)
+        if self._switchboard is None:
+            cause = f"frame of kind {Kind(envelope.kind).name} where parties do not talk to each other"
+            raise RemoteProtocolError(SERVER_NAME, cause)
+        if envelope.kind == Kind.RELAY:
+            self._switchboard.take(envelope)
+        else:
+            self._switchboard.presence(envelope)
 
 
 async def _until_it_hangs_up(call: Any) -> None:

@@ -18,7 +18,7 @@ from colonnade.drivers.processes.jobs import Jobs
 from colonnade.drivers.processes.journal import Journal, Record, read_journal
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
-from colonnade.drivers.processes.peer import Peer
+from colonnade.drivers.processes.peer import FarPeer, Peer
 from colonnade.drivers.processes.wire import seal_message
 from colonnade.drivers.simulator.checkpoint import work_in, work_out
 from colonnade.drivers.traffic import Traffic
@@ -84,6 +84,8 @@ class Node:
         limits: Limits,
         log: Log,
         keeper: Keeper | None = None,
+        *,
+        far: Iterable[str] = (),  # parties behind the relay
     ) -> None:
         self.role, self.folder, self.limits, self.log = role, folder, limits, log
         self.keeper = keeper or Keeper()
@@ -91,6 +93,7 @@ class Node:
         self._codec = Codec(types)
         self._wire = Codec([t for t in types if issubclass(t, Message)], limits.max_message_bytes, finite=True)
         self.peers = {name: Peer(name, Conversation(name, limits.max_queue)) for name in peers}
+        self.peers |= {name: FarPeer(name, Conversation(name, limits.max_queue)) for name in far}
         self.jobs = Jobs(role.compute, self._work_done, self.fail)
         self.timers: dict[str, int] = {}  # name → due
         self._alarms: dict[str, asyncio.TimerHandle] = {}
@@ -340,7 +343,9 @@ class Node:
                 peer, kind, size = self.peers[sender], type(message).__name__, record.size
                 peer.conversation.received = record.sequence
                 peer.conversation.heard(record.acknowledged)
-                if message.evaluation:
+                if peer.far:
+                    peer.count_in(size)  # the sender counts what passes the relay
+                elif message.evaluation:
                     self._count_evaluation(peer, size)
                 else:
                     self.traffic.count(kind, self.role.name == "server", size)
@@ -390,6 +395,9 @@ class Node:
                 raise _diverged(self.role.name, message)
         if message.evaluation:
             self._count_evaluation(peer, frame.size)
+        elif peer.far:
+            self.traffic.count_between(type(message).__name__, frame.size)
+            peer.count_out(frame.size)
         else:
             self.traffic.count(type(message).__name__, to == "server", frame.size)
             peer.count_out(frame.size)

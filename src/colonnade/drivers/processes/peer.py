@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from colonnade.drivers.processes.conversation import Conversation
 from colonnade.drivers.processes.wire import Kind, acknowledge, open_envelope, seal_envelope
@@ -13,20 +13,45 @@ from colonnade.protocol.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from colonnade.drivers.processes.node import Node
 
-__all__ = ["Peer", "Stream"]
+__all__ = ["Aside", "Carrier", "FarPeer", "Peer", "Stream"]
 
 ACK_AFTER_S = 0.02  # an answer usually comes sooner and carries the acknowledgement
 RATE_WINDOW_S = 10.0
 SHORT_BYTES = 48 * 1024  # below the smallest window of HTTP/2, with room for the envelope
 
 
+class Carrier(Protocol):
+    """What carries a conversation: a stream, or a sealed line through the server."""
+
+    def wake(self) -> None:
+        """There is something to write."""
+
+    def drop(self, cause: str) -> None:
+        """End this from outside."""
+
+    def beat(self, heartbeat_s: float) -> None:
+        """Called every now and then."""
+
+    def finish(self, last_word: bytes) -> None:
+        """Write this after everything that is queued."""
+
+
+class Aside(Protocol):
+    """Frames that share a stream with its conversation, and take turns with it."""
+
+    def next_frame(self) -> bytes | None:
+        """The one to be written now."""
+
+
 class Peer:
     """The lasting part."""
+
+    far: ClassVar[bool] = False  # behind the relay
 
     def __init__(self, name: str, conversation: Conversation) -> None:
         self.name, self.conversation = name, conversation
         self.present = False  # as far as the role knows
-        self.stream: Stream | None = None
+        self.stream: Carrier | None = None
         self.met = False  # in this process's life
         self.last_heard = time.monotonic()
         self.messages_in = self.messages_out = self.bytes_in = self.bytes_out = self.bytes_evaluation = 0
@@ -71,11 +96,32 @@ class Peer:
 _PLAIN = ("present", "messages_in", "messages_out", "bytes_in", "bytes_out", "bytes_evaluation")
 
 
+class FarPeer(Peer):
+    """A party to another party: heard of as long as the server says that it is here and the sealed line stands."""
+
+    far: ClassVar[bool] = True
+
+    def __init__(self, name: str, conversation: Conversation) -> None:
+        super().__init__(name, conversation)
+        self.here = False
+
+    def silent_s(self) -> float:
+        """How long it has not been within reach."""
+        return 0.0 if self.here and self.stream is not None else super().silent_s()
+
+
 class Stream:
     """Carries one conversation while the connection lasts."""
 
-    def __init__(self, node: "Node", peer: Peer, write: Callable[[bytes], Awaitable[object]], heard: int) -> None:
-        self._node, self._peer, self._write = node, peer, write
+    def __init__(
+        self,
+        node: "Node",
+        peer: Peer,
+        write: Callable[[bytes], Awaitable[object]],
+        heard: int,
+        aside: Aside | None = None,
+    ) -> None:
+        self._node, self._peer, self._write, self._aside = node, peer, write, aside
         self._next = heard + 1  # the sequence to be written next: all after what the peer has
         self._acknowledged = peer.conversation.received  # what the peer was told last
         self._ack_due = self._ack_planned = False
@@ -94,6 +140,10 @@ class Stream:
             self._wanted = True
         else:
             self._wake.set()
+
+    def wake_aside(self) -> None:
+        """There is something to write that no reader writes."""
+        self._wake.set()
 
     def drop(self, cause: str) -> None:
         """End this stream from outside."""
@@ -193,11 +243,21 @@ class Stream:
             if self.dropped.done():
                 return  # the conversation may have been given up, and its numbers begin again
             await self._write(self._next_message())
+            if self._aside is not None:
+                await self._write_aside(self._aside)
+        if self._aside is not None and await self._write_aside(self._aside):
+            self._wake.set()  # one for each look at the conversation: neither keeps the other waiting
         if self._ack_due:
             await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.received)))
         if self._last_word is not None and self._next > conversation.sent:
             word, self._last_word = self._last_word, None
             await self._write(self._noted(word))
+
+    async def _write_aside(self, aside: Aside) -> bool:
+        frame = None if self.dropped.done() else aside.next_frame()
+        if frame is not None:
+            await self._write(frame)
+        return frame is not None
 
     def _next_message(self) -> bytes:
         conversation = self._peer.conversation

@@ -20,8 +20,10 @@ from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer, Stream
+from colonnade.drivers.processes.relay import Relay
 from colonnade.drivers.processes.wire import (
     ENVELOPE_BYTES,
+    RELAY_BYTES,
     Bye,
     End,
     Hello,
@@ -54,8 +56,8 @@ Terms = Callable[[str, Hello], str | None]  # what differs between a party's hel
 def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: float) -> list[tuple[str, int]]:
     """For both sides: sizes, and pings that notice a dead connection below ours."""
     return [
-        ("grpc.max_receive_message_length", max_message_bytes + ENVELOPE_BYTES),
-        ("grpc.max_send_message_length", max_message_bytes + ENVELOPE_BYTES),
+        ("grpc.max_receive_message_length", max_message_bytes + ENVELOPE_BYTES + RELAY_BYTES),
+        ("grpc.max_send_message_length", max_message_bytes + ENVELOPE_BYTES + RELAY_BYTES),
         ("grpc.keepalive_time_ms", max(1000, int(1000 * heartbeat_s))),
         ("grpc.keepalive_timeout_ms", max(1000, int(1000 * lost_after_s))),
         ("grpc.min_reconnect_backoff_ms", max(1000, min(20_000, int(2000 * lost_after_s)))),  # for connecting
@@ -90,9 +92,11 @@ class Service:
         *,
         admit_late: bool = True,
         run: str = "",
+        relay: bool = False,
     ) -> None:
         self._node, self._identity, self._members = node, identity, members
         self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
+        self.relay = Relay(node) if relay else None  # where parties talk to each other
         self._complaints = Once(node.log)
         self._refusals: dict[str, list[float]] = {}
         self._delayed = 0
@@ -217,13 +221,18 @@ class Service:
         peer.met = True
         heard = 0 if anew else hello.position.received
         node.joined(peer, number, anew, heard)
-        stream = peer.stream = Stream(node, peer, context.write, heard)
+        outlet = self.relay.outlet(peer.name) if self.relay is not None else None
+        stream = peer.stream = Stream(node, peer, context.write, heard, outlet)
         if self._end is not None:
             stream.finish(self._end)
         try:
             await context.write(control(Kind.WELCOME, Welcome(anew, conversation.position(), self._run)))
+            if self.relay is not None:
+                self.relay.connected(peer.name, stream)
             cause = await until_it_ends(stream, self._read(peer, stream, context))
         finally:
+            if self.relay is not None:
+                self.relay.disconnected(peer.name)
             if peer.stream is stream:
                 peer.stream = None
         node.log.info("disconnected", peer=peer.name, cause=cause)
@@ -239,6 +248,8 @@ class Service:
             elif kind == Kind.BYE:
                 self.byes[peer.name] = read_control(open_envelope(data, peer.name), Kind.BYE, Bye, peer.name)
                 return "goodbye"
+            elif kind == Kind.RELAY and self.relay is not None:
+                self.relay.forward(peer.name, open_envelope(data, peer.name).body)
             elif kind != Kind.ACK:
                 raise RemoteProtocolError(peer.name, f"frame of kind {Kind(kind).name} from a party that is welcome")
 

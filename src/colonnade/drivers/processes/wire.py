@@ -7,6 +7,8 @@
     ACK         both ways: how far the other was heard and logged; also the heartbeat
     END, BYE    server → party: training is over; party → server: how it was, and goodbye
     REFUSAL     server → party: why not, and whether to try again
+    RELAY       party → server → party: a name (to whom; then, from whom) and what the server cannot read
+    PRESENCE    server → party: which parties are connected; only where parties talk to each other
 
 Control bodies are msgpack, checked and limited like everything that arrives.
 """
@@ -23,27 +25,33 @@ from colonnade.protocol.errors import CodecError
 __all__ = [
     "ENVELOPE_BYTES",
     "PROTOCOL",
+    "RELAY_BYTES",
     "Bye",
     "End",
     "Envelope",
     "Hello",
     "Kind",
     "Position",
+    "Presence",
     "Refusal",
     "Welcome",
     "acknowledge",
     "control",
     "open_envelope",
     "read_control",
+    "read_relay",
+    "relay",
     "seal_envelope",
     "seal_message",
 ]
 
-PROTOCOL = 1  # of this file; the codec has a version of its own
+PROTOCOL = 2  # of this file; the codec has a version of its own
 MAX_CONTROL_BYTES = 2**20
 
 _HEADER = Struct("<B7xQQ")
 ENVELOPE_BYTES = _HEADER.size
+MAX_NAME_BYTES = 255
+RELAY_BYTES = 2 * ENVELOPE_BYTES + 1 + MAX_NAME_BYTES + 64  # at most so much more than the message that it carries
 
 
 class Kind(IntEnum):
@@ -56,6 +64,8 @@ class Kind(IntEnum):
     END = 5
     BYE = 6
     REFUSAL = 7
+    RELAY = 8
+    PRESENCE = 9
 
 
 _KINDS = frozenset(Kind)
@@ -123,7 +133,14 @@ class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     utilisation: float
 
 
-_Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye)
+class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is connected, as the server says."""
+
+    here: dict[str, int]  # name → number of its connection: another number, another connection
+    silent_s: dict[str, float]  # of those who are not, if they were: for how long
+
+
+_Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye, Presence, Position)
 
 
 def seal_envelope(kind: Kind, sequence: int, acknowledged: int, body: bytes = b"") -> bytes:
@@ -167,3 +184,20 @@ def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: 
         return msgspec.msgpack.decode(envelope.body, type=content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CodecError(peer, f"{kind.name} cannot be read: {str(error)[:200]}") from None
+
+
+def relay(name: str, *content: bytes | memoryview) -> bytes:
+    """A RELAY frame to, or from, this party."""
+    text = name.encode()
+    return b"".join((_HEADER.pack(Kind.RELAY, 0, 0), bytes([len(text)]), text, *content))
+
+
+def read_relay(body: memoryview, peer: str) -> tuple[str, memoryview]:
+    """The name on a RELAY frame, and what it carries."""
+    end = 1 + body[0] if len(body) else 1
+    if len(body) < end:
+        raise CodecError(peer, "RELAY without a name")
+    try:
+        return str(body[1:end], "utf-8"), body[end:]
+    except UnicodeDecodeError:
+        raise CodecError(peer, "RELAY with a name that is none") from None

@@ -64,6 +64,7 @@ class Simulator:
         on_emit: Callable[[Payload, "Simulator"], None] | None = None,
         on_event: Callable[[int, str, Event], None] | None = None,
         check: bool = False,
+        peers: bool = False,
     ) -> None:
         self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
         roles = list(roles)
@@ -88,7 +89,7 @@ class Simulator:
         self.pending = 0  # entries in the heap that are not timers
         self.idle_timers = 0
         self.idle_since = 0  # the running number at the first of them
-        self._seed = seed
+        self._seed, self._peers = seed, peers
         self._lost_after = round(clock.lost_after_s * NANOSECONDS)
         self.status = "running"
         self._schedule_starts()
@@ -127,9 +128,12 @@ class Simulator:
         return derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
 
     def _push_to_watchers(self, time: int, node: Node, kind: type[PeerJoined] | type[PeerLost]) -> None:
-        """The server watches the parties and they watch the server; who is down hears of it when it is up."""
+        """The server watches the parties and they watch the server; who is down hears of it when it is up.
+
+        Where parties talk to each other (`peers`), they watch each other, too.
+        """
         server = self._index.get("server")
-        watchers = range(len(self.nodes)) if node.index == server else [server]
+        watchers = range(len(self.nodes)) if self._peers or node.index == server else [server]
         for watcher in watchers:
             if watcher is None or watcher == node.index:
                 continue
@@ -344,7 +348,7 @@ class Simulator:
             return
         size = frame.size
         arrival, transmissions = links.send(sender, receiver, size, self.now)
-        self.traffic.count(type(message).__name__, to == "server", size, transmissions)
+        self._count(node, to, type(message).__name__, size, transmissions)
         if arrival >= NEVER:
             self.traffic.undeliverable += 1
             return
@@ -356,8 +360,14 @@ class Simulator:
         extra = (sender, header, size, -number if links.ports[receiver].ns_per_byte else number)
         self._push(arrival, MESSAGE, receiver, event, extra)
         if self._duplicating and links.duplicated(sender, receiver, self.now):
-            self.traffic.count(type(message).__name__, to == "server", size, 1)
+            self._count(node, to, type(message).__name__, size, 1)
             self._push(arrival, MESSAGE, receiver, event, extra)
+
+    def _count(self, node: Node, to: str, kind: str, size: int, transmissions: int) -> None:
+        if to == "server" or node.role.name == "server":
+            self.traffic.count(kind, to == "server", size, transmissions)
+        else:
+            self.traffic.count_between(kind, size, transmissions)
 
     def _send_evaluation(self, sender: int, receiver: int, event: Received) -> None:
         ports = self.links.ports

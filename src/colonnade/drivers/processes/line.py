@@ -1,0 +1,397 @@
+"""A sealed line: one end of the conversation between two parties, carried through the server, which only passes it on.
+
+    opening, answer    a session is agreed upon (see `sealing`); whoever's name comes first opens
+    HELLO, WELCOME     sealed: the opener's position, the answerer's decision; a HELLO of the answerer asks for one
+    MESSAGE, ACK       sealed: the same frames as on a stream to the server
+
+A line begins whenever one of the two has connected to the server anew. Nothing on the way is relied upon: whoever
+misses a message, or an acknowledgement for too long, has both exchange positions again (`_mend`) and go on from there,
+with everything sealed anew. What does not open may be the relay's doing: it is dropped and counted. What does open is
+the peer's, and if that is no frame, the line stays shut until the peer connects again; nobody else notices.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from colonnade.drivers.processes.peer import ACK_AFTER_S, FarPeer
+from colonnade.drivers.processes.sealing import SESSION_BYTES, Announcement, Session, Signet, public_bytes
+from colonnade.drivers.processes.wire import (
+    RELAY_BYTES,
+    Envelope,
+    Kind,
+    Position,
+    Welcome,
+    acknowledge,
+    open_envelope,
+    read_control,
+    seal_envelope,
+)
+from colonnade.protocol.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from colonnade.drivers.processes.node import Node
+    from colonnade.drivers.processes.switchboard import Switchboard
+
+__all__ = ["ANSWER", "OPENING", "SEALED", "Line"]
+
+OPENING, ANSWER, SEALED = b"\1", b"\2", b"\3"  # the first byte of what the relay carries
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0  # until an opening, or a greeting, is tried again
+BURST, BURST_S = 8, 8.0  # so many openings are answered within so long, and greetings: each costs a peer something
+MAX_WORDS = 4  # a newer handshake makes the older one void
+MAX_NUMBER = 2**62
+
+
+_HELLO = bytes([Kind.HELLO])
+
+
+class Offer(NamedTuple):
+    """An answered opening; the opener has not used it yet."""
+
+    opening: bytes  # its key
+    answer: bytes
+    session: Session
+
+
+class Pace:
+    """Not too often."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=BURST)
+
+    def keep(self, peer: str, what: str) -> None:
+        """Raise if this is one too many."""
+        now = time.monotonic()
+        if len(self._recent) == BURST and now - self._recent[0] < BURST_S:
+            raise RemoteProtocolError(peer, f"too many {what}")
+        self._recent.append(now)
+
+
+class Line:
+    """One party's end."""
+
+    def __init__(self, switchboard: "Switchboard", node: "Node", peer: FarPeer, signet: Signet) -> None:
+        self._switchboard, self._node, self._peer, self._signet = switchboard, node, peer, signet
+        self.name = peer.name
+        self._opens = signet.name < peer.name
+        self._key: X25519PrivateKey | None = None  # of an opening without an answer
+        self._offer: Offer | None = None
+        self._session: Session | None = None
+        self._words: deque[tuple[Session | None, bytes]] = deque(maxlen=MAX_WORDS)  # before everything else
+        self._greetings = 0
+        self._openings, self._hellos = Pace(), Pace()  # of the peer's
+        self._again: asyncio.TimerHandle | None = None
+        self._pause = FIRST_PAUSE_S
+        self._shut = False
+        self.stands = False  # both know where they are: messages travel
+        self._next = 1
+        self._told = 0  # what the peer was told last of what we have received
+        self._ack_due = self._ack_planned = False
+        self._flight: deque[tuple[int, int]] = deque()  # sequence and size of what is not yet acknowledged
+        self.flying = 0  # bytes of it
+        self._moved_at = 0.0
+
+    # The switchboard says
+
+    def reach(self) -> None:
+        """One of the two has connected anew, and the peer can be reached."""
+        self.leave()
+        if self._opens:
+            self._open_session()
+
+    def leave(self) -> None:
+        """The peer cannot be reached."""
+        self._close()
+        self._stop_trying()
+        self._key = self._offer = self._session = None
+        self._words.clear()
+        self._pause, self._shut = FIRST_PAUSE_S, False
+
+    def take(self, content: memoryview) -> None:
+        """Something came, in the peer's name."""
+        if self._shut:
+            return
+        kind, body = bytes(content[:1]), content[1:]
+        if kind == OPENING and not self._opens:
+            self._answer(body)
+        elif kind == ANSWER and self._opens:
+            self._take_answer(body)
+        elif kind == SEALED:
+            self._take_sealed(body)
+        else:
+            raise RemoteProtocolError(self._peer.name, "a relayed frame of no kind that it may send")
+
+    def next_frame(self) -> tuple[bytes, bytes] | None:
+        """The kind and content of the one to be written now."""
+        if self._words:
+            session, word = self._words.popleft()
+            return (word[:1], word[1:]) if session is None else (SEALED, session.seal(word))
+        if not self.stands or self._session is None:
+            return None
+        received = self._peer.conversation.received
+        if self._may_write():
+            frame = acknowledge(self._next_message(), received)
+        elif self._ack_due:
+            frame = seal_envelope(Kind.ACK, 0, received)
+        else:
+            return None
+        self._told, self._ack_due = received, False
+        return SEALED, self._session.seal(frame)
+
+    # The node says
+
+    def wake(self) -> None:
+        """There is something to write."""
+        self._switchboard.wants(self)
+
+    def drop(self, cause: str) -> None:
+        """The conversation was given up: it begins anew."""
+        self._mend()
+
+    def beat(self, heartbeat_s: float) -> None:
+        """What was lost on the way is noticed here, if nothing else comes after it."""
+        if self._flight and time.monotonic() - self._moved_at > self._node.limits.lost_after_s / 2:
+            self._mend()
+
+    def finish(self, last_word: bytes) -> None:
+        """The server says when it is over, not a line."""
+
+    # Sessions
+
+    def _open_session(self) -> None:
+        self._close()
+        self._session, self._key = None, X25519PrivateKey.generate()
+        self._say(None, OPENING + self._signet.announce(self._peer.name, public_bytes(self._key)))
+        self._try_later(self._open_session)
+
+    def _answer(self, body: memoryview) -> None:
+        """Each opening has a key of its own; the session in use stays until the new one is."""
+        self._openings.keep(self._peer.name, "openings")
+        theirs = self._read(body).key
+        if self._offer is None or self._offer.opening != theirs:
+            own = X25519PrivateKey.generate()
+            session = Session(self._signet.name, self._peer.name, self._signet.run, own, theirs, initiator=False)
+            answer = self._signet.announce(self._peer.name, public_bytes(own), theirs)
+            self._offer = Offer(theirs, ANSWER + answer, session)
+        self._say(None, self._offer.answer)
+
+    def _take_answer(self, body: memoryview) -> None:
+        found, own = self._read(body), self._key
+        if own is None or found.answers != public_bytes(own):
+            raise RemoteProtocolError(self._peer.name, "an answer to another opening")
+        self._session = Session(self._signet.name, self._peer.name, self._signet.run, own, found.key, initiator=True)
+        self._key = None  # it serves one session
+        self._greet()
+
+    def _read(self, body: memoryview) -> Announcement:
+        return self._signet.read(self._peer.name, body)
+
+    def _take_sealed(self, frame: memoryview) -> None:
+        id = bytes(frame[:SESSION_BYTES])
+        if self._offer is not None and id == self._offer.session.id:
+            content = self._offer.session.open(frame)
+            self._close()
+            self._session, self._offer = self._offer.session, None  # only its opener could seal that
+        elif self._session is not None and id == self._session.id:
+            content = self._session.open(frame)
+        else:
+            self._switchboard.stale += 1  # under way while a line began
+            return
+        if content[:1] == _HELLO:
+            self._hellos.keep(self._peer.name, "greetings")
+        try:
+            self._hear(open_envelope(content, self._peer.name))
+        except RemoteProtocolError as error:
+            self._shut_down(error)
+
+    def _shut_down(self, error: RemoteProtocolError) -> None:
+        """The peer itself sealed something that is no frame: this line ends, nothing else."""
+        self.leave()
+        self._shut = True
+        self._switchboard.refused(error)
+
+    # Greetings
+
+    def _mend(self) -> None:
+        """Exchange positions, and go on from there."""
+        if self._opens:
+            self._greet()
+        else:
+            self._ask()
+
+    def _greet(self) -> None:
+        self._close()
+        if self._session is None:
+            return  # one is being agreed upon, and begins with a greeting
+        self._greetings += 1
+        position = msgspec.msgpack.encode(self._peer.conversation.position())
+        self._say(self._session, seal_envelope(Kind.HELLO, self._greetings, 0, position))
+        self._try_later(self._open_session)
+
+    def _ask(self) -> None:
+        self._close()
+        if self._session is not None:
+            self._say(self._session, seal_envelope(Kind.HELLO, 0, 0))
+            self._try_later(self._ask)
+
+    def _hear(self, envelope: Envelope) -> None:
+        """What the peer itself has sealed."""
+        if envelope.kind == Kind.HELLO:
+            if self._opens:
+                self._greet()
+            else:
+                self._welcome(envelope)
+        elif envelope.kind == Kind.WELCOME and self._opens:
+            if envelope.sequence == self._greetings and not self.stands:
+                self._welcomed(read_control(envelope, Kind.WELCOME, Welcome, self._peer.name))
+        elif envelope.kind not in (Kind.MESSAGE, Kind.ACK):
+            raise RemoteProtocolError(self._peer.name, f"{Kind(envelope.kind).name} on a sealed line")
+        elif self.stands:
+            self._converse(envelope)
+
+    def _welcome(self, envelope: Envelope) -> None:
+        """The answerer decides, as the server does with a party."""
+        theirs = read_control(envelope, Kind.HELLO, Position, self._peer.name)
+        conversation = self._peer.conversation
+        anew = not conversation.goes_on_with(theirs)
+        number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(MAX_NUMBER) + 1
+        heard = 0 if anew else theirs.received
+        self._node.joined(self._peer, number, anew, heard)
+        welcome = msgspec.msgpack.encode(Welcome(anew, conversation.position()))
+        self._say(self._session, seal_envelope(Kind.WELCOME, envelope.sequence, 0, welcome))
+        self._stand(heard)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        if not welcome.anew and not self._peer.conversation.agrees(welcome.position):
+            return  # it was given up meanwhile: the next opening says so
+        if not 0 < welcome.position.number <= MAX_NUMBER:
+            raise RemoteProtocolError(self._peer.name, "a conversation without a number")
+        heard = welcome.position.received
+        self._node.joined(self._peer, welcome.position.number, welcome.anew, heard)
+        self._stand(heard)
+
+    # Messages
+
+    def _stand(self, heard: int) -> None:
+        self._close()
+        self._stop_trying()
+        self._pause = FIRST_PAUSE_S
+        self.stands, self._next, self._told = True, heard + 1, self._peer.conversation.received
+        self._peer.stream, self._peer.met = self, True
+        self.wake()
+
+    def _close(self) -> None:
+        """No messages for now."""
+        if self.stands:
+            self.stands = False
+            self._peer.last_heard = time.monotonic()
+        if self._peer.stream is self:
+            self._peer.stream = None
+        self._ack_due = False
+        self._flight.clear()
+        self._land(self.flying)
+
+    def _converse(self, envelope: Envelope) -> None:
+        peer, conversation = self._peer, self._peer.conversation
+        peer.last_heard = time.monotonic()
+        if envelope.acknowledged >= self._next:
+            raise RemoteProtocolError(peer.name, "acknowledges what was not yet sent to it")
+        conversation.heard(envelope.acknowledged)
+        self._arrived(envelope.acknowledged)
+        if envelope.kind == Kind.ACK:
+            return
+        if envelope.sequence > conversation.received + 1:
+            self._mend()  # one was lost on the way
+            return
+        self._receive(envelope)
+        if self.stands:
+            self._plan_ack()
+
+    def _receive(self, envelope: Envelope) -> None:
+        before = self._peer.conversation.received
+        try:
+            self._node.received(self._peer, envelope.sequence, envelope.body)
+        except RemoteProtocolError as error:
+            if self._peer.conversation.received == before:
+                raise  # it cannot be read, however often it comes
+            self._switchboard.refused(error)  # the role does not want it, and need not see it again
+
+    def _arrived(self, acknowledged: int) -> None:
+        landed = 0
+        while self._flight and self._flight[0][0] <= acknowledged:
+            landed += self._flight.popleft()[1]
+        if landed:
+            self._moved_at = time.monotonic()
+            self._land(landed)
+            self.wake()
+
+    def _land(self, size: int) -> None:
+        if size:
+            self.flying -= size
+            self._switchboard.landed(size)
+
+    def _may_write(self) -> bool:
+        conversation, room = self._peer.conversation, self._switchboard.room
+        if self._next > min(conversation.sent, conversation.acknowledged + self._node.limits.max_in_flight):
+            return False
+        size = self._size_of(self._frame(self._next))
+        if self._flight and self.flying + size > room.pair:
+            return False
+        return self._switchboard.has_room(self, size)
+
+    def _next_message(self) -> bytes:
+        frame = self._frame(self._next)
+        size = self._size_of(frame)
+        if not self._flight:
+            self._moved_at = time.monotonic()
+        self._flight.append((self._next, size))
+        self.flying += size
+        self._switchboard.flying += size
+        self._next += 1
+        return frame
+
+    def _frame(self, sequence: int) -> bytes:
+        outbox = self._peer.conversation.outbox
+        return outbox[sequence - outbox[0][0]][1]
+
+    @staticmethod
+    def _size_of(frame: bytes) -> int:
+        return len(frame) + RELAY_BYTES
+
+    def _plan_ack(self) -> None:
+        if (self._peer.conversation.received - self._told) * 2 >= self._node.limits.max_in_flight:
+            self._ack_now()
+        elif not self._ack_planned:
+            self._ack_planned = True
+            asyncio.get_running_loop().call_later(ACK_AFTER_S, self._ack_in_time)
+
+    def _ack_in_time(self) -> None:
+        self._ack_planned = False
+        self._ack_now()
+
+    def _ack_now(self) -> None:
+        if self.stands and self._peer.conversation.received != self._told:
+            self._ack_due = True
+            self.wake()
+
+    # Handshakes
+
+    def _say(self, session: Session | None, word: bytes) -> None:
+        self._words.append((session, word))
+        self.wake()
+
+    def _try_later(self, what: Callable[[], None]) -> None:
+        self._stop_trying()
+        self._again = asyncio.get_running_loop().call_later(self._pause, what)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+
+    def _stop_trying(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None

@@ -1,0 +1,154 @@
+"""Seals between two parties that the server, which carries them, can neither open nor make.
+
+    opening     initiator → answerer   certificate, a fresh X25519 key e_i, signed
+    answer      answerer → initiator   certificate, a fresh X25519 key e_a, which key it answers, signed
+    sealed      both ways              session (8 bytes) · counter (8) · ChaCha20-Poly1305
+
+The signature is the certificate's, over label, run, both names and the keys; the certificate must be the one that the
+reader's own list of members pins. The keys of both directions are HKDF-SHA256 of X25519(e_i, e_a) over run, names and
+both public keys. A private key serves one session and is never written anywhere: whatever is replayed, and whoever
+starts again from an old state, no nonce is used twice. Counters only grow: a repeated or late frame is refused, a
+missing one is not (what is lost on the way is sealed anew, see `line`).
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from struct import Struct
+from typing import Annotated
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from colonnade.drivers.processes.identity import Identity, fingerprint
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+
+__all__ = ["SEAL_BYTES", "SESSION_BYTES", "Announcement", "Session", "Signet", "public_bytes"]
+
+LABEL = "colonnade sealed relay 1"
+MAX_ANNOUNCEMENT_BYTES = 2**14
+SESSION_BYTES = 8
+_HEAD = Struct("<8sQ")
+_NONCE = Struct("<4xQ")
+_TAG_BYTES = 16
+SEAL_BYTES = _HEAD.size + _TAG_BYTES
+_HASH = ec.ECDSA(hashes.SHA256())
+
+_Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key for one session, and who says so."""
+
+    certificate: bytes  # DER
+    key: _Key  # X25519
+    signature: bytes
+    answers: _Key | None = None  # the key of the opening
+
+
+class Signet:
+    """Signs what a party announces, and knows the others' certificates by their fingerprints."""
+
+    def __init__(self, identity: Identity, members: Mapping[str, str]) -> None:
+        key = load_pem_private_key(identity.key, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(
+                "network.key", identity.name, "must be a P-256 key, as `colonnade certs request` makes it"
+            )
+        self.name, self.run, self._key, self._members = identity.name, "", key, members
+        self._certificate = x509.load_pem_x509_certificate(identity.certificate).public_bytes(Encoding.DER)
+
+    def announce(self, to: str, key: bytes, answers: bytes | None = None) -> bytes:
+        """This public key is mine, for a session with `to`."""
+        signature = self._key.sign(_statement(self.run, self.name, to, key, answers), _HASH)
+        return msgspec.msgpack.encode(Announcement(self._certificate, key, signature, answers))
+
+    def read(self, sender: str, body: bytes | memoryview) -> Announcement:
+        """The announcement of this very sender to us, or a RemoteProtocolError."""
+        if len(body) > MAX_ANNOUNCEMENT_BYTES:
+            raise RemoteProtocolError(sender, f"an announcement of {len(body)} bytes")
+        try:
+            found = msgspec.msgpack.decode(body, type=Announcement)
+            certificate = x509.load_der_x509_certificate(found.certificate)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise RemoteProtocolError(sender, "an announcement that cannot be read") from None
+        self._check(sender, certificate)
+        public = certificate.public_key()
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        try:
+            public.verify(found.signature, _statement(self.run, sender, self.name, found.key, found.answers), _HASH)
+        except InvalidSignature:
+            raise RemoteProtocolError(sender, "an announcement that it did not sign for us and this run") from None
+        return found
+
+    def _check(self, sender: str, certificate: x509.Certificate) -> None:
+        if fingerprint(certificate) != self._members.get(sender):
+            raise RemoteProtocolError(sender, "a certificate that is not the one in the list of members")
+        if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
+            raise RemoteProtocolError(sender, "a certificate that has expired or is not valid yet")
+        if not isinstance(certificate.public_key(), ec.EllipticCurvePublicKey):
+            raise RemoteProtocolError(sender, "a certificate whose key cannot sign announcements")
+
+
+def _statement(run: str, sender: str, receiver: str, key: bytes, answers: bytes | None) -> bytes:
+    return msgspec.msgpack.encode([LABEL, run, sender, receiver, key, answers])
+
+
+class Session:
+    """One X25519 agreement: seals to the peer, opens what the peer has sealed, each frame once and in order."""
+
+    def __init__(self, me: str, peer: str, run: str, own: X25519PrivateKey, theirs: bytes, *, initiator: bool) -> None:
+        self._peer = peer
+        names, keys = [me, peer], [public_bytes(own), theirs]
+        if not initiator:
+            names.reverse()
+            keys.reverse()
+        try:
+            secret = own.exchange(X25519PublicKey.from_public_bytes(theirs))
+        except ValueError:  # of low order: anybody would know the result
+            raise RemoteProtocolError(peer, "a key that is none") from None
+        info = msgspec.msgpack.encode([LABEL, run, *names, *keys])
+        material = HKDF(hashes.SHA256(), 2 * 32 + SESSION_BYTES, None, info).derive(secret)
+        ciphers = ChaCha20Poly1305(material[:32]), ChaCha20Poly1305(material[32:64])
+        self._seals, self._opens = ciphers if initiator else ciphers[::-1]
+        self.id = material[64:]
+        self._to, self._from = _path(me, peer), _path(peer, me)
+        self.sealed = self.opened = 0  # the newest counters
+
+    def seal(self, content: bytes) -> bytes:
+        """A frame that only the peer opens."""
+        self.sealed += 1
+        head = _HEAD.pack(self.id, self.sealed)
+        return head + self._seals.encrypt(_NONCE.pack(self.sealed), content, head + self._to)
+
+    def open(self, frame: bytes | memoryview) -> bytes:
+        """What the peer has sealed, or a RemoteProtocolError; then nothing has changed."""
+        if len(frame) < SEAL_BYTES:
+            raise RemoteProtocolError(self._peer, f"a sealed frame of {len(frame)} bytes")
+        id, counter = _HEAD.unpack_from(frame)
+        if id != self.id:
+            raise RemoteProtocolError(self._peer, "a frame of another session")
+        if counter <= self.opened:
+            raise RemoteProtocolError(self._peer, "a sealed frame that came before, or comes too late")
+        try:
+            head, body = bytes(frame[: _HEAD.size]), frame[_HEAD.size :]
+            content = self._opens.decrypt(_NONCE.pack(counter), body, head + self._from)
+        except InvalidTag:
+            raise RemoteProtocolError(self._peer, "a sealed frame that does not open") from None
+        self.opened = counter
+        return content
+
+
+def public_bytes(key: X25519PrivateKey) -> bytes:
+    """The public half."""
+    return key.public_key().public_bytes_raw()
+
+
+def _path(sender: str, receiver: str) -> bytes:
+    return msgspec.msgpack.encode([sender, receiver])
