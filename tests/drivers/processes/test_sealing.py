@@ -126,7 +126,9 @@ def test_random_bytes_are_refused(body, signets):
 
 
 def test_a_long_or_a_short_announcement_is_refused(signets):
-    assert f"{MAX_ANNOUNCEMENT_BYTES + 1} bytes" in refusal(signets, "clinic", "bank", bytes(MAX_ANNOUNCEMENT_BYTES + 1))
+    assert f"{MAX_ANNOUNCEMENT_BYTES + 1} bytes" in refusal(
+        signets, "clinic", "bank", bytes(MAX_ANNOUNCEMENT_BYTES + 1)
+    )
     for key in (b"", bytes(31), bytes(33)):
         body = changed(signets["bank"].announce("clinic", KEY), key=key)
         assert "cannot be read" in refusal(signets, "clinic", "bank", body)
@@ -154,7 +156,9 @@ def test_both_directions_and_no_plaintext():
 def test_the_same_content_never_looks_the_same():
     one, _ = sessions()
     frames = {one.seal(b"same")[8:] for _ in range(50)}
-    assert len(frames) == 50 and len({frame[:8] for frame in frames}) == 50, "counters, hence nonces, are never repeated"
+    assert len(frames) == 50 and len({frame[:8] for frame in frames}) == 50, (
+        "counters, hence nonces, are never repeated"
+    )
 
 
 def assert_refused(session, frame, cause):

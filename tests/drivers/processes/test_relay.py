@@ -1,0 +1,712 @@
+"""Parties that talk to each other through the server: everything arrives once and in order, and it learns nothing."""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from colonnade.drivers.processes import dial, line
+from colonnade.drivers.processes.certificates import read_members, throw_away
+from colonnade.drivers.processes.dial import Dialler, ask_status
+from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.line import ANSWER, OPENING, SEALED
+from colonnade.drivers.processes.peer import FarPeer
+from colonnade.drivers.processes.relay import Relay, Room
+from colonnade.drivers.processes.sealing import Announcement, Session, Signet
+from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.switchboard import Switchboard
+from colonnade.drivers.processes.wire import (
+    RELAY_BYTES,
+    Bye,
+    Kind,
+    open_envelope,
+    read_relay,
+    relay,
+    seal_envelope,
+)
+from colonnade.drivers.simulator import Simulator
+from colonnade.drivers.simulator.clock import ClockConfig
+from colonnade.experiments.terms import Terms
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.errors import RemoteProtocolError
+
+SCRIPT = Path(__file__).with_name("ring_federation.py")
+
+
+def load_ring():
+    spec = importlib.util.spec_from_file_location("ring_federation", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+ring = load_ring()
+PARTIES = ring.PARTIES
+BRISK = Limits(checkpoint_s=1e6, lost_after_s=0.8, heartbeat_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation") / "certificates"
+    throw_away(PARTIES, folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(dial, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(line, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(line, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(line, "BURST_S", 0.5)
+
+
+class Town:
+    """A service, a relay and diallers in one event loop; `roles` makes a role by its name."""
+
+    def __init__(self, tools, certificates, folder, roles, limits):
+        self.tools, self.certificates, self.folder, self.roles, self.limits = (
+            tools, certificates, folder, roles, limits
+        )  # fmt: skip
+        self.nodes, self.tasks, self.boards, self.watches = {}, {}, {}, []
+        self.members = read_members(certificates / "members.toml")
+
+    def open_node(self, name, peers, far=()):
+        node = self.tools.make_node(self.roles(name), ring.PAYLOADS, self.folder / name, peers, self.limits, far=far)
+        node.open()
+        self.nodes[name] = node
+        self.watches.append(asyncio.ensure_future(node.watch()))
+        return node
+
+    async def open_service(self, address="127.0.0.1:0"):
+        node = self.open_node("server", PARTIES)
+        own = ring.identity(self.certificates, "server")
+        self.service = Service(node, own, self.members, lambda *_: None, dict, run="a run", relay=True)
+        self.address = await self.service.start(address)
+
+    def dial(self, name):
+        node = self.open_node(name, ["server"], [other for other in PARTIES if other != name])
+        own = ring.identity(self.certificates, name)
+        board = self.boards[name] = Switchboard(node, own, self.members)
+        dialler = Dialler(node, own, self.address, ring.hello, lambda end: Bye("", 0.0), switchboard=board)
+        self.tasks[name] = asyncio.ensure_future(dialler.run())
+
+    async def hang_up(self, name):
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+
+    async def kill_party(self, name):
+        await self.hang_up(name)
+        self.tools.kill(self.nodes.pop(name))
+
+    async def kill_server(self):
+        await self.service.hang_up()
+        await asyncio.sleep(0)
+        self.tools.kill(self.nodes.pop("server"))
+
+    def role(self, name):
+        return self.nodes[name].role
+
+    def lines(self):
+        return [self.boards[name].lines[other] for name in self.tasks for other in self.boards[name].lines]
+
+    def all_heard(self, count):
+        heard = {name: self.role(name).heard for name in PARTIES}
+        return all(len(heard[one].get(other, [])) >= count for one in PARTIES for other in PARTIES if one != other)
+
+    def assert_each_once(self, count, anew=False):
+        for one in PARTIES:
+            for other in PARTIES:
+                if one != other:
+                    assert self.role(one).heard[other] == list(range(1, count + 1)), (one, other)
+            assert anew or not any("anew" in event for event in self.role(one).events)
+            assert not self.tasks[one].done()
+
+
+@contextlib.asynccontextmanager
+async def town(tools, certificates, folder, roles, limits=None, dialled=PARTIES):
+    made = Town(tools, certificates, folder, roles, limits or tools.CALM)
+    await made.open_service()
+    try:
+        for name in dialled:
+            made.dial(name)
+        yield made
+    finally:
+        for watch in made.watches:
+            watch.cancel()
+        for name in made.tasks:
+            await made.hang_up(name)
+        await made.service.hang_up()
+        for node in made.nodes.values():
+            node.close()
+
+
+def talkers(count, burst=1, **settings):
+    def make(name):
+        others = [other for other in PARTIES if other != name]
+        to = [] if name == "server" else [*others, "server"]
+        return ring.Talker(name, to, count, burst, **settings)
+
+    return make
+
+
+def run(coroutine, seconds=60):
+    asyncio.run(asyncio.wait_for(coroutine, seconds))
+
+
+# What arrives
+
+
+def test_everybody_hears_everybody_once_and_in_order(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(300, burst=7)) as made:
+            await tools.until(lambda: made.all_heard(300), "all messages")
+            made.assert_each_once(300)
+            assert all(made.role("server").heard[name] == list(range(1, 301)) for name in PARTIES)
+            outboxes = [peer.conversation for node in made.nodes.values() for peer in node.peers.values()]
+            await tools.until(lambda: not any(one.outbox for one in outboxes), "the last acknowledgements")
+            assert all(board.refusals == 0 and board.flying == 0 for board in made.boards.values())
+            assert made.service.relay.dropped == 0 and set(made.service.relay.held.values()) == {0}
+
+    run(go())
+
+
+def test_both_drivers_give_the_same_result(certificates, tmp_path, tools):
+    roles = ring.ring(hops=40)
+    simulator = Simulator(roles, Codec(ring.PAYLOADS), ClockConfig(), 0, peers=True)
+    assert simulator.run() == "finished"
+    made_by = {role.name: role for role in ring.ring(hops=40)}
+
+    async def go():
+        async with town(tools, certificates, tmp_path, made_by.__getitem__) as made:
+            await tools.until(lambda: made.nodes["server"].finished, "the results")
+            for role in roles:
+                if role.name != "server":
+                    assert sorted(made.role(role.name).hops) == sorted(role.hops)
+            assert made.role("server").results == roles[0].results and len(roles[0].results) == len(PARTIES)
+            parties = [made.nodes[name].traffic for name in PARTIES]
+            assert sum(one.by_kind["Token"][1] for one in parties) == simulator.traffic.by_kind["Token"][1]
+            assert sum(one.bytes_relayed for one in parties) == simulator.traffic.bytes_relayed > 0
+            server = made.nodes["server"].traffic
+            assert server.by_kind["relayed"][1] == server.bytes_relayed > simulator.traffic.bytes_relayed
+            assert server.bytes_up == simulator.traffic.bytes_up
+
+    run(go())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_streams_that_break_lose_nothing(seed, certificates, tmp_path, tools):
+    chance, count = random.Random(seed), 250
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(count, burst=3)) as made:
+            drops = 0
+            while not made.all_heard(count):
+                assert not any(task.done() for task in made.tasks.values())
+                streams = [peer.stream for peer in made.nodes["server"].peers.values() if peer.stream is not None]
+                if drops < 20 and streams and chance.random() < 0.1:
+                    chance.choice(streams).drop("the test cut it")
+                    drops += 1
+                await asyncio.sleep(0.005)
+            assert drops > 5
+            made.assert_each_once(count)
+
+    run(go())
+
+
+def test_parties_and_the_server_are_killed_and_nothing_is_lost_or_doubled(certificates, tmp_path, tools):
+    chance, count = random.Random(3), 300
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(count)) as made:
+            for round in range(7):
+                await tools.until(lambda round=round: made.role("lab").sent >= 35 * (round + 1), "the laboratory")
+                if round in (2, 5):
+                    await made.kill_server()
+                    await asyncio.sleep(0.05)
+                    await made.open_service(made.address)
+                else:
+                    name = chance.choice(PARTIES)
+                    await made.kill_party(name)
+                    await asyncio.sleep(0.02)
+                    made.dial(name)
+            await tools.until(lambda: made.all_heard(count), "all messages")
+            made.assert_each_once(count)
+
+    run(go())
+
+
+def test_a_party_that_lost_its_folder_begins_anew_with_everybody(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(60)) as made:
+            await tools.until(lambda: made.all_heard(60), "all messages")
+            await made.kill_party("bank")
+            (tmp_path / "bank").rename(tmp_path / "bank before")
+            made.dial("bank")
+            everybody = ["clinic joined anew", "lab joined anew", "server joined anew"]
+            await tools.until(lambda: sorted(made.role("bank").events) == everybody, "the new bank")
+            made.nodes["bank"]._perform(ring.Send("lab", ring.Numbered(77)))
+            await tools.until(lambda: 77 in made.role("lab").heard["bank"], "what it says then")
+            for name in ("clinic", "lab"):
+                assert made.role(name).events.count("bank joined anew") == 1
+            assert made.role("clinic").heard["lab"] == list(range(1, 61)), "nobody else notices"
+            assert "lab joined anew" not in made.role("clinic").events
+
+    run(go())
+
+
+def test_who_floods_a_party_that_is_away_begins_anew_rather_than_growing(certificates, tmp_path, tools):
+    limits = Limits(max_queue=20, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
+
+    async def go():
+        roles = talkers(100)
+        async with town(tools, certificates, tmp_path, roles, limits, dialled=("bank", "clinic")) as made:
+            await tools.until(lambda: made.role("bank").sent == made.role("clinic").sent == 100, "their messages")
+            for name in ("bank", "clinic"):
+                conversation = made.nodes[name].peers["lab"].conversation
+                assert len(conversation.outbox) <= 20 and conversation.lost > 0
+            made.dial("lab")
+            for name in ("bank", "clinic"):
+                await tools.until(lambda name=name: "lab joined anew" in made.role(name).events, name)
+                assert made.nodes[name].peers["lab"].conversation.lost >= 80
+
+    run(go())
+
+
+@pytest.mark.parametrize("giver", ["bank", "lab"])
+def test_a_conversation_that_is_given_up_while_both_are_here_begins_anew(giver, certificates, tmp_path, tools):
+    """Whichever of the two opens lines."""
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(50)) as made:
+            await tools.until(lambda: made.all_heard(50), "all messages")
+            other = "lab" if giver == "bank" else "bank"
+            node = made.nodes[giver]
+            node._give_up(node.peers[other])
+            await tools.until(lambda: f"{giver} joined anew" in made.role(other).events, "the other's being told")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            assert f"{other} joined anew" in made.role(giver).events
+            node._perform(ring.Send(other, ring.Numbered(77)))
+            await tools.until(lambda: 77 in made.role(other).heard[giver], "what is said then")
+
+    run(go())
+
+
+def test_large_messages_among_all_do_not_overflow_the_relay(certificates, tmp_path, tools):
+    limits = Limits(max_message_mb=1.0, checkpoint_s=1e6, max_log_mb=1e3, lost_after_s=1e6, heartbeat_s=1e5)
+
+    async def go():
+        roles = talkers(12, burst=12, padding=bytes(900_000))
+        async with town(tools, certificates, tmp_path, roles, limits) as made:
+            made.service.relay.room = Room(limits, 3)
+            for board in made.boards.values():
+                board.room.sender, board.room.pair = 2 * board.room.largest, board.room.largest
+            await tools.until(lambda: made.all_heard(12), "all messages")
+            made.assert_each_once(12)
+            assert made.service.relay.dropped == 0
+
+    run(go())
+
+
+def test_evaluation_between_parties_is_counted_apart_and_once(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(0)) as made:
+            await tools.until(lambda: len(made.lines()) == 6 and all(one.stands for one in made.lines()), "the lines")
+            bank, clinic = made.nodes["bank"], made.nodes["clinic"]
+            bank._perform(ring.Send("clinic", ring.Question(5)))
+            bank._perform(ring.Send("clinic", ring.Numbered(6)))
+            await tools.until(lambda: made.role("clinic").heard.get("bank") == [5, 6], "both")
+            size = bank._wire.encode(ring.Numbered(6)).size
+            assert bank.traffic.evaluation_bytes > 0 and "Question" not in bank.traffic.by_kind
+            assert bank.traffic.by_kind == {"Numbered": [1, size]} and bank.traffic.bytes_relayed == size
+            assert bank.traffic.bytes_down == size and bank.traffic.bytes_up == 0 and bank.traffic.messages == 1
+            assert clinic.traffic.messages == clinic.traffic.evaluation_bytes == clinic.traffic.bytes_relayed == 0
+            assert clinic.peers["bank"].bytes_in > size
+
+    run(go())
+
+
+# Who is here
+
+
+def test_a_party_that_vanishes_is_lost_to_the_others_and_comes_back(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(20), BRISK) as made:
+            await tools.until(lambda: made.all_heard(20), "all messages")
+            await made.kill_party("clinic")
+            for name in ("bank", "lab"):
+                await tools.until(lambda name=name: "clinic lost" in made.role(name).events, f"{name}'s noticing")
+            made.dial("clinic")
+            for name in ("bank", "lab"):
+                await tools.until(lambda name=name: made.role(name).events.count("clinic joined") == 2, name)
+                assert "server lost" not in made.role(name).events
+            assert "bank lost" not in made.role("lab").events
+            made.assert_each_once(20)
+
+    run(go())
+
+
+def test_one_who_is_silent_is_lost_to_all_at_about_the_same_time(certificates, tmp_path, tools):
+    """The server says for how long it has heard nothing: the others do not wait as long once more."""
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(5)) as made:
+            await tools.until(lambda: made.all_heard(5), "all messages")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            clinic = made.nodes["server"].peers["clinic"]
+            clinic.last_heard -= 2 * tools.CALM.lost_after_s
+            made.tasks["clinic"].cancel()
+            made.nodes["server"].look_around()
+            await tools.until(lambda: not made.nodes["bank"].peers["clinic"].here, "the news")
+            made.nodes["bank"].look_around()
+            assert made.role("bank").events[-1] == "clinic lost"
+
+    run(go())
+
+
+def test_without_the_server_all_are_lost_and_with_it_all_are_back(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(20), BRISK) as made:
+            await tools.until(lambda: made.all_heard(20), "all messages")
+            await made.kill_server()
+            for name in PARTIES:
+                gone = {f"{other} lost" for other in (*PARTIES, "server") if other != name}
+                await tools.until(lambda name=name, gone=gone: gone <= set(made.role(name).events), name)
+            await made.open_service(made.address)
+            for name in PARTIES:
+                back = {other for other in (*PARTIES, "server") if other != name}
+                await tools.until(
+                    lambda name=name, back=back: all(made.nodes[name].peers[other].present for other in back), name
+                )
+            made.assert_each_once(20)
+
+    run(go())
+
+
+def test_the_simulator_tells_parties_of_each_other_too():
+    def events(peers):
+        roles = [ring.Talker("server", [], 0), *(ring.Talker(name, [], 0) for name in PARTIES)]
+        fault = {"party": "clinic", "kind": "offline", "at_s": 1.0, "until_s": 5.0}
+        clock = msgspec.convert({"faults": [fault], "lost_after_s": 1.0}, ClockConfig)
+        Simulator(roles, Codec(ring.PAYLOADS), clock, 0, peers=peers).run()
+        return {role.name: role.events for role in roles}
+
+    apart, together = events(False), events(True)
+    assert apart["bank"] == ["server joined"] and apart["server"][-2:] == ["clinic lost", "clinic joined"]
+    assert sorted(together["bank"][:3]) == ["clinic joined", "lab joined", "server joined"]
+    assert together["bank"][3:] == ["clinic lost", "clinic joined"] and together["server"] == apart["server"]
+
+
+# The relay is curious
+
+
+MARK = b"this is what the bank knows of its customers, and nobody else may"
+
+
+def test_a_curious_relay_recovers_nothing(certificates, tmp_path, tools, monkeypatch):
+    passed = []
+    forward = Relay.forward
+
+    def record(self, sender, body):
+        passed.append((sender, *read_relay(body, sender)))
+        forward(self, sender, body)
+
+    monkeypatch.setattr(Relay, "forward", record)
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(30, padding=MARK)) as made:
+            await tools.until(lambda: made.all_heard(30), "all messages")
+
+    run(go())
+    kinds = {bytes(content[:1]) for _, _, content in passed}
+    assert kinds == {OPENING, ANSWER, SEALED}
+    for _, _, content in passed:
+        for secret in (MARK[:8], b"CLN", b"Numbered", b"padding", b"PRIVATE"):
+            assert secret not in bytes(content)
+    sealed = [(sender, to, bytes(content[1:])) for sender, to, content in passed if content[:1] == SEALED]
+    assert len(sealed) >= 180 and len({frame for *_, frame in sealed}) == len(sealed)
+    assert_no_key_opens(passed, sealed)
+
+
+def assert_no_key_opens(passed, sealed):
+    """Neither a key of the relay's own with any key that it saw, nor one session's frames in another."""
+    announced = [
+        msgspec.msgpack.decode(content[1:], type=Announcement) for *_, content in passed if content[:1] != SEALED
+    ]
+    for found in announced:
+        for sender, to, frame in sealed[:20]:
+            for initiator in (True, False):
+                own = Session(to, sender, "a run", X25519PrivateKey.generate(), found.key, initiator=initiator)
+                with pytest.raises(RemoteProtocolError, match="does not open"):
+                    own.open(own.id + frame[8:])
+
+
+# The relay is dishonest
+
+
+class Mischief:
+    """Changes what passes, for a while; parties may not believe it, nor lose more than time."""
+
+    def __init__(self, kind, certificates):
+        self.kind, self.count, self.kept, self.on = kind, 0, [], True
+        self.limit = 30 if kind == "swaps_keys" else 400
+        self.forger = ring.identity(certificates, "server")
+
+    def __call__(self, relayer, sender, body, honestly):
+        to, content = read_relay(body, sender)
+        content, self.count = bytes(content), self.count + 1
+        sealed = content[:1] == SEALED
+        if not self.on or self.count > self.limit:
+            return honestly(relayer, sender, body)
+        for name, frame in getattr(self, self.kind)(sender, to, content, sealed):
+            outlet = relayer.outlets.get(to if name is None else name[1])
+            if outlet is not None:
+                outlet.put(sender if name is None else name[0], relay(sender if name is None else name[0], frame))
+        return None
+
+    def flips_bits(self, sender, to, content, sealed):
+        if self.count % 5 == 0:
+            place = self.count * 7919 % len(content)
+            content = content[:place] + bytes([content[place] ^ 1 << self.count % 8]) + content[place + 1 :]
+        return [(None, content)]
+
+    def repeats(self, sender, to, content, sealed):
+        self.kept.append(content)
+        return [(None, content), (None, content), (None, self.kept[self.count // 2] if sealed else content)]
+
+    def reorders(self, sender, to, content, sealed):
+        self.kept.append((sender, to, content))
+        if len(self.kept) < 4:
+            return []
+        held, self.kept = self.kept[::-1], []
+        return [((one, other), frame) for one, other, frame in held]
+
+    def redirects(self, sender, to, content, sealed):
+        third = next(name for name in PARTIES if name not in (sender, to))
+        return [(None, content), ((sender, third), content), ((third, to), content), ((to, sender), content)]
+
+    def loses(self, sender, to, content, sealed):
+        return [] if self.count % 7 == 0 else [(None, content)]
+
+    def cuts(self, sender, to, content, sealed):
+        return [(None, content[: self.count % len(content)])] if self.count % 6 == 0 else [(None, content)]
+
+    def swaps_keys(self, sender, to, content, sealed):
+        """A man in the middle: its own key in place of the announced one, or its own certificate, too."""
+        if sealed or self.count % 3 == 0:
+            return [(None, content)]
+        found = msgspec.msgpack.decode(content[1:], type=Announcement)
+        key = X25519PrivateKey.generate().public_key().public_bytes_raw()
+        if self.count % 2:
+            return [(None, content[:1] + msgspec.msgpack.encode(msgspec.structs.replace(found, key=key)))]
+        signet = Signet(self.forger, {})
+        signet.run = "a run"
+        return [(None, content[:1] + signet.announce(to, key, found.answers))]
+
+
+KINDS = ["flips_bits", "repeats", "reorders", "redirects", "loses", "cuts", "swaps_keys"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dishonest_relay_is_not_believed(kind, certificates, tmp_path, tools, monkeypatch):
+    mischief = Mischief(kind, certificates)
+    forward = Relay.forward
+    monkeypatch.setattr(Relay, "forward", lambda self, sender, body: mischief(self, sender, body, forward))
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(120), BRISK) as made:
+            await tools.until(lambda: mischief.count > mischief.limit or made.all_heard(120), "the mischief")
+            mischief.on = False
+            await tools.until(lambda: made.all_heard(120), "all messages")
+            made.assert_each_once(120)
+            refused = sum(board.refusals + board.stale for board in made.boards.values())
+            assert refused > 0 or kind == "loses"
+            assert "server lost" not in made.role("bank").events
+
+    run(go())
+
+
+# A party is hostile
+
+
+def test_who_sends_what_is_no_frame_loses_its_line_and_nobody_else_anything(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(20), BRISK) as made:
+            await tools.until(lambda: made.all_heard(20), "all messages")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            one = made.boards["bank"].lines["clinic"]
+            one._say(one._session, seal_envelope(Kind.MESSAGE, 21, 0, b"garbage"))
+            await tools.until(lambda: made.boards["clinic"].refusals, "the clinic's refusal")
+            assert not made.boards["clinic"].lines["bank"].stands
+            await tools.until(lambda: "bank lost" in made.role("clinic").events, "its loss")
+            for name in ("clinic", "lab"):
+                assert "server lost" not in made.role(name).events
+            assert "bank lost" not in made.role("lab").events and made.role("clinic").heard["bank"][-1] == 20
+            made.nodes["server"].peers["bank"].stream.drop("to begin again")
+            await tools.until(lambda: made.boards["clinic"].lines["bank"].stands, "its coming back")
+
+    run(go())
+
+
+def test_a_flood_of_openings_is_not_answered(certificates, tmp_path, tools, monkeypatch):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(20)) as made:
+            await tools.until(lambda: made.all_heard(20), "all messages")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            monkeypatch.setattr(line, "BURST_S", 1e6)
+            here, there = made.boards["bank"].lines["lab"], made.boards["lab"].lines["bank"]
+            session = there._session
+            for _ in range(30):
+                key = X25519PrivateKey.generate().public_key().public_bytes_raw()
+                here._say(None, OPENING + here._signet.announce("lab", key))
+                await asyncio.sleep(0.005)
+            await tools.until(lambda: made.boards["lab"].refusals >= 15, "refusals")
+            assert there.stands and there._session is session, "the session in use stays"
+
+    run(go())
+
+
+def test_a_relay_holds_no_more_than_its_limits(tools, tmp_path):
+    limits = Limits(max_message_mb=0.01, max_in_flight=4)
+
+    async def go():
+        node = tools.make_node(ring.Talker("server", [], 0), ring.PAYLOADS, tmp_path, PARTIES, limits)
+        made = Relay(node)
+        made.room.sender, made.room.pair = 30_000, 15_000
+        outlets = {name: made.outlet(name) for name in PARTIES}
+        for _ in range(1000):
+            made.forward("bank", memoryview(relay("lab", bytes(9000)))[24:])
+            made.forward("bank", memoryview(relay("clinic", bytes(9000)))[24:])
+            made.forward("bank", memoryview(relay("lab", bytes(1)))[24:])
+        assert made.held["bank"] <= 30_000 and len(outlets["lab"].queues["bank"]) <= made.room.frames
+        made.forward("clinic", memoryview(relay("lab", b"mine"))[24:])
+        assert made.held["clinic"] > 0, "another's room is its own"
+        frames = [outlets["lab"].next_frame() for _ in range(2)]
+        senders = [read_relay(open_envelope(frame, "").body, "")[0] for frame in frames]
+        assert senders == ["bank", "clinic"], "they take turns"
+        made.disconnected("lab")
+        made.forward("clinic", memoryview(relay("lab", b"mine"))[24:])
+        made.disconnected("clinic")
+        assert made.held == dict.fromkeys(PARTIES, 0) and made.dropped > 1000
+
+    run(go())
+
+
+def test_frames_for_one_who_does_not_read_are_dropped_in_the_end(tools, tmp_path, monkeypatch):
+    async def go():
+        node = tools.make_node(ring.Talker("server", [], 0), ring.PAYLOADS, tmp_path, PARTIES, Limits(lost_after_s=5.0))
+        made, now = Relay(node), time.monotonic()
+        outlet = made.outlet("lab")
+        for later in (0.0, 4.0, 6.0):
+            monkeypatch.setattr("colonnade.drivers.processes.relay.time.monotonic", lambda later=later: now + later)
+            made.forward("bank", memoryview(relay("lab", b"x"))[24:])
+        assert len(outlet.queues["bank"]) == 1 and made.dropped == 2
+
+    run(go())
+
+
+@pytest.mark.parametrize("body", [b"", b"\5ban", b"\2\xff\xfe", b"\6nobody", b"\6server", b"\4bank"])
+def test_a_relay_frame_to_nobody_costs_its_sender_the_stream(body, tools, tmp_path):
+    async def go():
+        node = tools.make_node(ring.Talker("server", [], 0), ring.PAYLOADS, tmp_path, PARTIES)
+        with pytest.raises(RemoteProtocolError, match="bank: RELAY"):
+            Relay(node).forward("bank", memoryview(body))
+
+    run(go())
+
+
+def test_where_parties_do_not_talk_to_each_other_there_is_no_relay(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(0), dialled=()) as made:
+            made.service.relay = None
+            made.dial("bank")
+            bank = made.nodes["bank"].peers["server"]
+            await tools.until(lambda: bank.stream is not None, "the bank")
+            await bank.stream._write(relay("lab", b"hello"))
+            await tools.until(made.tasks["bank"].done, "its refusal")
+            with pytest.raises(RemoteProtocolError, match="frame of kind RELAY from a party that is welcome"):
+                made.tasks["bank"].result()
+
+    run(go())
+
+
+def test_a_release_without_the_relay_is_refused():
+    differs = Terms({}, 1, "", {"bank": 1})("bank", msgspec.structs.replace(ring.hello(1, None), protocol=1))
+    assert "protocol 1" in differs and "use the same release" in differs
+
+
+def test_the_largest_message_fits(tools):
+    assert RELAY_BYTES >= 2 * 24 + 1 + 63 + 1 + 32
+
+
+def test_a_far_peer_is_heard_of_while_it_is_here_and_its_line_stands(tools):
+    peer = FarPeer("lab", None)
+    peer.last_heard -= 100
+    assert peer.silent_s() > 99
+    peer.here = True
+    assert peer.silent_s() > 99, "the server's word alone is not enough"
+    peer.stream = object()
+    assert peer.silent_s() == 0
+
+
+# Real processes
+
+
+def test_processes_that_are_killed_pass_all_tokens_on_once(tmp_path, certificates):
+    hops, delay = 120, 5_000_000
+    (tmp_path / "certificates").symlink_to(certificates)
+    env = os.environ | {"RING_HOPS": str(hops), "RING_DELAY_NS": str(delay), "OMP_NUM_THREADS": "1"}
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    running = {}
+
+    def start(name):
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            command = [sys.executable, str(SCRIPT), str(tmp_path), name]
+            running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+
+    def until(condition, what):
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end, f"{what}: " + "".join(f.read_text()[-2000:] for f in tmp_path.glob("*.log"))
+            time.sleep(0.05)
+
+    def laps():
+        address = (tmp_path / "address").read_text()
+        try:
+            return json.loads(asyncio.run(ask_status(own, address, Limits())))["laps"]
+        except Exception:
+            return -1
+
+    own = ring.identity(certificates, "server")
+    try:
+        start("server")
+        until((tmp_path / "address").exists, "the server's start")
+        for name in PARTIES:
+            start(name)
+        for victim, when in (("clinic", 40), ("server", 120), ("bank", 200)):
+            until(lambda when=when: laps() >= when, f"lap {when}")
+            running[victim].send_signal(signal.SIGKILL)
+            running[victim].wait()
+            start(victim)
+        until(lambda: all(process.poll() is not None for process in running.values()), "the end")
+        calm = ring.ring(hops=hops)
+        Simulator(calm, Codec(ring.PAYLOADS), ClockConfig(), 0).run()
+        assert json.loads((tmp_path / "result.json").read_text()) == calm[0].results
+        for role in calm[1:]:
+            assert sorted(json.loads((tmp_path / f"{role.name}.json").read_text())) == sorted(role.hops)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
