@@ -21,6 +21,7 @@ from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello
+from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Finish, PeerJoined, PeerLost, Received, Send, SetTimer, Started, TimerFired
 from colonnade.protocol.messages import Array, Message
 
@@ -157,6 +158,8 @@ class Talker(Plain):
                 self.sent += len(numbers)
                 sends = [Send(to, Numbered(number, self.padding)) for number in numbers for to in self.peers]
                 return sends + ([SetTimer("tick", now + self.tick_ns)] if self.sent < self.count else [])
+            case Received(sender=sender, message=Numbered(number=666)):
+                raise RemoteProtocolError(sender, "sent the number of the beast")
             case Received(sender=sender, message=message):
                 self.heard.setdefault(sender, []).append(message.number)
             case PeerJoined(peer=peer, anew=anew):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from colonnade.experiments.terms import shared_digest, shared_part
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
+from colonnade.protocol.events import PeerJoined, PeerLost, Received, Send
+from colonnade.protocol.messages import Message
 
 SUMMARY = {
     "protocol", "parties", "seed", "driver", "status", "updates", "epochs", "clock_s", "wall_s", "metric", "value",
@@ -221,6 +224,58 @@ def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, sha
     summary = run(Federation(shares, tmp_path, common), tools, again).summary
     assert summary["status"] == "finished" and summary["messages_given_up"] == 0
     assert summary["weights_sha256"] == prepare(from_dict(common), data).execute()["weights_sha256"]
+
+
+class Note(Message, frozen=True):
+    text: str
+
+
+class Gossip:
+    """A party that greets every other one beside its training, and keeps what it is told."""
+
+    def __init__(self, role):
+        self.role, self.name, self.compute = role, role.name, role.compute
+        self.validate, self.summary, self.heard = role.validate, role.summary, []
+
+    def handle(self, event, now):
+        match event:
+            case PeerJoined(peer=peer) if peer != "server":
+                return [Send(peer, Note(f"{self.name} greets {peer}"))]
+            case Received(message=Note(text=text)):
+                self.heard.append(text)
+                return []
+            case PeerLost(peer=peer) if peer != "server":
+                return []
+        return self.role.handle(event, now)
+
+    def save(self):
+        return {"role": self.role.save(), "heard": self.heard}
+
+    def load(self, saved):
+        self.role.load(saved["role"])
+        self.heard = saved["heard"]
+
+
+def test_a_method_whose_parties_talk_to_each_other(data, shares, tmp_path, tools, monkeypatch):
+    sync = METHODS["sync"]
+    gossip = replace(
+        sync, name="gossip", peers=True, payloads=(*sync.payloads, Note), party=lambda setup: Gossip(sync.party(setup))
+    )
+    monkeypatch.setitem(METHODS, "gossip", gossip)
+    calm = prepare(from_dict(tables("gossip", {})), data)
+    simulated = calm.execute()
+    found = run(Federation(shares, tmp_path, tables("gossip", {})), tools)
+    assert found.summary["weights_sha256"] == simulated["weights_sha256"]
+    assert found.summary["bytes_up"] == simulated["bytes_up"]
+    assert found.summary["bytes_by_kind"]["relayed"] == found.summary["bytes_relayed"] > simulated["bytes_relayed"] > 0
+    relayed = 0
+    for node in calm.simulator.nodes[1:]:
+        there = found.processes[node.role.name].node.role
+        assert sorted(there.heard) == sorted(node.role.heard) and len(there.heard) == 2
+        summary = json.loads((tmp_path / node.role.name / "summary.json").read_text())
+        relayed += summary["bytes_relayed"]
+        assert summary["bytes_relayed"] == summary["bytes_by_kind"]["Note"] and summary["relay_refused"] == 0
+    assert relayed == simulated["bytes_relayed"]
 
 
 def test_a_partys_own_settings_are_used_and_not_told(data, shares, tmp_path, tools):

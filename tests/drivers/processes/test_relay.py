@@ -30,6 +30,8 @@ from colonnade.drivers.processes.wire import (
     RELAY_BYTES,
     Bye,
     Kind,
+    Position,
+    Welcome,
     open_envelope,
     read_relay,
     relay,
@@ -216,7 +218,7 @@ def test_streams_that_break_lose_nothing(seed, certificates, tmp_path, tools):
             while not made.all_heard(count):
                 assert not any(task.done() for task in made.tasks.values())
                 streams = [peer.stream for peer in made.nodes["server"].peers.values() if peer.stream is not None]
-                if drops < 20 and streams and chance.random() < 0.1:
+                if drops < 20 and streams and chance.random() < 0.3:
                     chance.choice(streams).drop("the test cut it")
                     drops += 1
                 await asyncio.sleep(0.005)
@@ -556,6 +558,41 @@ def test_who_sends_what_is_no_frame_loses_its_line_and_nobody_else_anything(cert
             assert "bank lost" not in made.role("lab").events and made.role("clinic").heard["bank"][-1] == 20
             made.nodes["server"].peers["bank"].stream.drop("to begin again")
             await tools.until(lambda: made.boards["clinic"].lines["bank"].stands, "its coming back")
+
+    run(go())
+
+
+def test_what_a_role_refuses_costs_its_sender_nothing_but_the_message(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(5)) as made:
+            await tools.until(lambda: made.all_heard(5), "all messages")
+            for number in (666, 7):
+                made.nodes["bank"]._perform(ring.Send("lab", ring.Numbered(number)))
+            await tools.until(lambda: made.role("lab").heard["bank"][-1] == 7, "the next message")
+            assert made.role("lab").heard["bank"] == [1, 2, 3, 4, 5, 7] and made.boards["lab"].refusals == 1
+            assert "number of the beast" in made.nodes["lab"].log.stream.getvalue()
+            assert made.nodes["lab"].error is None and not any(task.done() for task in made.tasks.values())
+
+    run(go())
+
+
+def test_a_bad_number_or_a_bad_acknowledgement_does_not_end_a_node(certificates, tmp_path, tools):
+    """What the peer itself sealed, and what no honest one would."""
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(5)) as made:
+            await tools.until(lambda: made.all_heard(5), "all messages")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            here, there = made.boards["lab"].lines["bank"], made.boards["bank"].lines["lab"]
+            there._close()  # as if it had just greeted
+            word = msgspec.msgpack.encode(Welcome(True, Position(2**63, 0, 0, 0)))
+            here._say(here._session, seal_envelope(Kind.WELCOME, there._greetings, 0, word))
+            await tools.until(lambda: made.boards["bank"].refusals == 1, "a refusal")
+            other = made.boards["clinic"].lines["lab"]
+            other._say(other._session, seal_envelope(Kind.ACK, 0, 2**64 - 1))
+            await tools.until(lambda: made.boards["lab"].refusals == 1, "another")
+            assert all(node.error is None for node in made.nodes.values())
+            assert not any(task.done() for task in made.tasks.values())
 
     run(go())
 

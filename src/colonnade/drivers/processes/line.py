@@ -263,6 +263,9 @@ class Line:
         number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(MAX_NUMBER) + 1
         heard = 0 if anew else theirs.received
         self._node.joined(self._peer, number, anew, heard)
+        if conversation.number != number:
+            self._mend()  # given up in the same breath
+            return
         welcome = msgspec.msgpack.encode(Welcome(anew, conversation.position()))
         self._say(self._session, seal_envelope(Kind.WELCOME, envelope.sequence, 0, welcome))
         self._stand(heard)
@@ -270,11 +273,14 @@ class Line:
     def _welcomed(self, welcome: Welcome) -> None:
         if not welcome.anew and not self._peer.conversation.agrees(welcome.position):
             return  # it was given up meanwhile: the next opening says so
-        if not 0 < welcome.position.number <= MAX_NUMBER:
+        number, heard = welcome.position.number, 0 if welcome.anew else welcome.position.received
+        if not 0 < number <= MAX_NUMBER:
             raise RemoteProtocolError(self._peer.name, "a conversation without a number")
-        heard = welcome.position.received
-        self._node.joined(self._peer, welcome.position.number, welcome.anew, heard)
-        self._stand(heard)
+        self._node.joined(self._peer, number, welcome.anew, heard)
+        if self._peer.conversation.number == number:
+            self._stand(heard)
+        else:
+            self._mend()  # given up in the same breath
 
     # Messages
 

@@ -264,12 +264,15 @@ class Node:
     def joined(self, peer: Peer, number: int, anew: bool, heard: int = 0) -> None:
         """A stream is open to a peer that has heard so many messages; the role is told unless it never missed it."""
         conversation = peer.conversation
+        known = 0 if anew else heard - conversation.acknowledged  # had arrived, though nobody had said so
+        if not anew:
+            conversation.heard(heard)  # first: the role may have something to add to a full queue
         if self.finished or self.error is not None:
             conversation.begin(number, anew)  # nothing more is logged: who comes now only hears that it is over
         elif anew or not peer.present or conversation.number != number:
             self._give(Record(self.clock(), PeerJoined(peer.name, anew), number))
-        known = heard - conversation.acknowledged  # messages that had arrived, though nobody had said so
-        conversation.heard(heard)
+        if anew:
+            conversation.heard(heard)
         fields = {"anew": anew, "known": known}
         self.log.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
 
