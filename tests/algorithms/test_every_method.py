@@ -61,7 +61,7 @@ def tables(variant):
 def simulator(setting, records):
     return Simulator(
         setting.roles(), Codec(setting.method.payloads), setting.config.clock, setting.config.train.seed,
-        full_trace=True, check=True, on_emit=lambda record, _: records.append(record),
+        full_trace=True, check=True, on_emit=lambda record, _: records.append(record), peers=setting.method.peers,
     )  # fmt: skip
 
 

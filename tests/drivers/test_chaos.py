@@ -127,8 +127,9 @@ def simulator(drawn: Federation) -> tuple[Simulator, Witness]:
     witness = Witness(drawn)
     config = drawn.config
     made = Simulator(
-        drawn.roles(), Codec(drawn.method.payloads), config.clock, config.train.seed, on_event=witness, check=True
-    )
+        drawn.roles(), Codec(drawn.method.payloads), config.clock, config.train.seed,
+        on_event=witness, check=True, peers=drawn.method.peers,
+    )  # fmt: skip
     return made, witness
 
 

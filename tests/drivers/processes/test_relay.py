@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.clock import ClockConfig
 from colonnade.experiments.terms import Terms
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 
 SCRIPT = Path(__file__).with_name("ring_federation.py")
 
@@ -269,6 +270,30 @@ def test_a_party_that_lost_its_folder_begins_anew_with_everybody(certificates, t
     run(go())
 
 
+def test_a_party_with_an_old_copy_of_its_folder_begins_anew_with_those_it_has_forgotten(certificates, tmp_path, tools):
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(40)) as made:
+            await tools.until(lambda: made.all_heard(40), "all messages")
+            await made.kill_party("lab")
+            shutil.copytree(tmp_path / "lab", tmp_path / "copy")
+            made.dial("lab")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            made.nodes["bank"]._perform(ring.Send("lab", ring.Numbered(41)))
+            await tools.until(lambda: not made.nodes["bank"].peers["lab"].conversation.outbox, "its arrival")
+            await made.kill_party("lab")
+            shutil.rmtree(tmp_path / "lab")
+            shutil.move(tmp_path / "copy", tmp_path / "lab")
+            made.dial("lab")
+            await tools.until(lambda: "lab joined anew" in made.role("bank").events, "the bank's noticing")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            assert "bank joined anew" in made.role("lab").events
+            assert "clinic joined anew" not in made.role("lab").events, "with the clinic nothing is missing"
+            made.nodes["bank"]._perform(ring.Send("lab", ring.Numbered(42)))
+            await tools.until(lambda: made.role("lab").heard["bank"] == [*range(1, 41), 42], "what is said then")
+
+    run(go())
+
+
 def test_who_floods_a_party_that_is_away_begins_anew_rather_than_growing(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
@@ -320,6 +345,30 @@ def test_large_messages_among_all_do_not_overflow_the_relay(certificates, tmp_pa
             assert made.service.relay.dropped == 0
 
     run(go())
+
+
+def test_the_largest_message_passes_and_a_larger_one_is_not_even_sent(certificates, tmp_path, tools):
+    limits = Limits(max_message_mb=0.5, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(0), limits) as made:
+            bank = made.nodes["bank"]
+            room = limits.max_message_bytes - bank._wire.encode(ring.Numbered(1)).size
+            largest = max(size for size in range(room - 16, room + 16) if fits(bank, ring.Numbered(1, bytes(size))))
+            bank._perform(ring.Send("lab", ring.Numbered(1, bytes(largest))))
+            await tools.until(lambda: made.role("lab").heard.get("bank") == [1], "the largest message")
+            with pytest.raises(LocalProtocolError, match="send fewer rows"):
+                bank._perform(ring.Send("lab", ring.Numbered(2, bytes(largest + 16))))
+            assert made.service.relay.dropped == 0 and RELAY_BYTES >= 2 * 24 + 1 + 63 + 1 + 32
+
+    run(go())
+
+
+def fits(node, message):
+    try:
+        return node._wire.encode(message).size <= node.limits.max_message_bytes
+    except LocalProtocolError:
+        return False
 
 
 def test_evaluation_between_parties_is_counted_apart_and_once(certificates, tmp_path, tools):
@@ -427,11 +476,17 @@ def test_a_curious_relay_recovers_nothing(certificates, tmp_path, tools, monkeyp
 
     monkeypatch.setattr(Relay, "forward", record)
 
+    def roles(name):
+        others = [other for other in PARTIES if "server" not in (name, other) and other != name]
+        return ring.Talker(name, others, 30, padding=MARK)
+
     async def go():
-        async with town(tools, certificates, tmp_path, talkers(30, padding=MARK)) as made:
+        async with town(tools, certificates, tmp_path, roles) as made:
             await tools.until(lambda: made.all_heard(30), "all messages")
 
     run(go())
+    assert MARK in (tmp_path / "bank" / "journal-0.log").read_bytes(), "so the next line can fail"
+    assert not any(MARK[:8] in path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file())
     kinds = {bytes(content[:1]) for _, _, content in passed}
     assert kinds == {OPENING, ANSWER, SEALED}
     for _, _, content in passed:
@@ -536,6 +591,35 @@ def test_a_dishonest_relay_is_not_believed(kind, certificates, tmp_path, tools, 
             refused = sum(board.refusals + board.stale for board in made.boards.values())
             assert refused > 0 or kind == "loses"
             assert "server lost" not in made.role("bank").events
+
+    run(go())
+
+
+def test_what_was_recorded_before_a_restart_is_worth_nothing_after_it(certificates, tmp_path, tools, monkeypatch):
+    recorded = []
+    forward = Relay.forward
+
+    def record(self, sender, body):
+        recorded.append((sender, bytes(body)))
+        forward(self, sender, body)
+
+    monkeypatch.setattr(Relay, "forward", record)
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(40)) as made:
+            await tools.until(lambda: made.all_heard(40), "all messages")
+            before = list(recorded)
+            for name in ("lab", "bank"):
+                await made.kill_party(name)
+                made.dial(name)
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            sessions = [one._session for one in made.lines()]
+            for sender, body in before:
+                forward(made.service.relay, sender, memoryview(body))
+                await asyncio.sleep(0.001)
+            await tools.until(lambda: made.boards["lab"].stale > 60, "their being dropped")
+            made.assert_each_once(40)
+            assert [one._session for one in made.lines()] == sessions and all(one.stands for one in made.lines())
 
     run(go())
 
@@ -682,10 +766,6 @@ def test_where_parties_do_not_talk_to_each_other_there_is_no_relay(certificates,
 def test_a_release_without_the_relay_is_refused():
     differs = Terms({}, 1, "", {"bank": 1})("bank", msgspec.structs.replace(ring.hello(1, None), protocol=1))
     assert "protocol 1" in differs and "use the same release" in differs
-
-
-def test_the_largest_message_fits(tools):
-    assert RELAY_BYTES >= 2 * 24 + 1 + 63 + 1 + 32
 
 
 def test_a_far_peer_is_heard_of_while_it_is_here_and_its_line_stands(tools):

@@ -184,7 +184,8 @@ class Line:
     def _take_answer(self, body: memoryview) -> None:
         found, own = self._read(body), self._key
         if own is None or found.answers != public_bytes(own):
-            raise RemoteProtocolError(self._peer.name, "an answer to another opening")
+            self._switchboard.stale += 1  # to an earlier opening, which had to wait
+            return
         self._session = Session(self._signet.name, self._peer.name, self._signet.run, own, found.key, initiator=True)
         self._key = None  # it serves one session
         self._greet()
