@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from colonnade.drivers.processes import dial, line
+from colonnade.drivers.processes import agreement, dial, line
 from colonnade.drivers.processes.certificates import read_members, throw_away
 from colonnade.drivers.processes.dial import Dialler, ask_status
 from colonnade.drivers.processes.limits import Limits
@@ -73,7 +73,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(dial, "LONGEST_PAUSE_S", 0.02)
     monkeypatch.setattr(line, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(line, "LONGEST_PAUSE_S", 0.2)
-    monkeypatch.setattr(line, "BURST_S", 0.5)
+    monkeypatch.setattr(agreement, "BURST_S", 0.5)
 
 
 class Town:
@@ -613,13 +613,15 @@ def test_what_was_recorded_before_a_restart_is_worth_nothing_after_it(certificat
                 await made.kill_party(name)
                 made.dial(name)
             await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
-            sessions = [one._session for one in made.lines()]
+            sessions = [one.agreement.session for one in made.lines()]
             for sender, body in before:
                 forward(made.service.relay, sender, memoryview(body))
                 await asyncio.sleep(0.001)
             await tools.until(lambda: made.boards["lab"].stale > 60, "their being dropped")
             made.assert_each_once(40)
-            assert [one._session for one in made.lines()] == sessions and all(one.stands for one in made.lines())
+            assert [one.agreement.session for one in made.lines()] == sessions and all(
+                one.stands for one in made.lines()
+            )
 
     run(go())
 
@@ -633,7 +635,7 @@ def test_who_sends_what_is_no_frame_loses_its_line_and_nobody_else_anything(cert
             await tools.until(lambda: made.all_heard(20), "all messages")
             await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
             one = made.boards["bank"].lines["clinic"]
-            one._say(one._session, seal_envelope(Kind.MESSAGE, 21, 0, b"garbage"))
+            one._say(one.agreement.session, seal_envelope(Kind.MESSAGE, 21, 0, b"garbage"))
             await tools.until(lambda: made.boards["clinic"].refusals, "the clinic's refusal")
             assert not made.boards["clinic"].lines["bank"].stands
             await tools.until(lambda: "bank lost" in made.role("clinic").events, "its loss")
@@ -670,10 +672,10 @@ def test_a_bad_number_or_a_bad_acknowledgement_does_not_end_a_node(certificates,
             here, there = made.boards["lab"].lines["bank"], made.boards["bank"].lines["lab"]
             there._close()  # as if it had just greeted
             word = msgspec.msgpack.encode(Welcome(True, Position(2**63, 0, 0, 0)))
-            here._say(here._session, seal_envelope(Kind.WELCOME, there._greetings, 0, word))
+            here._say(here.agreement.session, seal_envelope(Kind.WELCOME, there._greetings, 0, word))
             await tools.until(lambda: made.boards["bank"].refusals == 1, "a refusal")
             other = made.boards["clinic"].lines["lab"]
-            other._say(other._session, seal_envelope(Kind.ACK, 0, 2**64 - 1))
+            other._say(other.agreement.session, seal_envelope(Kind.ACK, 0, 2**64 - 1))
             await tools.until(lambda: made.boards["lab"].refusals == 1, "another")
             assert all(node.error is None for node in made.nodes.values())
             assert not any(task.done() for task in made.tasks.values())
@@ -686,15 +688,15 @@ def test_a_flood_of_openings_is_not_answered(certificates, tmp_path, tools, monk
         async with town(tools, certificates, tmp_path, talkers(20)) as made:
             await tools.until(lambda: made.all_heard(20), "all messages")
             await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
-            monkeypatch.setattr(line, "BURST_S", 1e6)
+            monkeypatch.setattr(agreement, "BURST_S", 1e6)
             here, there = made.boards["bank"].lines["lab"], made.boards["lab"].lines["bank"]
-            session = there._session
+            session = there.agreement.session
             for _ in range(30):
                 key = X25519PrivateKey.generate().public_key().public_bytes_raw()
-                here._say(None, OPENING + here._signet.announce("lab", key))
+                here._say(None, OPENING + here.agreement.signet.announce("lab", key))
                 await asyncio.sleep(0.005)
             await tools.until(lambda: made.boards["lab"].refusals >= 15, "refusals")
-            assert there.stands and there._session is session, "the session in use stays"
+            assert there.stands and there.agreement.session is session, "the session in use stays"
 
     run(go())
 

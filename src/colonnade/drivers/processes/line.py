@@ -1,6 +1,6 @@
 """A sealed line: one end of the conversation between two parties, carried through the server, which only passes it on.
 
-    opening, answer    a session is agreed upon (see `sealing`); whoever's name comes first opens
+    opening, answer    a session is agreed upon (see `agreement`); whoever's name comes first opens
     HELLO, WELCOME     sealed: the opener's position, the answerer's decision; a HELLO of the answerer asks for one
     MESSAGE, ACK       sealed: the same frames as on a stream to the server
 
@@ -15,13 +15,13 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from colonnade.drivers.processes.agreement import Agreement, Pace
 from colonnade.drivers.processes.peer import ACK_AFTER_S, FarPeer
-from colonnade.drivers.processes.sealing import SESSION_BYTES, Announcement, Session, Signet, public_bytes
+from colonnade.drivers.processes.sealing import Session, Signet
 from colonnade.drivers.processes.wire import (
     RELAY_BYTES,
     Envelope,
@@ -43,7 +43,6 @@ __all__ = ["ANSWER", "OPENING", "SEALED", "Line"]
 
 OPENING, ANSWER, SEALED = b"\1", b"\2", b"\3"  # the first byte of what the relay carries
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0  # until an opening, or a greeting, is tried again
-BURST, BURST_S = 8, 8.0  # so many openings are answered within so long, and greetings: each costs a peer something
 MAX_WORDS = 4  # a newer handshake makes the older one void
 MAX_NUMBER = 2**62
 
@@ -51,41 +50,16 @@ MAX_NUMBER = 2**62
 _HELLO = bytes([Kind.HELLO])
 
 
-class Offer(NamedTuple):
-    """An answered opening; the opener has not used it yet."""
-
-    opening: bytes  # its key
-    answer: bytes
-    session: Session
-
-
-class Pace:
-    """Not too often."""
-
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=BURST)
-
-    def keep(self, peer: str, what: str) -> None:
-        """Raise if this is one too many."""
-        now = time.monotonic()
-        if len(self._recent) == BURST and now - self._recent[0] < BURST_S:
-            raise RemoteProtocolError(peer, f"too many {what}")
-        self._recent.append(now)
-
-
 class Line:
     """One party's end."""
 
     def __init__(self, switchboard: "Switchboard", node: "Node", peer: FarPeer, signet: Signet) -> None:
-        self._switchboard, self._node, self._peer, self._signet = switchboard, node, peer, signet
+        self._switchboard, self._node, self._peer = switchboard, node, peer
         self.name = peer.name
-        self._opens = signet.name < peer.name
-        self._key: X25519PrivateKey | None = None  # of an opening without an answer
-        self._offer: Offer | None = None
-        self._session: Session | None = None
+        self.agreement = Agreement(signet, peer.name)
         self._words: deque[tuple[Session | None, bytes]] = deque(maxlen=MAX_WORDS)  # before everything else
         self._greetings = 0
-        self._openings, self._hellos = Pace(), Pace()  # of the peer's
+        self._hellos = Pace()  # the peer's
         self._again: asyncio.TimerHandle | None = None
         self._pause = FIRST_PAUSE_S
         self._shut = False
@@ -102,14 +76,14 @@ class Line:
     def reach(self) -> None:
         """One of the two has connected anew, and the peer can be reached."""
         self.leave()
-        if self._opens:
-            self._open_session()
+        if self.agreement.opens:
+            self._open()
 
     def leave(self) -> None:
         """The peer cannot be reached."""
         self._close()
         self._stop_trying()
-        self._key = self._offer = self._session = None
+        self.agreement.forget()
         self._words.clear()
         self._pause, self._shut = FIRST_PAUSE_S, False
 
@@ -118,9 +92,9 @@ class Line:
         if self._shut:
             return
         kind, body = bytes(content[:1]), content[1:]
-        if kind == OPENING and not self._opens:
-            self._answer(body)
-        elif kind == ANSWER and self._opens:
+        if kind == OPENING and not self.agreement.opens:
+            self._say(None, ANSWER + self.agreement.answer(body))
+        elif kind == ANSWER and self.agreement.opens:
             self._take_answer(body)
         elif kind == SEALED:
             self._take_sealed(body)
@@ -132,7 +106,8 @@ class Line:
         if self._words:
             session, word = self._words.popleft()
             return (word[:1], word[1:]) if session is None else (SEALED, session.seal(word))
-        if not self.stands or self._session is None:
+        session = self.agreement.session
+        if not self.stands or session is None:
             return None
         received = self._peer.conversation.received
         if self._may_write():
@@ -142,7 +117,7 @@ class Line:
         else:
             return None
         self._told, self._ack_due = received, False
-        return SEALED, self._session.seal(frame)
+        return SEALED, session.seal(frame)
 
     # The node says
 
@@ -164,46 +139,25 @@ class Line:
 
     # Sessions
 
-    def _open_session(self) -> None:
+    def _open(self) -> None:
         self._close()
-        self._session, self._key = None, X25519PrivateKey.generate()
-        self._say(None, OPENING + self._signet.announce(self._peer.name, public_bytes(self._key)))
-        self._try_later(self._open_session)
-
-    def _answer(self, body: memoryview) -> None:
-        """Each opening has a key of its own; the session in use stays until the new one is."""
-        self._openings.keep(self._peer.name, "openings")
-        theirs = self._read(body).key
-        if self._offer is None or self._offer.opening != theirs:
-            own = X25519PrivateKey.generate()
-            session = Session(self._signet.name, self._peer.name, self._signet.run, own, theirs, initiator=False)
-            answer = self._signet.announce(self._peer.name, public_bytes(own), theirs)
-            self._offer = Offer(theirs, ANSWER + answer, session)
-        self._say(None, self._offer.answer)
+        self._say(None, OPENING + self.agreement.open())
+        self._try_later(self._open)
 
     def _take_answer(self, body: memoryview) -> None:
-        found, own = self._read(body), self._key
-        if own is None or found.answers != public_bytes(own):
-            self._switchboard.stale += 1  # to an earlier opening, which had to wait
-            return
-        self._session = Session(self._signet.name, self._peer.name, self._signet.run, own, found.key, initiator=True)
-        self._key = None  # it serves one session
-        self._greet()
-
-    def _read(self, body: memoryview) -> Announcement:
-        return self._signet.read(self._peer.name, body)
+        if self.agreement.take_answer(body):
+            self._greet()
+        else:
+            self._switchboard.stale += 1
 
     def _take_sealed(self, frame: memoryview) -> None:
-        id = bytes(frame[:SESSION_BYTES])
-        if self._offer is not None and id == self._offer.session.id:
-            content = self._offer.session.open(frame)
-            self._close()
-            self._session, self._offer = self._offer.session, None  # only its opener could seal that
-        elif self._session is not None and id == self._session.id:
-            content = self._session.open(frame)
-        else:
+        before = self.agreement.session
+        content = self.agreement.read(frame)
+        if content is None:
             self._switchboard.stale += 1  # under way while a line began
             return
+        if self.agreement.session is not before:
+            self._close()
         if content[:1] == _HELLO:
             self._hellos.keep(self._peer.name, "greetings")
         try:
@@ -221,34 +175,34 @@ class Line:
 
     def _mend(self) -> None:
         """Exchange positions, and go on from there."""
-        if self._opens:
+        if self.agreement.opens:
             self._greet()
         else:
             self._ask()
 
     def _greet(self) -> None:
         self._close()
-        if self._session is None:
+        if self.agreement.session is None:
             return  # one is being agreed upon, and begins with a greeting
         self._greetings += 1
         position = msgspec.msgpack.encode(self._peer.conversation.position())
-        self._say(self._session, seal_envelope(Kind.HELLO, self._greetings, 0, position))
-        self._try_later(self._open_session)
+        self._say(self.agreement.session, seal_envelope(Kind.HELLO, self._greetings, 0, position))
+        self._try_later(self._open)
 
     def _ask(self) -> None:
         self._close()
-        if self._session is not None:
-            self._say(self._session, seal_envelope(Kind.HELLO, 0, 0))
+        if self.agreement.session is not None:
+            self._say(self.agreement.session, seal_envelope(Kind.HELLO, 0, 0))
             self._try_later(self._ask)
 
     def _hear(self, envelope: Envelope) -> None:
         """What the peer itself has sealed."""
         if envelope.kind == Kind.HELLO:
-            if self._opens:
+            if self.agreement.opens:
                 self._greet()
             else:
                 self._welcome(envelope)
-        elif envelope.kind == Kind.WELCOME and self._opens:
+        elif envelope.kind == Kind.WELCOME and self.agreement.opens:
             if envelope.sequence == self._greetings and not self.stands:
                 self._welcomed(read_control(envelope, Kind.WELCOME, Welcome, self._peer.name))
         elif envelope.kind not in (Kind.MESSAGE, Kind.ACK):
@@ -268,7 +222,7 @@ class Line:
             self._mend()  # given up in the same breath
             return
         welcome = msgspec.msgpack.encode(Welcome(anew, conversation.position()))
-        self._say(self._session, seal_envelope(Kind.WELCOME, envelope.sequence, 0, welcome))
+        self._say(self.agreement.session, seal_envelope(Kind.WELCOME, envelope.sequence, 0, welcome))
         self._stand(heard)
 
     def _welcomed(self, welcome: Welcome) -> None:
