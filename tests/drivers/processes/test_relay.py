@@ -648,6 +648,28 @@ def test_who_sends_what_is_no_frame_loses_its_line_and_nobody_else_anything(cert
     run(go())
 
 
+def test_whatever_bytes_come_in_a_partys_name_are_dropped(certificates, tmp_path, tools):
+    chance = random.Random(5)
+
+    async def go():
+        async with town(tools, certificates, tmp_path, talkers(5)) as made:
+            await tools.until(lambda: made.all_heard(5), "all messages")
+            await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
+            for receiver, sender in (("bank", "lab"), ("lab", "bank")):
+                id = made.boards[receiver].lines[sender].agreement.session.id
+                for kind in (b"", OPENING, ANSWER, SEALED, SEALED + id, b"\0"):
+                    for _ in range(100):
+                        frame = relay(sender, kind, chance.randbytes(chance.randrange(200)))
+                        made.boards[receiver].take(open_envelope(frame, "server"))
+                assert made.boards[receiver].refusals > 300
+            assert all(one.stands for one in made.lines()) and not any(task.done() for task in made.tasks.values())
+            assert len(made.nodes["bank"].log.stream.getvalue().splitlines()) < 300, "it is not said each time"
+            with pytest.raises(RemoteProtocolError, match="server: relays something from nobody"):
+                made.boards["bank"].take(open_envelope(relay("nobody", b""), "server"))
+
+    run(go())
+
+
 def test_what_a_role_refuses_costs_its_sender_nothing_but_the_message(certificates, tmp_path, tools):
     async def go():
         async with town(tools, certificates, tmp_path, talkers(5)) as made:

@@ -11,6 +11,7 @@ starts again from an old state, no nonce is used twice. Counters only grow: a re
 missing one is not (what is lost on the way is sealed anew, see `line`).
 """
 
+import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from struct import Struct
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from colonnade.drivers.processes.identity import Identity, fingerprint
+from colonnade.drivers.processes.identity import Identity
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 
 __all__ = ["SEAL_BYTES", "SESSION_BYTES", "Announcement", "Session", "Signet", "public_bytes"]
@@ -75,25 +76,26 @@ class Signet:
             raise RemoteProtocolError(sender, f"an announcement of {len(body)} bytes")
         try:
             found = msgspec.msgpack.decode(body, type=Announcement)
-            certificate = x509.load_der_x509_certificate(found.certificate)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise RemoteProtocolError(sender, "an announcement that cannot be read") from None
-        self._check(sender, certificate)
-        public = certificate.public_key()
-        assert isinstance(public, ec.EllipticCurvePublicKey)
+        public = self._public_key(sender, found.certificate)
         try:
             public.verify(found.signature, _statement(self.run, sender, self.name, found.key, found.answers), _HASH)
         except InvalidSignature:
             raise RemoteProtocolError(sender, "an announcement that it did not sign for us and this run") from None
         return found
 
-    def _check(self, sender: str, certificate: x509.Certificate) -> None:
-        if fingerprint(certificate) != self._members.get(sender):
+    def _public_key(self, sender: str, der: bytes) -> ec.EllipticCurvePublicKey:
+        """Of a pinned certificate; any other is not even parsed."""
+        if hashlib.sha256(der).hexdigest() != self._members.get(sender):
             raise RemoteProtocolError(sender, "a certificate that is not the one in the list of members")
+        certificate = x509.load_der_x509_certificate(der)
         if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
             raise RemoteProtocolError(sender, "a certificate that has expired or is not valid yet")
-        if not isinstance(certificate.public_key(), ec.EllipticCurvePublicKey):
+        public = certificate.public_key()
+        if not isinstance(public, ec.EllipticCurvePublicKey):
             raise RemoteProtocolError(sender, "a certificate whose key cannot sign announcements")
+        return public
 
 
 def _statement(run: str, sender: str, receiver: str, key: bytes, answers: bytes | None) -> bytes:
