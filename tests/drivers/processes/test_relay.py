@@ -723,6 +723,38 @@ def test_a_flood_of_openings_is_not_answered(certificates, tmp_path, tools, monk
     run(go())
 
 
+def test_a_flood_over_the_relay_keeps_nobody_from_talking(certificates, tmp_path, tools):
+    async def flood(made, most):
+        stream, room = made.nodes["bank"].peers["server"].stream, made.service.relay.room
+        while not stream.dropped.done():
+            if not stream._writing:
+                stream._writing = True  # as the writing task does
+                try:
+                    await stream._write(relay("lab", SEALED, bytes(20_000)))
+                finally:
+                    stream._writing = False
+                    stream._wake.set()
+            most.append(made.service.relay.held["bank"] / room.sender)
+            await asyncio.sleep(0)
+
+    async def go():
+        most = []
+        async with town(tools, certificates, tmp_path, talkers(200, burst=2)) as made:
+            await tools.until(lambda: made.nodes["bank"].peers["server"].stream is not None, "the bank")
+            task = asyncio.ensure_future(flood(made, most))
+            pairs = [("lab", "clinic"), ("clinic", "lab"), ("clinic", "bank")]
+            await tools.until(
+                lambda: all(len(made.role(one).heard.get(other, [])) == 200 for one, other in pairs), "the others"
+            )
+            await tools.until(lambda: len(made.role("server").heard.get("clinic", [])) == 200, "the server")
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert len(most) > 50 and max(most) <= 1
+            assert not any("lost" in event for name in ("clinic", "lab") for event in made.role(name).events)
+
+    run(go())
+
+
 def test_a_relay_holds_no_more_than_its_limits(tools, tmp_path):
     limits = Limits(max_message_mb=0.01, max_in_flight=4)
 
