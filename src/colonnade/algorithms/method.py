@@ -31,6 +31,11 @@ class Top:
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A method's own fields of `[protocol]`; subclasses check themselves in `check`."""
 
+    @property
+    def reveals(self) -> str:
+        """What whom learns with this very choice, where that depends on it; else what the method says."""
+        return ""
+
     def check(self, parties: int) -> None:
         """Raise ConfigError for a combination that cannot work."""
 
