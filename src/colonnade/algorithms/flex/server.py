@@ -271,7 +271,8 @@ class Server(Judging):
 
     def _advance(self) -> list[Effect]:
         """Open the next round if everybody who is waited for is there."""
-        if self.doing != GATHERING or self.progress.ending or self.evaluation.running or not self.line:
+        judging = self.evaluation.running and self._options.on_lost == "wait"  # else nobody waits for who is gone
+        if self.doing != GATHERING or self.progress.ending or judging or not self.line:
             return []
         if self.waits_for():
             return []
