@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as plotly
 import torch
 from plotly.subplots import make_subplots
@@ -56,6 +57,7 @@ RATES = {
 }
 TIMEOUTS = (4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0, 60.0, 100.0)
 LIMIT_S = {1.0: 8_000.0, 10.0: 20_000.0, 50.0: 60_000.0}  # of the clock, by t_comm: who is not there by then is not
+MACHINES = 1600  # in the archive
 SMOOTH = 5  # evaluations whose mean has to reach the target: single ones jump
 
 Job = dict[str, Any]
@@ -212,10 +214,10 @@ def best_of(by_rate: dict[float, list[float]]) -> str:
 
 
 def trace_job(options: argparse.Namespace, protocol: dict[str, Any], rate: float, seed: int) -> Job:
-    """Timeout 10, t_comm 1, a new CPU value in every round; machines by seed."""
+    """Timeout 10, t_comm 1, a new CPU value in every round; machines drawn by seed."""
     made = job("digits", {"timeout_s": 10.0} | protocol, rate, seed, 1.0)
     cpu = {"kind": "trace", "file": options.data, "mean_s": 1.0, "interval_s": 11.0}
-    machines = [9 * seed + party for party in range(9)]
+    machines = np.random.default_rng(seed).choice(MACHINES, 9, replace=False).tolist()
     made["clock"]["compute"] = [cpu | {"machine": machine} for machine in machines[:8]]
     made["clock"]["server"]["compute"] = cpu | {"machine": machines[8]}
     return made
