@@ -16,7 +16,7 @@ from colonnade.algorithms.zeroth.server import Server as ZerothServer
 from colonnade.data import Task, load, split
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
+from colonnade.experiments.resolve import federation, scale_of
 from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, Started, Work, WorkDone
@@ -33,10 +33,10 @@ def partition():
     """Datasets, split once."""
     made = {}
 
-    def get(source, parties=4):
-        if (source, parties) not in made:
-            made[source, parties] = split(load(source), parties=parties)
-        return made[source, parties]
+    def get(source, parties=4, scale=None):
+        if (source, parties, scale) not in made:
+            made[source, parties, scale] = split(load(source), parties=parties, scale=scale)
+        return made[source, parties, scale]
 
     return get
 
@@ -46,7 +46,8 @@ def resolve(partition):
     """A federation from tables; `source` and `parties` say of which data."""
 
     def make(tables, source="digits", parties=4, data=None):
-        return federation(from_dict(tables), data if data is not None else partition(source, parties))
+        config = from_dict(tables)
+        return federation(config, data if data is not None else partition(source, parties, scale_of(config)))
 
     return make
 

@@ -103,7 +103,7 @@ def _simulate(checked: Any, out: Path, resume: bool, load: Any) -> Started:
     from colonnade.experiments.run import prepare, reopen
 
     started = reopen(checked, out, load) if resume else prepare(checked, None, out, load)
-    return started.federation.data.notes, lambda: run_with_bar(started, console)
+    return started.federation.notes, lambda: run_with_bar(started, console)
 
 
 def _start_processes(checked: Any, out: Path, resume: bool, load: Any) -> Started:
