@@ -100,12 +100,18 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 class PlainOptions(Options, frozen=True, kw_only=True):
     """What the baselines share."""
 
+    K: int = 1  # batches as `fedvs` with this K draws them
     work: Work = "arithmetic"  # theirs is one local step in both
 
     # For whoever does not choose them:
     epsilon = NO_NOISE
     delta = NO_NOISE
     clip = NO_NOISE
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        if self.K < 1:
+            raise ConfigError("protocol.K", self.K, "the rows are cut into at least 1 segment")
 
     def taken(self, parties: int) -> int:
         """How many embeddings a round takes; who is later is left out."""
@@ -131,6 +137,7 @@ class IgnoreOptions(PlainOptions, frozen=True, kw_only=True):
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
+        super().check(parties)
         if not 1 <= self.taken(parties) <= parties:
             raise ConfigError("protocol.fastest", self.fastest, f"must be 1 to {parties}, the number of parties")
 
@@ -144,6 +151,7 @@ class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
+        super().check(parties)
         for name in ("epsilon", "clip"):
             value = getattr(self, name)
             if not (isfinite(value) and value > 0):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum, share_data, share_model
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND, CodedData, Exchange
@@ -91,7 +91,7 @@ class Party:
         self._names = setup.names
         self._number = {name: n for n, name in enumerate(setup.names)}
         module = polynomial_module(setup)
-        training, seed = setup.training, setup.training.seed
+        training = setup.training
         optimiser, regulariser = training.party_optimisers[setup.index], training.regularisers[setup.index]
         self.network = Network(module.to(setup.device), optimiser, regulariser)
         self._terms, self._x = len(module.weight), setup.train
@@ -100,17 +100,15 @@ class Party:
         self.test_clipped = int((clipped != setup.test).sum())  # test rows may lie outside what was seen
         self._coded_test = coded_data(clipped, module.degree, options, setup.name)
         self._degree, self._rate = module.degree, training.party_rates[setup.index]
-        self._cut = Segmentation(len(setup.train), options.K)
+        self._walk = SegmentWalk(len(setup.train), training, options.K)
         self._cut_test = Segmentation(len(setup.test), options.K)
-        places = -(-training.batch_size // options.K)
-        self._walk = Walk(self._cut.length, places, seed, "batches")
         self._costs = Costs(self._code, training.batch_size, setup.width, options.work == "delays")
         self._key = SecretKey()
         self.w_max = options.least_w_max  # more, once everybody's number of columns is known
         self._clip()
         self.clipped = 0  # weights, in all steps
 
-        self.data, self.test_data = CodedData(self._cut.length), CodedData(self._cut_test.length)
+        self.data, self.test_data = CodedData(self._walk.cut.length), CodedData(self._cut_test.length)
         self.data_seeds = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
         self.version = -1  # of the own coded data
         self.training, self.testing = Exchange(), Exchange()
@@ -216,14 +214,14 @@ class Party:
         self.data_seeds = self._key.seed("data"), self._key.seed("test data")
         self.version = int.from_bytes(self._key.seed("data version")[:6], "little")
         self.doing = SHARING
-        amount = self._costs.share_data(self._terms, self._cut.length)
+        amount = self._costs.share_data(self._terms, self._walk.cut.length)
         return [self._work("share data", amount, ShareData(-1, *self.data_seeds))]
 
     def _share_again(self, n: int) -> list[Effect]:
         """Somebody has lost what it held: the same shares once more."""
         if self._index not in self.data.version:
             return []  # all will get them shortly
-        amount = self._costs.share_data(self._terms, self._cut.length) / len(self._names)
+        amount = self._costs.share_data(self._terms, self._walk.cut.length) / len(self._names)
         return [self._aside("share data", amount, ShareData(n, *self.data_seeds))]
 
     def _data_shared(self, result: DataShared) -> list[Effect]:
@@ -237,6 +235,7 @@ class Party:
             return effects
         self.data.put(self._index, self.version, np.ascontiguousarray(result.train[self._index]))
         self.test_data.put(self._index, self.version, np.ascontiguousarray(result.test[self._index]))
+        self._fit_weights()
         return [*effects, self._prepared()]
 
     def _chunks(self, to: str, kind: type[DataShare], share: Array) -> list[Effect]:
@@ -250,12 +249,16 @@ class Party:
         complete = (self.test_data if testing else self.data).take(sender, n, message)
         if not complete or testing:
             return []
+        self._fit_weights()
+        return [self._prepared()] if self._index in self.data.version else []
+
+    def _fit_weights(self) -> None:
+        """Once everybody's number of columns is known: the bound, and what it leaves to the weights."""
         held = self.data.held()
         if len(held) == len(self._names):
-            terms = sum(self.data.terms(m) for m in held)
+            terms = sum(self.data.terms(n) for n in held)
             self._options.check_bound(terms, self._degree)
             self.w_max = self._options.largest_w_max(terms, self._degree)
-        return [self._prepared()] if self._index in held else []
 
     def _prepared(self) -> Send:
         return Send(SERVER, Prepared(self.data.held(), *self.training.key, self.position))
@@ -283,7 +286,7 @@ class Party:
     def _check_order(self, message: ShareModels) -> None:
         among = message.among
         numbers = sorted(set(among)) == among and set(among) <= set(range(len(self._names))) and self._index in among
-        most = self._cut.length if not isinstance(message, TESTING.order) else self._cut_test.length
+        most = self._walk.cut.length if not isinstance(message, TESTING.order) else self._cut_test.length
         times = 0 <= message.round < LAST_ROUND and message.attempt >= 0 and 0 < message.places <= most
         if not (numbers and times and len(among) >= self._options.least(len(self._names))):
             raise RemoteProtocolError(SERVER, f"an exchange that cannot be: {message!r:.120}")
@@ -375,8 +378,7 @@ class Party:
         others = [position for kind, position, summed in self.decodings if kind == testing and summed != message.summed]
         if testing:
             return message.position in others
-        batch = self._walk.batch(message.position)
-        return any(np.isin(batch, self._walk.batch(position)).any() for position in others)
+        return any(self._walk.overlap(message.position, position) for position in others)
 
     def _sum_job(self, message: Sum, exchange: Exchange) -> CodedSum:
         """Eq. (5): the batch's rows of everybody's data, everybody's model, and the sum of the blinding."""
@@ -419,7 +421,7 @@ class Party:
         return [*self._stop_summing(), *self._next()]
 
     def _check_gradient(self, message: Gradient) -> None:
-        rows = self._cut.row_numbers(self._walk.batch(message.position)) if 0 <= message.position < LAST_ROUND else ()
+        rows = self._walk.rows(message.position) if 0 <= message.position < LAST_ROUND else ()
         expected, values = (len(rows), self._width), message.values
         if values.shape != expected or values.dtype != np.float32:
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")
@@ -427,7 +429,7 @@ class Party:
             raise RemoteProtocolError(SERVER, "a gradient that is not finite")
 
     def _take_job(self, message: Gradient) -> Take:
-        rows = self._cut.row_numbers(self._walk.batch(message.position))
+        rows = self._walk.rows(message.position)
         of_own = message.values / np.float32(len(message.summed))  # ∇_{H_n} = ∇_H/|S|: H is the average over S
         return Take(message.round, message.update, self._x[rows], of_own)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
+from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.config import PlainOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import Gradient, Stepped, Take
@@ -66,7 +66,7 @@ class PlainParty:
         module = party_module(setup.model, setup.shape, setup.width, derive(seed, "init", setup.index), setup.name)
         optimiser, regulariser = training.party_optimisers[setup.index], training.regularisers[setup.index]
         self.network = Network(module.to(setup.device), optimiser, regulariser)
-        self._walk = Walk(len(self._x), training.batch_size, seed, "batches")
+        self._walk = SegmentWalk(len(self._x), training, setup.options.K)
         self._seed, self._rate = derive(seed, "layers", setup.index), training.party_rates[setup.index]
         self._sigma = np.float32(deviation(setup.options))
         self._key = SecretKey()
@@ -143,7 +143,7 @@ class PlainParty:
     def _embed(self) -> list[Effect]:
         """A whole local step's time is charged here, as in the other methods."""
         self.doing, self.round = EMBEDDING, self.following
-        rows = self._walk.batch(self.round)
+        rows = self._walk.rows(self.round)
         noise = self._key.seed("noise", self.round, self.network.steps, self.jobs) if self._sigma else b""
         return [self._work("step", len(rows) / self._training.batch_size, Embed(self.round, self._x[rows], noise))]
 
@@ -164,7 +164,7 @@ class PlainParty:
         if self._index not in message.summed or self.doing != WAITING:
             self.left_out += 1
             return self._go_on(message.round + 1)
-        rows, values = self._walk.batch(self.round), message.values
+        rows, values = self._walk.rows(self.round), message.values
         if values.shape != (len(rows), self._width) or values.dtype != np.float32:
             expected = (len(rows), self._width)
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")

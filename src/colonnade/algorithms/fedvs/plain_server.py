@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
+from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.config import PlainOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import Gradient
@@ -62,7 +62,7 @@ class PlainServer:
         self._taken, self._width = setup.options.taken(len(setup.parties)), setup.widths[0]
         self.network = averaging_network(setup, "this method")
         self._targets = self.network.objective.targets(setup.y_train)
-        self._walk = Walk(len(setup.y_train), setup.training.batch_size, setup.training.seed, "batches")
+        self._walk = SegmentWalk(len(setup.y_train), setup.training, setup.options.K)
         self._seed = derive(setup.training.seed, "layers", self.name)
         self.progress = Progress(setup.training)
         self.evaluation = AveragedEvaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric)
@@ -144,7 +144,7 @@ class PlainServer:
     def _check(self, sender: str, message: Upload) -> None:
         if not 0 <= message.round < LAST_ROUND:
             raise RemoteProtocolError(sender, f"embeddings of round {message.round}")
-        expected, values = (len(self._walk.batch(message.round)), self._width), message.values
+        expected, values = (len(self._walk.rows(message.round)), self._width), message.values
         if values.shape != expected or values.dtype != np.float32:
             raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} float32")
         if not are_sane(values):
@@ -167,7 +167,7 @@ class PlainServer:
         self.doing = AVERAGING
         taken = list(self.uploads)[: self._taken]
         self.summed = sorted(self._index[name] for name in taken)
-        rows = self._walk.batch(self.round)
+        rows = self._walk.rows(self.round)
         h: Array = np.stack([self.uploads[self._parties[n]] for n in self.summed]).mean(0)
         self.jobs += 1
         job = Average(h, self._targets[rows], (self._seed + self.round) % 2**63)

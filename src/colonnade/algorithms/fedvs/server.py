@@ -12,11 +12,9 @@ never asked for over two different S with the same weights: another S has anothe
 from math import inf, isfinite
 from typing import Any
 
-import numpy as np
-
-from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated
 from colonnade.algorithms.fedvs.agreement import Agreement, mutually_prepared
+from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, average
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
@@ -38,7 +36,6 @@ from colonnade.algorithms.fedvs.testing import CodedEvaluation
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.models import Objective, ServerNetwork, server_module
-from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
@@ -90,9 +87,7 @@ class Server:
         self._code, self._least, self._width = options.code(parties), options.least(parties), setup.widths[0]
         self.network = averaging_network(setup, "fedvs")
         self._targets = self.network.objective.targets(setup.y_train)
-        self._cut = Segmentation(len(setup.y_train), options.K)
-        self._places = min(-(-training.batch_size // options.K), self._cut.length)
-        self._walk = Walk(self._cut.length, self._places, training.seed, "batches")
+        self._walk = SegmentWalk(len(setup.y_train), training, options.K)
         self._seed = derive(training.seed, "layers", self.name)
         self._costs = Costs(self._code, training.batch_size, self._width, options.work == "delays")
 
@@ -167,7 +162,7 @@ class Server:
         bits = self._options.l_x + self._options.l_w
         match job:
             case Decode(answers=answers, who=who, count=count):
-                summed = self._cut.samples(self._code.decode(answers, who), job.batch)
+                summed = self._walk.cut.samples(self._code.decode(answers, who), job.batch)
                 passed = self.network.gradients(average(summed, count, bits), job.targets, job.seed)
                 return Decoded(passed.loss, passed.h, passed.theta_0, self.network.buffers_after_forward())
             case DecodeTest(answers=answers, who=who, count=count, start=start):
@@ -221,7 +216,7 @@ class Server:
             return [] if started and not enough else self._set_deadline(now)
         self.attempt += 1
         self.doing, self.begun = SHARING, True
-        return [*self.agreement.begin((self.round, self.attempt), among, self._places), *self._set_deadline(now)]
+        return [*self.agreement.begin((self.round, self.attempt), among, self._walk.places), *self._set_deadline(now)]
 
     def _set_deadline(self, now: int) -> list[Effect]:
         at = self._deadline(now)
@@ -277,7 +272,7 @@ class Server:
         """Alg. 1 l. 21–23, for rows that no other S was asked about with these weights."""
         summed = self.agreement.summed
         others = [position for position, asked in self.asked_for if asked != summed]
-        while any(np.isin(self._walk.batch(self.position), self._walk.batch(other)).any() for other in others):
+        while any(self._walk.overlap(self.position, other) for other in others):
             self.position += 1
         self.asked_for = [*self.asked_for, (self.position, summed)]
         self.doing = ANSWERING
@@ -312,7 +307,7 @@ class Server:
         self.doing = DECODING
         answers, who = self.agreement.taken()
         batch = self._walk.batch(self.position)
-        rows = self._cut.row_numbers(batch)
+        rows = self._walk.rows(self.position)
         seed = (self._seed + self.round) % 2**63
         job = Decode(answers, who, len(self.agreement.summed), batch, self._targets[rows], seed)
         self.jobs += 1
@@ -448,7 +443,7 @@ class Server:
             "method": {
                 "needed": self._code.needed,
                 "stragglers_tolerated": self._code.stragglers,
-                "padding": self._cut.padding,
+                "padding": self._walk.cut.padding,
                 "clipped_weights": sum(self.clips.values()),
                 "clipped_by_party": dict(sorted(self.clips.items())),
                 "retries": self.retries,
