@@ -81,10 +81,11 @@ class CodedData:
 class Exchange:
     """W̃_n and the blinding of every party that has shared its model in the newest exchange."""
 
-    def __init__(self) -> None:
+    def __init__(self, blinded: bool) -> None:
+        self._blinded = blinded
         self.key: Key = NEVER
         self.among: list[int] = []
-        self.places = 0  # of the blinding
+        self.places = 0  # of the answer
         self.told = False  # the server knows that everybody's share is here
         self.models: dict[int, Array] = {}
         self.blindings: dict[int, Array] = {}
@@ -95,10 +96,15 @@ class Exchange:
         """A new exchange; what came before its order is taken now."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
         early = self._early if self._early_key == self.key else {}
-        fitting = {n: both for n, both in early.items() if n in self.among and len(both[1]) == self.places}
+        fitting = {n: both for n, both in early.items() if n in self.among and len(both[1]) == self.blinded_places}
         self.models = {n: model for n, (model, _) in fitting.items()}
         self.blindings = {n: blinding for n, (_, blinding) in fitting.items()}
         self._early_key, self._early = NEVER, {}
+
+    @property
+    def blinded_places(self) -> int:
+        """As many as there are, or none."""
+        return self.places if self._blinded else 0
 
     def put(self, n: int, model: Array, blinding: Array) -> None:
         """A share of the present exchange."""
@@ -109,7 +115,7 @@ class Exchange:
         key = (message.round, message.attempt)
         if not (0 <= message.round < LAST_ROUND and message.attempt >= 0):
             raise RemoteProtocolError(sender, f"a model share of round {message.round}, attempt {message.attempt}")
-        places = self.places if key == self.key else len(message.blinding)
+        places = self.blinded_places if key == self.key else len(message.blinding)
         check_elements(sender, "a model share", message.model, shape)
         check_elements(sender, "a blinding share", message.blinding, (places, shape[1]))
         if key < self.key or key < self._early_key:

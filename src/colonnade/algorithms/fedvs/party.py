@@ -111,7 +111,7 @@ class Party:
         self.data, self.test_data = CodedData(self._walk.cut.length), CodedData(self._cut_test.length)
         self.data_seeds = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
         self.version = -1  # of the own coded data
-        self.training, self.testing = Exchange(), Exchange()
+        self.training, self.testing = Exchange(options.blinding), Exchange(options.blinding)
         self.weights_round = 0  # gradients that were broadcast so far: what the weights are the result of
         self.decodings: Decodings = []  # what was answered for since
         self.position = -1  # the newest batch that was answered for
@@ -298,7 +298,7 @@ class Party:
         round, attempt = exchange.key
         weights = self.network.vector().reshape(self._terms, self._width).copy()
         return ShareModel(
-            round, attempt, testing, weights, exchange.places if self._options.blinding else 0,
+            round, attempt, testing, weights, exchange.blinded_places,
             rounding=self._key.seed(f"{kind}rounding", round),
             masks=self._key.seed(f"{kind}masks", round, attempt),
             blinding=self._key.seed(f"{kind}blinding", round, attempt),
@@ -465,7 +465,7 @@ class Party:
         if self.to_sum is not None:
             message_, self.to_sum, self.doing = self.to_sum, None, SUMMING
             coded = self._sum_job(message_, self.training)
-            return [self._work("evaluate", self._costs.coded_sum(*coded.x.shape), coded)]
+            return [self._work("sum", self._costs.coded_sum(*coded.x.shape), coded)]
         return []
 
     def _stop_summing(self) -> list[Effect]:
