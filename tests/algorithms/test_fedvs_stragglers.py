@@ -6,7 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from colonnade.algorithms.fedvs.agreement import agree, mutually_prepared
-from colonnade.algorithms.fedvs.messages import TESTING, Answer, Gradient, ModelShare, ShareModels, Sum, WhoHolds
+from colonnade.algorithms.fedvs.messages import (
+    TESTING,
+    Answer,
+    Declined,
+    Gradient,
+    ModelShare,
+    ShareModels,
+    Sum,
+    WhoHolds,
+)
 from colonnade.data import load, split
 from colonnade.protocol.events import PeerLost
 
@@ -149,7 +158,16 @@ def test_an_evaluator_declines_the_same_rows_over_another_set(resolve, by_hand):
     party.received("server", message)
     other = Sum(message.round, message.attempt, message.position, [0, 1, 2, 3], message.versions[:4])
     (effect,) = party.received("server", other)
-    assert type(effect.message).__name__ == "Declined" and party.summary()["declined"] == 1
+    assert type(effect.message) is Declined and party.summary()["declined"] == 1
+
+
+def test_an_evaluator_with_another_version_of_somebodys_shares_declines(resolve, by_hand):
+    world = hand(resolve, by_hand, updates=1)
+    world.pump(until=lambda: world.heard(Sum))
+    message = world.heard(Sum, "party-1")[0]
+    other = Sum(message.round, message.attempt, message.position, message.summed, [1, *message.versions[1:]])
+    (effect,) = world.parties[0].received("server", other)
+    assert type(effect.message) is Declined
 
 
 def test_a_lost_party_is_not_waited_for(resolve, by_hand):

@@ -54,6 +54,7 @@ class Agreement:
         self._kinds, self._names, self._needed, self._least = kinds, names, needed, least
         self._index = {name: n for n, name in enumerate(names)}
         self.key: Key = NEVER
+        self.newest: Key = NEVER  # that parties speak of: later, where this server has lost its memory
         self.among: list[int] = []
         self.asked = False
         self.reports: dict[int, frozenset[tuple[int, int]]] = {}
@@ -66,6 +67,7 @@ class Agreement:
     def begin(self, key: Key, among: list[int], places: int) -> list[Effect]:
         """Alg. 1 l. 13: everybody shares."""
         self.key, self.among, self.asked, self.places = key, among, False, 0
+        self.newest = max(key, self.newest)
         self.reports, self.answers = {}, {}
         self.summed, self.versions, self.evaluators = [], [], []
         return [Send(self._names[n], self._kinds.order(*key, among, places)) for n in among]
@@ -105,6 +107,14 @@ class Agreement:
         self.evaluators = found[1]
         return True
 
+    def outdated(self) -> dict[int, list[int]]:
+        """Whose shares each reporter holds in another version than their owners do."""
+        own = {n: dict(held).get(n) for n, held in self.reports.items()}
+        found = {
+            r: [n for n, version in sorted(held) if own.get(n, version) != version] for r, held in self.reports.items()
+        }
+        return {reporter: of for reporter, of in found.items() if of}
+
     def announce(self, position: int, places: int) -> list[Effect]:
         """S and the batch, to the evaluators."""
         self.places = places
@@ -125,7 +135,7 @@ class Agreement:
         return True
 
     def _refuse_future(self, sender: str, round: int, attempt: int) -> None:
-        if (round, attempt) > self.key:
+        if (round, attempt) > self.newest:
             raise RemoteProtocolError(sender, f"speaks of round {round}, attempt {attempt}, which has not begun")
 
     def decodable(self) -> bool:
@@ -158,4 +168,4 @@ class Agreement:
         self.reports = {n: frozenset((int(m), int(v)) for m, v in held) for n, held in saved["reports"].items()}
 
 
-_STATE = ("key", "among", "asked", "summed", "versions", "evaluators", "places", "answers")
+_STATE = ("key", "newest", "among", "asked", "summed", "versions", "evaluators", "places", "answers")

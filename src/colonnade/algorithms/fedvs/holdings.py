@@ -87,18 +87,20 @@ class Exchange:
         self.among: list[int] = []
         self.places = 0  # of the answer
         self.told = False  # the server knows that everybody's share is here
+        self.versions: dict[int, int] = {}
         self.models: dict[int, Array] = {}
         self.blindings: dict[int, Array] = {}
         self._early_key: Key = NEVER  # of an exchange that the server has not yet told of
-        self._early: dict[int, tuple[Array, Array]] = {}
+        self._early: dict[int, tuple[int, Array, Array]] = {}
 
     def begin(self, order: ShareModels) -> None:
         """A new exchange; what came before its order is taken now."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
         early = self._early if self._early_key == self.key else {}
-        fitting = {n: both for n, both in early.items() if n in self.among and len(both[1]) == self.blinded_places}
-        self.models = {n: model for n, (model, _) in fitting.items()}
-        self.blindings = {n: blinding for n, (_, blinding) in fitting.items()}
+        self.versions, self.models, self.blindings = {}, {}, {}
+        for n, share in early.items():
+            if n in self.among and len(share[2]) == self.blinded_places:
+                self.put(n, *share)
         self._early_key, self._early = NEVER, {}
 
     @property
@@ -106,32 +108,31 @@ class Exchange:
         """As many as there are, or none."""
         return self.places if self._blinded else 0
 
-    def put(self, n: int, model: Array, blinding: Array) -> None:
+    def put(self, n: int, version: int, model: Array, blinding: Array) -> None:
         """A share of the present exchange."""
-        self.models[n], self.blindings[n] = model, blinding
+        self.versions[n], self.models[n], self.blindings[n] = version, model, blinding
 
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...]) -> bool:
-        """A share; False if it comes too late to be of use."""
+        """A share; False if it is of no use: too late, or the second of somebody who has lost its memory."""
         key = (message.round, message.attempt)
         if not (0 <= message.round < LAST_ROUND and message.attempt >= 0):
             raise RemoteProtocolError(sender, f"a model share of round {message.round}, attempt {message.attempt}")
         places = self.blinded_places if key == self.key else len(message.blinding)
         check_elements(sender, "a model share", message.model, shape)
         check_elements(sender, "a blinding share", message.blinding, (places, shape[1]))
-        if key < self.key or key < self._early_key:
+        if key == self.key and n not in self.among:
+            raise RemoteProtocolError(sender, f"a model share of round {key[0]}, attempt {key[1]}, that nobody asked")
+        if key < self.key or (key != self.key and key < self._early_key):
             return False
-        if key == self.key:
-            if n in self.models or n not in self.among:
-                raise RemoteProtocolError(
-                    sender, f"a model share of round {key[0]}, attempt {key[1]}, that nobody asked"
-                )
-            self.put(n, message.model, message.blinding)
-            return True
-        if key > self._early_key:
+        if key > max(self.key, self._early_key):
             self._early_key, self._early = key, {}
-        if n in self._early:
-            raise RemoteProtocolError(sender, f"a second model share of round {key[0]}, attempt {key[1]}")
-        self._early[n] = message.model, message.blinding
+        if n in (self.models if key == self.key else self._early):
+            return False
+        share = (message.version, message.model, message.blinding)
+        if key == self.key:
+            self.put(n, *share)
+        else:
+            self._early[n] = share
         return True
 
     def save(self) -> dict[str, Any]:
@@ -144,4 +145,4 @@ class Exchange:
             setattr(self, name, saved[name])
 
 
-_STATE = ("key", "among", "places", "told", "models", "blindings", "_early_key", "_early")
+_STATE = ("key", "among", "places", "told", "versions", "models", "blindings", "_early_key", "_early")

@@ -40,12 +40,13 @@ class FetchData(Message, frozen=True):
 
 
 class Prepared(Message, frozen=True):
-    """Party → server: whose coded data I hold, and which exchange was my newest."""
+    """Party → server: whose coded data I hold, and which exchanges were my newest."""
 
     held: list[int]
     round: int
     attempt: int
     position: int  # the newest batch that I answered for
+    tested: int  # the newest evaluation
 
 
 class ShareModels(Message, frozen=True):
@@ -64,10 +65,11 @@ class TestShareModels(ShareModels, frozen=True):
 
 
 class ModelShare(Message, frozen=True):
-    """Party → party, Alg. 1 l. 18."""
+    """Party → party, Alg. 1 l. 18; `version` names the polynomial G."""
 
     round: int
     attempt: int
+    version: int
     model: Array  # (D(d+1), h)
     blinding: Array  # (places, h), or of no places
 
@@ -97,7 +99,7 @@ class Holding(Message, frozen=True):
     round: int
     attempt: int
     held: list[int]
-    versions: list[int]  # of their data
+    versions: list[int]  # of their data and models
     clipped: int  # of my weights, so far
 
 
@@ -139,7 +141,7 @@ class TestAnswer(Answer, frozen=True):
 
 
 class Declined(Message, frozen=True):
-    """Evaluator → server: some of these rows were answered for over another S with the same weights."""
+    """Evaluator → server: not over this S: it has answered for some of these rows over another, or lacks a share."""
 
     round: int
     attempt: int
@@ -199,6 +201,7 @@ class ShareModel(Payload, frozen=True):
     round: int
     attempt: int
     testing: bool
+    version: int
     weights: Array  # (terms, h) float32
     places: int
     rounding: bytes
@@ -212,6 +215,7 @@ class ModelShared(Payload, frozen=True):
     round: int
     attempt: int
     testing: bool
+    version: int
     models: Array  # (parties, terms, h)
     blindings: Array  # (parties, places, h)
 

@@ -199,7 +199,7 @@ class Party:
                 shares = share_model(
                     job.weights, job.places, self._code, self._options.l_w, job.rounding, job.masks, job.blinding
                 )  # fmt: skip
-                return ModelShared(job.round, job.attempt, job.testing, *shares)
+                return ModelShared(job.round, job.attempt, job.testing, job.version, *shares)
             case CodedSum():
                 values = coded_sum(job.x, job.w, job.blinding)
                 return CodedSummed(job.round, job.attempt, job.testing, job.summed, values)
@@ -212,7 +212,7 @@ class Party:
     def _start(self, entropy: bytes) -> list[Effect]:
         self._key.renew(entropy)
         self.data_seeds = self._key.seed("data"), self._key.seed("test data")
-        self.version = int.from_bytes(self._key.seed("data version")[:6], "little")
+        self.version = self._fingerprint("data version")
         self.doing = SHARING
         amount = self._costs.share_data(self._terms, self._walk.cut.length)
         return [self._work("share data", amount, ShareData(-1, *self.data_seeds))]
@@ -261,7 +261,7 @@ class Party:
             self.w_max = self._options.largest_w_max(terms, self._degree)
 
     def _prepared(self) -> Send:
-        return Send(SERVER, Prepared(self.data.held(), *self.training.key, self.position))
+        return Send(SERVER, Prepared(self.data.held(), *self.training.key, self.position, self.testing.key[0]))
 
     # Sharing the model: Alg. 1 l. 14–20.
 
@@ -298,11 +298,16 @@ class Party:
         round, attempt = exchange.key
         weights = self.network.vector().reshape(self._terms, self._width).copy()
         return ShareModel(
-            round, attempt, testing, weights, exchange.blinded_places,
+            round, attempt, testing, self._fingerprint(f"{kind}version", round, attempt), weights,
+            exchange.blinded_places,
             rounding=self._key.seed(f"{kind}rounding", round),
             masks=self._key.seed(f"{kind}masks", round, attempt),
             blinding=self._key.seed(f"{kind}blinding", round, attempt),
         )  # fmt: skip
+
+    def _fingerprint(self, *path: str | int) -> int:
+        """Names masks without telling them: whoever has lost its memory, and its key, has other masks."""
+        return int.from_bytes(self._key.seed(*path)[:6], "little")
 
     def _model_shared(self, result: ModelShared) -> list[Effect]:
         """Alg. 1 l. 18; a result for an exchange that is over goes nowhere."""
@@ -310,9 +315,13 @@ class Party:
         if (result.round, result.attempt) != exchange.key:
             self.dropped += 1
             return []
-        exchange.put(self._index, result.models[self._index], result.blindings[self._index])
+        if self._index in exchange.models:
+            return []  # shared before this party lost its memory
+        exchange.put(self._index, result.version, result.models[self._index], result.blindings[self._index])
         shares = {n: (result.models[n], result.blindings[n]) for n in exchange.among if n != self._index}
-        sends: list[Effect] = [Send(self._names[n], kinds.share(*exchange.key, *share)) for n, share in shares.items()]
+        sends: list[Effect] = [
+            Send(self._names[n], kinds.share(*exchange.key, result.version, *share)) for n, share in shares.items()
+        ]
         return [*sends, *self._tell_if_complete(kinds, exchange)]
 
     def _take_model(self, sender: str, n: int, message: ModelShare) -> list[Effect]:
@@ -340,8 +349,12 @@ class Party:
 
     def _holding(self, kinds: Kinds, exchange: Exchange) -> Send:
         held = self._held(exchange)
-        data = self.test_data if exchange is self.testing else self.data
-        return Send(SERVER, kinds.holding(*exchange.key, held, [data.version[n] for n in held], self.clipped))
+        versions = [self._version_of(exchange, n) for n in held]
+        return Send(SERVER, kinds.holding(*exchange.key, held, versions, self.clipped))
+
+    def _version_of(self, exchange: Exchange, n: int) -> int:
+        """Of n's data and model together."""
+        return exchange.versions[n] ^ (self.test_data if exchange is self.testing else self.data).version[n]
 
     # Evaluating the sum: Alg. 1 l. 22–24.
 
@@ -352,10 +365,9 @@ class Party:
         if (message.round, message.attempt) != exchange.key:
             self.dropped += 1
             return []
-        self._check_sum(message, exchange)
-        if self._would_tell_one_apart(testing, message):
-            self.declined += 1
-            return [Send(SERVER, kinds.declined(*exchange.key))]
+        self._check_sum(message)
+        if self._would_tell_one_apart(testing, message) or not self._holds(message, exchange):
+            return [self._decline(kinds, exchange)]
         self.decodings = [*self.decodings, (testing, message.position, message.summed)]
         if testing:
             return [self._evaluation(self._sum_job(message, exchange))]
@@ -363,15 +375,22 @@ class Party:
         self.to_sum = message
         return self._next()
 
-    def _check_sum(self, message: Sum, exchange: Exchange) -> None:
-        summed, data = message.summed, self.test_data if exchange is self.testing else self.data
+    def _decline(self, kinds: Kinds, exchange: Exchange) -> Send:
+        self.declined += 1
+        return Send(SERVER, kinds.declined(*exchange.key))
+
+    def _check_sum(self, message: Sum) -> None:
+        summed = message.summed
         few = len(set(summed)) < self._options.least(len(self._names)) or len(set(summed)) < len(summed)
         if few or len(summed) != len(message.versions) or not 0 <= message.position < LAST_ROUND:
             least = self._options.least(len(self._names))
             raise RemoteProtocolError(SERVER, f"a sum over {summed}: {least} parties, each once, are the fewest")
-        mine = [data.version.get(n) if n in self._held(exchange) else None for n in summed]
-        if mine != message.versions:
-            raise RemoteProtocolError(SERVER, f"a sum over {summed}, not all of whose shares {self.name} holds")
+
+    def _holds(self, message: Sum, exchange: Exchange) -> bool:
+        """Whether all shares of S are (still) here in the versions that were agreed upon."""
+        held = self._held(exchange)
+        mine = [self._version_of(exchange, n) if n in held else None for n in message.summed]
+        return mine == message.versions
 
     def _would_tell_one_apart(self, testing: bool, message: Sum) -> bool:
         """Whether rows were answered for over another S with these weights: the difference would be an embedding."""
@@ -463,8 +482,10 @@ class Party:
             amount = self._costs.share_model(self._terms, self.training.places, self._options.blinding)
             return [self._work("share", amount, self._share_job(False))]
         if self.to_sum is not None:
-            message_, self.to_sum, self.doing = self.to_sum, None, SUMMING
-            coded = self._sum_job(message_, self.training)
+            order, self.to_sum = self.to_sum, None
+            if not self._holds(order, self.training):
+                return [self._decline(TRAINING, self.training)]
+            self.doing, coded = SUMMING, self._sum_job(order, self.training)
             return [self._work("sum", self._costs.coded_sum(*coded.x.shape), coded)]
         return []
 

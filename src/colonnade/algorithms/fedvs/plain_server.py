@@ -68,9 +68,10 @@ class PlainServer:
         self.evaluation = AveragedEvaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric)
 
         self.present: dict[str, bool] = {}
-        self.round = self.jobs = 0
+        self.round = self.jobs = 0  # the round that is, or was last, averaged
+        self.following = 0  # the one that is gathered
         self.doing = GATHERING
-        self.uploads: dict[str, Array] = {}  # of the round
+        self.uploads: dict[str, Array] = {}  # of the gathered round
         self.summed: list[int] = []
         self.due = "evaluate"
         self.left_out: dict[str, int] = {}
@@ -129,16 +130,13 @@ class PlainServer:
     def _upload(self, sender: str, message: Upload) -> list[Effect]:
         """A party's embeddings; of a round that is over, they are not waited for and not used."""
         self._check(sender, message)
-        if message.round < self.round:
-            return [Send(sender, Begin(self.round))]
+        if message.round < self.following:
+            return [Send(sender, Begin(self.following))]
         behind: list[Effect] = []
-        if message.round > self.round:  # this server has forgotten some rounds
-            if self.doing == AVERAGING:
-                return []  # the round after this one is told to everybody
+        if message.round > self.following:  # this server has forgotten some rounds
             behind = [Send(name, Begin(message.round)) for name in self.uploads]
-            self.round, self.uploads = message.round, {}
-        if self.doing == GATHERING:
-            self.uploads = self.uploads | {sender: message.values}
+            self.following, self.uploads = message.round, {}
+        self.uploads = self.uploads | {sender: message.values}
         return [*behind, *self._advance()]
 
     def _check(self, sender: str, message: Upload) -> None:
@@ -164,11 +162,12 @@ class PlainServer:
             reason, self.due = self.due, ""
             effects = self._evaluate() if reason == "evaluate" else self._end(reason)
             return [*effects, *self._advance()]
-        self.doing = AVERAGING
+        self.doing, self.round = AVERAGING, self.following
         taken = list(self.uploads)[: self._taken]
         self.summed = sorted(self._index[name] for name in taken)
         rows = self._walk.rows(self.round)
         h: Array = np.stack([self.uploads[self._parties[n]] for n in self.summed]).mean(0)
+        self.following, self.uploads = self.round + 1, {}
         self.jobs += 1
         job = Average(h, self._targets[rows], (self._seed + self.round) % 2**63)
         return [Work(self.jobs, "step", len(rows) / self._training.batch_size, job)]
@@ -184,16 +183,16 @@ class PlainServer:
             if n not in self.summed:
                 self.left_out[name] = self.left_out.get(name, 0) + 1
         gradient = Gradient(self.round, k, self.round, self.summed, result.h)
-        over = Begin(self.round + 1)
+        over = Begin(self.following)
         sends: list[Effect] = [
             Send(name, gradient if n in self.summed else over) for n, name in enumerate(self._parties)
         ]
-        self.round, self.uploads, self.doing = self.round + 1, {}, GATHERING
+        self.doing = GATHERING
         if self.progress.at_limit():
             self.due = "done"
         elif self.progress.evaluation_due():
             self.due = "evaluate"
-        return sends
+        return [*sends, *self._advance()]
 
     def _evaluate(self) -> list[Effect]:
         return [] if self.evaluation.running or self.progress.ending else self.evaluation.begin(self.present)
@@ -257,7 +256,7 @@ class PlainServer:
 
     def _releases(self) -> int:
         """How often a training row of one party has left, at most: once in every epoch."""
-        return self.round // self._walk.per_epoch + 1
+        return max(0, self.following - 1) // self._walk.per_epoch + 1
 
     def _spent(self) -> dict[str, float]:
         """All releases of a row together."""
@@ -265,4 +264,4 @@ class PlainServer:
         return {"mu": mu, "epsilon": epsilon_of(mu, self._options.delta), "delta": self._options.delta}
 
 
-_STATE = ("present", "round", "jobs", "doing", "uploads", "summed", "due", "left_out")
+_STATE = ("present", "round", "following", "jobs", "doing", "uploads", "summed", "due", "left_out")

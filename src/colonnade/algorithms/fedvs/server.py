@@ -186,9 +186,11 @@ class Server:
     def _prepared(self, sender: str, message: Prepared, now: int) -> list[Effect]:
         """Whose data a party holds, and, if this server has lost its memory, how far the others are."""
         known = set(message.held) <= set(range(len(self._parties))) and self._index[sender] in message.held
-        if not (known and max(message.round, message.attempt, message.position) < LAST_ROUND):
+        if not (known and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
             raise RemoteProtocolError(sender, f"prepared for what cannot be: {message!r:.120}")
         self.prepared[self._index[sender]] = message.held
+        self.agreement.newest = max(self.agreement.newest, (message.round, message.attempt))
+        self.evaluation.skip_to(message.tested)
         if (message.round, message.attempt) > (self.round, self.attempt):
             self.round, self.attempt = message.round, message.attempt
             self.position, self.asked_for = max(self.position, message.position + 1), []
@@ -211,9 +213,8 @@ class Server:
         among = self._among()
         enough = len(among) >= self._fewest
         if not enough or not (self.begun or len(among) == len(self._parties)):
-            started = self.doing == PREPARING
             self.doing = PREPARING
-            return [] if started and not enough else self._set_deadline(now)
+            return self._set_deadline(now)
         self.attempt += 1
         self.doing, self.begun = SHARING, True
         return [*self.agreement.begin((self.round, self.attempt), among, self._walk.places), *self._set_deadline(now)]
@@ -252,7 +253,9 @@ class Server:
         """S is as large as can be."""
         if not self.agreement.settle(self.present):
             reported = {self._parties[n] for n in self.agreement.reports}
-            return self._try_again([name for name in self._parties if name not in reported], now)
+            outdated = self.agreement.outdated()
+            again: list[Effect] = [Send(self._parties[n], FetchData(of)) for n, of in outdated.items()]
+            return [*again, *self._try_again([name for name in self._parties if name not in reported], now)]
         self.doing = AGREED
         return self._advance(now)
 

@@ -49,6 +49,11 @@ class CodedEvaluation:
         self.complete = False  # all of them
         self.values = np.zeros((setup.options.K, self._cut.length, setup.widths[0]), np.float32)
 
+    def skip_to(self, number: int) -> None:
+        """Parties remember evaluations that this server has forgotten."""
+        self.number = max(self.number, number)
+        self.agreement.newest = max(self.agreement.newest, (number, 0))
+
     def begin(self, now: int, among: list[int], weights_round: int) -> list[Effect]:
         """All test rows, by those who are here."""
         self.running = True
