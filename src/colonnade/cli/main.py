@@ -1,4 +1,4 @@
-"""The command line: run, compare, protocols, demo, report; certs, serve, join, up and status for real networks."""
+"""The command line: run, compare, protocols, demo, report, attack, privacy; certs, serve, join, up, status for networks."""
 
 import shlex
 import sys
@@ -15,6 +15,7 @@ from colonnade import __version__
 from colonnade.cli import network
 from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
+from colonnade.cli.privacy import privacy_app
 from colonnade.protocol.errors import ColonnadeError
 
 __all__ = ["app", "main"]
@@ -193,6 +194,7 @@ def report(
 
 app.add_typer(certs_app, name="certs")
 app.add_typer(attack_app, name="attack")
+app.add_typer(privacy_app, name="privacy")
 network.register(app)
 
 
