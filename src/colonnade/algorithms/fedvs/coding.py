@@ -5,7 +5,7 @@ of batch × terms × width multiply-adds. One in the field counts as `LIMBS`, as
 """
 
 from dataclasses import dataclass
-from math import log2
+from math import log
 
 import numpy as np
 
@@ -82,8 +82,8 @@ class Costs:
     def share_model(self, terms: int, places: int, blinding: bool) -> float:
         """N·(1+T) for each number of the model, N·(R−K) for each of the blinding."""
         if self.delays:
-            # DEVIATION: the paper does not say to which base its log²N is; 2 gives the longer delays.
-            return log2(self.code.parties) ** 2 / max(places, 1)
+            # DEVIATION: the paper does not say to which base its log²N is, nor whether |B| counts places: e, and yes.
+            return log(self.code.parties) ** 2 / max(places, 1)
         encode = (1 + self.code.colluders) * terms + blinding * self.code.blinding_terms * places
         return LIMBS * self.code.parties * encode * self.width / self._step(terms)
 
