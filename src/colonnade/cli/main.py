@@ -1,4 +1,4 @@
-"""The command line: run, compare, protocols, demo, report, attack, privacy; certs, serve, join, up, status for networks."""
+"""The command line: run, compare, protocols, demo, report, attack, privacy; certs, serve, join, up and status."""
 
 import shlex
 import sys
