@@ -56,12 +56,12 @@ def test_without_blinding_the_server_learns_all_of_the_product(resolve, by_hand)
     party, batch = world.parties[0], world.server._walk.batch(0)
     expected = np.zeros_like(answers[0])
     for n in range(4):
-        data = [other.data.rows(batch, [n]) for other in world.parties[:2]]
+        data = [other.training.data.rows(batch, [n]) for other in world.parties[:2]]
         slope = field.subtract(data[1], data[0])  # F and G are lines (K = T = 1), α = 3, 4
         shares = {to: m for s, to, m in world.said if s == f"party-{n + 1}" and type(m) is ModelShare and m.round == 0}
         models = _line(shares, n)
         expected = field.add(expected, field.matmul(slope, models))
-    assert party.training.key[0] > 0 and np.array_equal(psi[2], expected.ravel())
+    assert party.training.exchange.key[0] > 0 and np.array_equal(psi[2], expected.ravel())
 
 
 def _line(shares, n):

@@ -116,8 +116,8 @@ def too_large(*shape):
 
 def test_model_shares(world):
     party = world.parties[0]
-    (width, terms), (round, attempt) = (4, party.data.terms(1)), party.training.key
-    places, ahead = party.training.places, (round, attempt + 1)
+    (width, terms), (round, attempt) = (4, party.training.data.terms(1)), party.training.exchange.key
+    places, ahead = party.training.exchange.places, (round, attempt + 1)
     wrong = [
         (ModelShare(*ahead, 1, elements(terms + 1, width), elements(places, width)), "a model share of shape"),
         (ModelShare(*ahead, 1, elements(terms, width).astype(np.int32), elements(places, width)), "int32"),
@@ -135,12 +135,12 @@ def test_model_shares(world):
     again = ModelShare(round, attempt, 1, elements(terms, width), elements(places, width))
     for late in (old, again):
         assert party.received("party-2", late) == [], "it came too late, or twice: of no use, which may be"
-    assert party.dropped == 2 and party.training.versions[1] != 1
+    assert party.dropped == 2 and party.training.exchange.versions[1] != 1
 
 
 def test_data_shares(world):
-    party, length = world.parties[0], world.parties[0].data.places
-    version, terms = party.data.version[1], party.data.terms(1)
+    party, length = world.parties[0], world.parties[0].training.data.places
+    version, terms = party.training.data.version[1], party.training.data.terms(1)
     wrong = [
         (DataShare(version, 0, elements(length + 1, terms)), "coded data of shape"),
         (DataShare(version, -1, elements(2, terms)), "coded data of shape|without those before"),
@@ -178,8 +178,8 @@ def test_answers_and_reports(world):
 
 def test_orders(world):
     party = world.parties[0]
-    (round, attempt), position = party.training.key, 0
-    versions = [party.data.version[n] ^ party.training.versions[n] for n in range(5)]
+    (round, attempt), position = party.training.exchange.key, 0
+    versions = [party.training.data.version[n] ^ party.training.exchange.versions[n] for n in range(5)]
     wrong = [
         (ShareModels(round, attempt + 1, [0, 1], 8), "an exchange that cannot be"),
         (ShareModels(round, attempt + 1, [1, 2, 3], 8), "an exchange that cannot be"),

@@ -111,7 +111,7 @@ def test_a_late_party_skips_to_the_newest_round(resolve, by_hand):
     world = hand(resolve, by_hand, is_share_of("party-2"), updates=6).pump()
     for _ in range(3):
         world.fire("deadline").pump()
-    assert world.server.round == 3 and world.parties[1].training.key[0] == 3
+    assert world.server.round == 3 and world.parties[1].training.exchange.key[0] == 3
     world.lost = lambda sender, to, message: False
     world.fire("deadline").pump()
     while not world.finished:

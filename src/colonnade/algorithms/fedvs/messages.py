@@ -9,10 +9,13 @@ from typing import ClassVar, NamedTuple
 
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["CODED_PAYLOADS", "TESTING", "TRAINING", "Answer", "CodedSum", "CodedSummed", "DataRequest", "DataShare",
-           "DataShared", "Declined", "Decode", "DecodeTest", "Decoded", "DecodedTest", "FetchData", "Gradient",
-           "Holding", "Kinds", "ModelShare", "ModelShared", "Prepared", "ShareData", "ShareModel", "ShareModels",
-           "Stepped", "Sum", "Take", "WhoHolds"]  # fmt: skip
+__all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "TESTING", "TRAINING", "Answer", "CodedSum", "CodedSummed",
+           "DataRequest", "DataShare", "DataShared", "Declined", "Decode", "DecodeTest", "Decoded", "DecodedTest",
+           "FetchData", "Gradient", "Holding", "Kinds", "ModelShare", "ModelShared", "Prepared", "ShareData",
+           "ShareModel", "ShareModels", "Stepped", "Sum", "Take", "TestDataShare", "WhoHolds"]  # fmt: skip
+
+
+CHUNK_PLACES = 8192  # of test rows: an exchange of their own
 
 
 class DataShare(Message, frozen=True):

@@ -12,8 +12,9 @@ import numpy as np
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum, share_data, share_model
 from colonnade.algorithms.fedvs.config import FedvsOptions
-from colonnade.algorithms.fedvs.holdings import LAST_ROUND, CodedData, Exchange
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import (
+    CHUNK_PLACES,
     TESTING,
     TRAINING,
     CodedSum,
@@ -23,7 +24,6 @@ from colonnade.algorithms.fedvs.messages import (
     DataShared,
     FetchData,
     Gradient,
-    Kinds,
     ModelShare,
     ModelShared,
     Prepared,
@@ -36,10 +36,10 @@ from colonnade.algorithms.fedvs.messages import (
     TestDataShare,
     WhoHolds,
 )
+from colonnade.algorithms.fedvs.side import Side
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.models import Network, party_module
 from colonnade.models.polynomial import Polynomial
-from colonnade.privacy.field import add
 from colonnade.privacy.secret import SecretKey
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
@@ -101,17 +101,16 @@ class Party:
         self._coded_test = coded_data(clipped, module.degree, options, setup.name)
         self._degree, self._rate = module.degree, training.party_rates[setup.index]
         self._walk = SegmentWalk(len(setup.train), training, options.K)
-        self._cut_test = Segmentation(len(setup.test), options.K)
         self._costs = Costs(self._code, training.batch_size, setup.width, options.work == "delays")
         self._key = SecretKey()
         self.w_max = options.least_w_max  # more, once everybody's number of columns is known
         self._clip()
         self.clipped = 0  # weights, in all steps
 
-        self.data, self.test_data = CodedData(self._walk.cut.length), CodedData(self._cut_test.length)
+        self.training = Side(TRAINING, self._walk.cut.length, options.blinding)
+        self.testing = Side(TESTING, Segmentation(len(setup.test), options.K).length, options.blinding)
         self.data_seeds = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
         self.version = -1  # of the own coded data
-        self.training, self.testing = Exchange(options.blinding), Exchange(options.blinding)
         self.weights_round = 0  # gradients that were broadcast so far: what the weights are the result of
         self.decodings: Decodings = []  # what was answered for since
         self.position = -1  # the newest batch that was answered for
@@ -166,8 +165,8 @@ class Party:
             case Gradient():
                 return self._learn_ordered(message)
             case WhoHolds(round=round, attempt=attempt):
-                kinds, exchange = self._of(isinstance(message, TESTING.ask))
-                return [self._holding(kinds, exchange)] if (round, attempt) == exchange.key else []
+                side = self._side(isinstance(message, TESTING.ask))
+                return [side.holding(self.clipped)] if side.is_at(round, attempt) else []
             case FetchData(of=of) if set(of) <= set(range(len(self._names))):
                 return [Send(self._names[n], DataRequest()) for n in of if n != self._index]
         raise RemoteProtocolError(SERVER, f"{self.name} does not expect a {type(message).__name__}")
@@ -219,7 +218,7 @@ class Party:
 
     def _share_again(self, n: int) -> list[Effect]:
         """Somebody has lost what it held: the same shares once more."""
-        if self._index not in self.data.version:
+        if not self._has_shared:
             return []  # all will get them shortly
         amount = self._costs.share_data(self._terms, self._walk.cut.length) / len(self._names)
         return [self._aside("share data", amount, ShareData(n, *self.data_seeds))]
@@ -233,8 +232,8 @@ class Party:
                 effects += self._chunks(name, TestDataShare, result.test[n])
         if result.to >= 0:
             return effects
-        self.data.put(self._index, self.version, np.ascontiguousarray(result.train[self._index]))
-        self.test_data.put(self._index, self.version, np.ascontiguousarray(result.test[self._index]))
+        self.training.data.put(self._index, self.version, np.ascontiguousarray(result.train[self._index]))
+        self.testing.data.put(self._index, self.version, np.ascontiguousarray(result.test[self._index]))
         self._fit_weights()
         return [*effects, self._prepared()]
 
@@ -246,60 +245,63 @@ class Party:
     def _take_data(self, sender: str, n: int, message: DataShare) -> list[Effect]:
         """Alg. 1 l. 9."""
         testing = isinstance(message, TestDataShare)
-        complete = (self.test_data if testing else self.data).take(sender, n, message)
+        complete = self._side(testing).data.take(sender, n, message)
         if not complete or testing:
             return []
         self._fit_weights()
-        return [self._prepared()] if self._index in self.data.version else []
+        return [self._prepared()] if self._has_shared else []
+
+    @property
+    def _has_shared(self) -> bool:
+        return self._index in self.training.data.version
 
     def _fit_weights(self) -> None:
         """Once everybody's number of columns is known: the bound, and what it leaves to the weights."""
-        held = self.data.held()
-        if len(held) == len(self._names):
-            terms = sum(self.data.terms(n) for n in held)
+        data = self.training.data
+        if len(data.held()) == len(self._names):
+            terms = sum(data.terms(n) for n in data.held())
             self._options.check_bound(terms, self._degree)
             self.w_max = self._options.largest_w_max(terms, self._degree)
 
     def _prepared(self) -> Send:
-        return Send(SERVER, Prepared(self.data.held(), *self.training.key, self.position, self.testing.key[0]))
+        held, tested = self.training.data.held(), self.testing.exchange.key[0]
+        return Send(SERVER, Prepared(held, *self.training.exchange.key, self.position, tested))
 
     # Sharing the model: Alg. 1 l. 14–20.
 
-    def _of(self, testing: bool) -> tuple[Kinds, Exchange]:
-        return (TESTING, self.testing) if testing else (TRAINING, self.training)
+    def _side(self, testing: bool) -> Side:
+        return self.testing if testing else self.training
 
     def _share_ordered(self, message: ShareModels) -> list[Effect]:
         """An exchange begins; what was under way for an older one is dropped."""
-        testing = isinstance(message, TESTING.order)
-        _, exchange = self._of(testing)
-        self._check_order(message)
-        if (message.round, message.attempt) <= exchange.key or self._index not in self.data.version:
+        side = self._side(isinstance(message, TESTING.order))
+        self._check_order(message, side)
+        if (message.round, message.attempt) <= side.exchange.key or not self._has_shared:
             self.dropped += 1
             return []
-        exchange.begin(message)
-        if testing:
-            return [self._evaluation(self._share_job(True))]
+        side.exchange.begin(message)
+        if side.testing:
+            return [self._evaluation(self._share_job(side))]
         self._weights_of(message.round)
         self.to_share, self.to_sum = True, None
         return [*self._stop_summing(), *self._next()]
 
-    def _check_order(self, message: ShareModels) -> None:
+    def _check_order(self, message: ShareModels, side: Side) -> None:
         among = message.among
         numbers = sorted(set(among)) == among and set(among) <= set(range(len(self._names))) and self._index in among
-        most = self._walk.cut.length if not isinstance(message, TESTING.order) else self._cut_test.length
-        times = 0 <= message.round < LAST_ROUND and message.attempt >= 0 and 0 < message.places <= most
-        if not (numbers and times and len(among) >= self._options.least(len(self._names))):
+        places = 0 < message.places <= side.data.places if side.testing else message.places == self._walk.places
+        times = 0 <= message.round < LAST_ROUND and message.attempt >= 0
+        if not (numbers and times and places and len(among) >= self._options.least(len(self._names))):
             raise RemoteProtocolError(SERVER, f"an exchange that cannot be: {message!r:.120}")
 
-    def _share_job(self, testing: bool) -> ShareModel:
+    def _share_job(self, side: Side) -> ShareModel:
         """Masks and blinding are fresh in every attempt; the rounding is that of the round."""
-        _, exchange = self._of(testing)
-        kind = "test " if testing else ""
-        round, attempt = exchange.key
+        kind = "test " if side.testing else ""
+        round, attempt = side.exchange.key
         weights = self.network.vector().reshape(self._terms, self._width).copy()
         return ShareModel(
-            round, attempt, testing, self._fingerprint(f"{kind}version", round, attempt), weights,
-            exchange.blinded_places,
+            round, attempt, side.testing, self._fingerprint(f"{kind}version", round, attempt), weights,
+            side.exchange.blinded_places,
             rounding=self._key.seed(f"{kind}rounding", round),
             masks=self._key.seed(f"{kind}masks", round, attempt),
             blinding=self._key.seed(f"{kind}blinding", round, attempt),
@@ -311,105 +313,71 @@ class Party:
 
     def _model_shared(self, result: ModelShared) -> list[Effect]:
         """Alg. 1 l. 18; a result for an exchange that is over goes nowhere."""
-        kinds, exchange = self._of(result.testing)
-        if (result.round, result.attempt) != exchange.key:
+        side = self._side(result.testing)
+        if not side.is_at(result.round, result.attempt):
             self.dropped += 1
             return []
+        exchange = side.exchange
         if self._index in exchange.models:
             return []  # shared before this party lost its memory
         exchange.put(self._index, result.version, result.models[self._index], result.blindings[self._index])
         shares = {n: (result.models[n], result.blindings[n]) for n in exchange.among if n != self._index}
         sends: list[Effect] = [
-            Send(self._names[n], kinds.share(*exchange.key, result.version, *share)) for n, share in shares.items()
+            Send(self._names[n], side.kinds.share(*exchange.key, result.version, *share)) for n, share in shares.items()
         ]
-        return [*sends, *self._tell_if_complete(kinds, exchange)]
+        return [*sends, *side.tell_if_complete(self.clipped)]
 
     def _take_model(self, sender: str, n: int, message: ModelShare) -> list[Effect]:
-        """Alg. 1 l. 19."""
-        testing = isinstance(message, TESTING.share)
-        kinds, exchange = self._of(testing)
-        if n not in self.data.held():
-            self.dropped += 1  # its data come first, or were lost: its model is of no use without
-            return []
-        if not exchange.take(sender, n, message, (self.data.terms(n), self._width)):
+        """Alg. 1 l. 19; without the sender's data, which come first, its model is of no use."""
+        side, data = self._side(isinstance(message, TESTING.share)), self.training.data
+        if n not in data.held() or not side.exchange.take(sender, n, message, (data.terms(n), self._width)):
             self.dropped += 1
             return []
-        return self._tell_if_complete(kinds, exchange)
-
-    def _tell_if_complete(self, kinds: Kinds, exchange: Exchange) -> list[Effect]:
-        if exchange.told or set(self._held(exchange)) < set(exchange.among):
-            return []
-        exchange.told = True
-        return [self._holding(kinds, exchange)]
-
-    def _held(self, exchange: Exchange) -> list[int]:
-        """Whose model and data are here."""
-        data = (self.test_data if exchange is self.testing else self.data).held()
-        return [n for n in sorted(exchange.models) if n in data]
-
-    def _holding(self, kinds: Kinds, exchange: Exchange) -> Send:
-        held = self._held(exchange)
-        versions = [self._version_of(exchange, n) for n in held]
-        return Send(SERVER, kinds.holding(*exchange.key, held, versions, self.clipped))
-
-    def _version_of(self, exchange: Exchange, n: int) -> int:
-        """Of n's data and model together."""
-        return exchange.versions[n] ^ (self.test_data if exchange is self.testing else self.data).version[n]
+        return side.tell_if_complete(self.clipped)
 
     # Evaluating the sum: Alg. 1 l. 22–24.
 
     def _sum_ordered(self, message: Sum) -> list[Effect]:
         """S is agreed."""
-        testing = isinstance(message, TESTING.sum)
-        kinds, exchange = self._of(testing)
-        if (message.round, message.attempt) != exchange.key:
+        side = self._side(isinstance(message, TESTING.sum))
+        if not side.is_at(message.round, message.attempt):
             self.dropped += 1
             return []
-        self._check_sum(message)
-        if self._would_tell_one_apart(testing, message) or not self._holds(message, exchange):
-            return [self._decline(kinds, exchange)]
-        self.decodings = [*self.decodings, (testing, message.position, message.summed)]
-        if testing:
-            return [self._evaluation(self._sum_job(message, exchange))]
+        self._check_sum(message, side)
+        if self._would_tell_one_apart(side, message) or not side.holds(message):
+            return [self._decline(side)]
+        self.decodings = [*self.decodings, (side.testing, message.position, message.summed)]
+        if side.testing:
+            return [self._evaluation(side.sum_job(message, self._test_places(message)))]
         self.position = max(self.position, message.position)
         self.to_sum = message
         return self._next()
 
-    def _decline(self, kinds: Kinds, exchange: Exchange) -> Send:
+    def _decline(self, side: Side) -> Send:
         self.declined += 1
-        return Send(SERVER, kinds.declined(*exchange.key))
+        return Send(SERVER, side.kinds.declined(*side.exchange.key))
 
-    def _check_sum(self, message: Sum) -> None:
-        summed = message.summed
-        few = len(set(summed)) < self._options.least(len(self._names)) or len(set(summed)) < len(summed)
-        if few or len(summed) != len(message.versions) or not 0 <= message.position < LAST_ROUND:
-            least = self._options.least(len(self._names))
+    def _check_sum(self, message: Sum, side: Side) -> None:
+        summed, least = message.summed, self._options.least(len(self._names))
+        if len(set(summed)) < max(least, len(summed)) or len(summed) != len(message.versions):
             raise RemoteProtocolError(SERVER, f"a sum over {summed}: {least} parties, each once, are the fewest")
+        if not 0 <= message.position < (side.data.places if side.testing else LAST_ROUND):
+            raise RemoteProtocolError(SERVER, f"a sum at {message.position}, where there are no rows")
 
-    def _holds(self, message: Sum, exchange: Exchange) -> bool:
-        """Whether all shares of S are (still) here in the versions that were agreed upon."""
-        held = self._held(exchange)
-        mine = [self._version_of(exchange, n) if n in held else None for n in message.summed]
-        return mine == message.versions
-
-    def _would_tell_one_apart(self, testing: bool, message: Sum) -> bool:
+    def _would_tell_one_apart(self, side: Side, message: Sum) -> bool:
         """Whether rows were answered for over another S with these weights: the difference would be an embedding."""
-        others = [position for kind, position, summed in self.decodings if kind == testing and summed != message.summed]
-        if testing:
-            return message.position in others
+        others = [
+            position
+            for testing, position, summed in self.decodings
+            if testing == side.testing and summed != message.summed
+        ]
+        if side.testing:  # in chunks, that begin where no other does
+            return any(abs(position - message.position) < CHUNK_PLACES for position in others)
         return any(self._walk.overlap(message.position, position) for position in others)
 
-    def _sum_job(self, message: Sum, exchange: Exchange) -> CodedSum:
-        """Eq. (5): the batch's rows of everybody's data, everybody's model, and the sum of the blinding."""
-        testing, summed = exchange is self.testing, message.summed
-        batch: Array = self._test_places(message, exchange) if testing else self._walk.batch(message.position)
-        data = self.test_data if testing else self.data
-        w = np.concatenate([exchange.models[n] for n in summed])
-        blinding = _sum([exchange.blindings[n][: len(batch)] for n in summed])
-        return CodedSum(*exchange.key, testing, summed, data.rows(batch, summed), w, blinding)
-
-    def _test_places(self, message: Sum, exchange: Exchange) -> Array:
-        return np.arange(message.position, min(message.position + exchange.places, self._cut_test.length))
+    def _test_places(self, message: Sum) -> Array:
+        stop = min(message.position + self.testing.exchange.places, self.testing.data.places)
+        return np.arange(message.position, stop)
 
     def _weights_of(self, round: int) -> None:
         """From now on, weights are those of this round; what was answered for before does not matter any more."""
@@ -417,17 +385,17 @@ class Party:
             self.weights_round, self.decodings = round, []
 
     def _summed(self, result: CodedSummed) -> list[Effect]:
-        kinds, exchange = self._of(result.testing)
-        if (result.round, result.attempt) != exchange.key:
+        side = self._side(result.testing)
+        if not side.is_at(result.round, result.attempt):
             self.dropped += 1
             return []
-        return [Send(SERVER, kinds.answer(*exchange.key, result.summed, result.values))]
+        return [Send(SERVER, side.kinds.answer(*side.exchange.key, result.summed, result.values))]
 
     # The local step: Alg. 1 l. 33–35.
 
     def _learn_ordered(self, message: Gradient) -> list[Effect]:
         """The round is over; whoever was summed steps, whoever still evaluates stops."""
-        if message.round != self.training.key[0] or message.round < self.weights_round:
+        if message.round != self.training.exchange.key[0] or message.round < self.weights_round:
             self.dropped += 1
             return []
         mine = self._index in message.summed
@@ -479,13 +447,13 @@ class Party:
             return [self._work("step", self._costs.step(len(job.x)), job)]
         if self.to_share:
             self.to_share, self.doing = False, SHARING
-            amount = self._costs.share_model(self._terms, self.training.places, self._options.blinding)
-            return [self._work("share", amount, self._share_job(False))]
+            amount = self._costs.share_model(self._terms, self._walk.places, self._options.blinding)
+            return [self._work("share", amount, self._share_job(self.training))]
         if self.to_sum is not None:
             order, self.to_sum = self.to_sum, None
-            if not self._holds(order, self.training):
-                return [self._decline(TRAINING, self.training)]
-            self.doing, coded = SUMMING, self._sum_job(order, self.training)
+            if not self.training.holds(order):
+                return [self._decline(self.training)]
+            self.doing, coded = SUMMING, self.training.sum_job(order, self._walk.batch(order.position))
             return [self._work("sum", self._costs.coded_sum(*coded.x.shape), coded)]
         return []
 
@@ -512,27 +480,25 @@ class Party:
 
     def _anew(self) -> list[Effect]:
         """The conversation with the server begins anew: it is told what is here, and what is lacking is asked for."""
-        if self._index not in self.data.version:
+        if not self._has_shared:
             return []  # still to come
-        held = self.data.held()
+        held = self.training.data.held()
         lacking = [name for name, n in self._number.items() if n not in held]
         return [self._prepared(), *(Send(name, DataRequest()) for name in lacking)]
 
     def validate(self) -> None:
         """Shares are of those who take part; the weights can be summed."""
-        for exchange in (self.training, self.testing):
+        for exchange in (self.training.exchange, self.testing.exchange):
             if not set(exchange.models) <= set(exchange.among) or set(exchange.models) != set(exchange.blindings):
                 raise LocalProtocolError(f"{self.name}: shares of somebody who does not share")
         if float(self.network.theta.abs().max()) > self.w_max:
             raise LocalProtocolError(f"{self.name}: a weight has left ±{self.w_max:g}")
-        if self.to_sum is not None and (self.to_sum.round, self.to_sum.attempt) != self.training.key:
+        if self.to_sum is not None and not self.training.is_at(self.to_sum.round, self.to_sum.attempt):
             raise LocalProtocolError(f"{self.name}: a sum of another exchange waits")
 
     def save(self) -> dict[str, Any]:
         """Everything but the columns themselves."""
         return {name: getattr(self, name) for name in _STATE} | {
-            "data": self.data.save(),
-            "test_data": self.test_data.save(),
             "training": self.training.save(),
             "testing": self.testing.save(),
             "network": self.network.save(),
@@ -544,8 +510,6 @@ class Party:
         """The reverse of `save`."""
         for name in _STATE:
             setattr(self, name, state[name])
-        self.data.load(state["data"])
-        self.test_data.load(state["test_data"])
         self.training.load(state["training"])
         self.testing.load(state["testing"])
         self.network.load(state["network"])
@@ -564,13 +528,6 @@ class Party:
             "dropped": self.dropped,
             "weights": self.network.digest(),
         }
-
-
-def _sum(blindings: list[Array]) -> Array:
-    total = blindings[0]
-    for blinding in blindings[1:]:
-        total = add(total, blinding)
-    return total
 
 
 def _fields(message: Sum | Gradient | None) -> list[Any] | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated
 from colonnade.algorithms.fedvs.agreement import Agreement
-from colonnade.algorithms.fedvs.messages import TESTING, Answer, DecodedTest, DecodeTest, Holding
+from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, TESTING, Answer, DecodedTest, DecodeTest, Holding
 from colonnade.algorithms.method import ServerSetup
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -23,7 +23,6 @@ from colonnade.protocol.role import EVALUATION
 
 __all__ = ["CodedEvaluation"]
 
-CHUNK_PLACES = 8192
 TRIES = 3  # at one chunk
 TOKEN = -1  # of evaluation jobs, downwards
 Deadline = Callable[[int], int | None]
