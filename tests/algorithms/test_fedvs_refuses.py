@@ -84,7 +84,7 @@ def test_test_rows_outside_it_are_clipped_and_counted(resolve):
 def test_padding_is_said_once(resolve):
     setting = resolve(tables(K=2, T=0))  # 1438 training and 359 test rows
     assert [note for note in setting.notes if "divide" in note] == [
-        "359 test rows do not divide by K = 2: 1 empty ones are added"
+        "359 test rows do not divide by K = 2: they are padded with 1 empty"
     ]
 
 

@@ -199,6 +199,21 @@ def test_test_rows_go_through_the_code_and_change_nothing(simulate):
     assert not by_kind & {kind.__name__ for kind in TESTING}
 
 
+def test_test_rows_in_chunks(simulate, monkeypatch):
+    whole = simulate(tables(CALM, {"updates": 2}), parties=5).records
+    for module in ("party", "testing"):
+        monkeypatch.setattr(f"colonnade.algorithms.fedvs.{module}.CHUNK_PLACES", 100)
+    parts = simulate(tables(CALM, {"updates": 2}), parties=5).records
+    assert [record.loss for record in parts] == pytest.approx([record.loss for record in whole], rel=1e-3)
+    assert [record.values for record in parts] == [record.values for record in whole]
+
+
+def test_a_run_that_can_never_go_on_says_for_whom_it_waits(simulate):
+    gone = [{"party": f"party-{n}", "kind": "crash", "at_s": 0.5} for n in (1, 2, 3)]
+    run = simulate(tables(CALM | {"faults": gone, "lost_after_s": 0.1}, {"updates": 1000}), parties=5)
+    assert run.status == "stalled" and run.server.waits_for() == ["party-1", "party-2", "party-3"]
+
+
 def test_an_evaluation_without_enough_parties_has_no_value(resolve, by_hand):
     world = hand(resolve, by_hand, lambda sender, to, message: isinstance(message, TESTING.answer), updates=2).pump()
     for _ in range(20):

@@ -54,7 +54,7 @@ def check(server: ServerSetup, parties: Sequence[PartySetup]) -> tuple[str, ...]
     for what, rows in (("training", len(server.y_train)), ("test", len(server.y_test))):
         padding = Segmentation(rows, options.K).padding
         if padding:
-            notes.append(f"{rows} {what} rows do not divide by K = {options.K}: {padding} empty ones are added")
+            notes.append(f"{rows} {what} rows do not divide by K = {options.K}: they are padded with {padding} empty")
     return tuple(notes)
 
 

@@ -122,7 +122,7 @@ class Server:
             case WorkDone(result=Decoded() as result):
                 return self._decoded(result, now)
             case WorkDone(result=DecodedTest() as result):
-                return self._evaluated_if_over(self.evaluation.decoded(result, now, self.present), now)
+                return self._evaluated_if_over(self.evaluation.decoded(result, now), now)
             case WorkDone(result=Evaluated() as result):
                 return self._evaluated(result, now)
             case TimerFired(name=name):
@@ -230,9 +230,7 @@ class Server:
         match self.doing:
             case "preparing":
                 self.begun |= len(self._among()) >= self._fewest
-                asked, effects = self._fetch_data(), self._share(now)
-                again = self._set_deadline(now) if self.doing == PREPARING and asked else []
-                return [*asked, *effects, *again]
+                return [*self._fetch_data(), *self._share(now)]
             case "sharing" if not self.agreement.asked:
                 return [*self.agreement.ask(), *self._set_deadline(now)]
             case "sharing":

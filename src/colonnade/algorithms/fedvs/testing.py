@@ -40,7 +40,7 @@ class CodedEvaluation:
         self._fewest, self._deadline = fewest, deadline
         self.agreement = agreement
         self.running = self.given_up = False
-        self.number = self.attempt = self.start = self.tries = self.jobs = 0
+        self.number = self.start = self.tries = self.jobs = 0
         self.among: list[int] = []
         self.missing: list[str] = []
         self.summed: list[int] = []  # S that the present chunk was announced with
@@ -111,7 +111,7 @@ class CodedEvaluation:
         self.jobs += 1
         return Work(TOKEN - self.jobs, EVALUATION, 0.0, job, aside=True)
 
-    def decoded(self, result: DecodedTest, now: int, present: Collection[str]) -> list[Effect]:
+    def decoded(self, result: DecodedTest, now: int) -> list[Effect]:
         """A chunk is there; the next one, or the judgement."""
         if not self.running or result.start != self.start:
             return []
@@ -182,6 +182,6 @@ class CodedEvaluation:
 
 
 _STATE = (
-    *("running", "given_up", "number", "attempt", "start", "tries", "jobs", "among", "missing", "summed"),
+    *("running", "given_up", "number", "start", "tries", "jobs", "among", "missing", "summed"),
     *("weights_round", "complete", "values"),
 )
