@@ -1,7 +1,7 @@
 """FedVS: what a secure round costs beside a plaintext one, and the paper's experiment under its own delays.
 
     python benchmarks/fedvs.py round [--rounds 30]
-    python benchmarks/fedvs.py experiment --data DIR [--set mnist|credit] [--rows 4000] [--seconds 120] [--methods fedvs,wait]
+    python benchmarks/fedvs.py experiment --data DIR [--set mnist|credit] [--rows 4000] [--seconds 120] [--methods …]
     python benchmarks/fedvs.py sweep --data DIR [--rows 2000] [--seconds 60]
 
 **round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. The floor is

@@ -259,6 +259,7 @@ class Stepped(Payload, frozen=True):
 
     update: int
     gradient: Array
+    buffers: list[Array]
 
 
 class Decode(Payload, frozen=True):

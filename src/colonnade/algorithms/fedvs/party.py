@@ -203,7 +203,7 @@ class Party:
                 values = coded_sum(job.x, job.w, job.blinding)
                 return CodedSummed(job.round, job.attempt, job.testing, job.summed, values)
             case Take(update=update, x=x, values=values):
-                return Stepped(update, self.network.backward(x, -1 - update, 0, values))
+                return Stepped(update, self.network.backward(x, -1 - update, 0, values), [])
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
 
     # Coded data: Alg. 1 l. 2–10.

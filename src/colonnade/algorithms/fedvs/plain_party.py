@@ -124,7 +124,8 @@ class PlainParty:
                 factors = shrink(values, self._options.clip)
                 return Embedded(round, self._perturbed(values * factors, noise), factors)
             case Take(round=round, update=update, x=x, values=values):
-                return Stepped(update, self.network.backward(x, round, self._layer_seed(round), values))
+                gradient = self.network.backward(x, round, self._layer_seed(round), values)
+                return Stepped(update, gradient, self.network.buffers_after_forward())
             case EvaluateRows(number=number, start=start, stop=stop):
                 values = self.network.read(self._x_test[start:stop])
                 if self._sigma:
@@ -174,8 +175,8 @@ class PlainParty:
         return [self._work("refine", 0.0, Take(self.round, message.update, self._x[rows], of_own))]
 
     def _stepped(self, result: Stepped) -> list[Effect]:
-        buffers = self.network.buffers_after_forward()
-        self.network.apply(result.gradient, self._training.rule.rate(self._rate, result.update), buffers)
+        rate = self._training.rule.rate(self._rate, result.update)
+        self.network.apply(result.gradient, rate, result.buffers)
         return self._embed()
 
     def _go_on(self, round: int) -> list[Effect]:
