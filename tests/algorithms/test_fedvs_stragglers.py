@@ -58,26 +58,26 @@ def deciding_answers(run):
 
 def test_stragglers_change_nothing_on_digits(simulate):
     """N = 8, R = 5: three stragglers in every round, each time others."""
-    train, method = {"epochs": 12, "learning_rate": {"server": 1.0, "party": 6.0}}, {"K": 2, "T": 1}
+    train, method = {"epochs": 8, "learning_rate": {"server": 1.0, "party": 6.0}}, {"K": 2, "T": 1}
     data = split(load("digits"), parties=8, scale="minmax", test_fraction=0.4)
     calm, uneven = (outcome(simulate(tables(clock, train, **method), data=data)) for clock in (CALM, UNEVEN))
     assert calm.weights == uneven.weights
     assert calm.decided == 1 and uneven.decided > 20
     assert min(uneven.unfinished) > 20 and max(uneven.left_out) == 0
     plain = outcome(simulate(tables(CALM, train) | {"protocol": {"name": "wait", "K": 2}}, data=data))
-    assert uneven.accuracy == pytest.approx(plain.accuracy, abs=0.005) and plain.accuracy > 0.88
+    assert uneven.accuracy == pytest.approx(plain.accuracy, abs=0.005) and plain.accuracy > 0.85
 
 
 @pytest.mark.skipif(not MFEAT.is_dir(), reason="no mfeat data at ../shared/data")
 def test_stragglers_change_nothing_on_six_views(simulate):
     """N = 6, R = 3, as FedVS has it: one view for each party, of 6 to 240 columns."""
     data = split(load("mfeat", dir=MFEAT), parties=6, how="views", scale="minmax", test_fraction=0.4)
-    train, method = {"epochs": 10, "learning_rate": 1.0}, {"K": 1, "T": 1}
+    train, method = {"epochs": 7, "learning_rate": 1.0}, {"K": 1, "T": 1}
     calm, uneven = (outcome(simulate(tables(clock, train, **method), data=data)) for clock in (CALM, UNEVEN))
     assert calm.weights == uneven.weights
     assert uneven.decided > 10 and max(uneven.left_out) == 0
     plain = outcome(simulate(tables(CALM, train) | {"protocol": {"name": "wait"}}, data=data))
-    assert uneven.accuracy == pytest.approx(plain.accuracy, abs=0.005) and plain.accuracy > 0.9
+    assert uneven.accuracy == pytest.approx(plain.accuracy, abs=0.005) and plain.accuracy > 0.85
 
 
 def test_other_rounding_is_another_run(simulate):

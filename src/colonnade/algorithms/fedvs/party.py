@@ -103,7 +103,7 @@ class Party:
         self._walk = SegmentWalk(len(setup.train), training, options.K)
         self._costs = Costs(self._code, training.batch_size, setup.width, options.work == "delays")
         self._key = SecretKey()
-        self.w_max = options.least_w_max  # more, once everybody's number of columns is known
+        self.w_max = _single(options.least_w_max)  # more, once everybody's number of columns is known
         self._clip()
         self.clipped = 0  # weights, in all steps
 
@@ -261,7 +261,7 @@ class Party:
         if len(data.held()) == len(self._names):
             terms = sum(data.terms(n) for n in data.held())
             self._options.check_bound(terms, self._degree)
-            self.w_max = self._options.largest_w_max(terms, self._degree)
+            self.w_max = _single(self._options.largest_w_max(terms, self._degree))
 
     def _prepared(self) -> Send:
         held, tested = self.training.data.held(), self.testing.exchange.key[0]
@@ -528,6 +528,12 @@ class Party:
             "dropped": self.dropped,
             "weights": self.network.digest(),
         }
+
+
+def _single(value: float) -> float:
+    """The largest float32 that is not above: what a weight can be clipped to."""
+    nearest = np.float32(value)
+    return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(0)))
 
 
 def _fields(message: Sum | Gradient | None) -> list[Any] | None:
