@@ -24,17 +24,25 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("flex", {"timeout_s": 0.05, "labels": "shared", "momentum": [0.5, 0.0, 0.0, 0.9], "prox": 0.1, "decay": 0.9}),
     ("flex", {"timeout_s": 0.05, "on_lost": "wait", "max_steps": 4}),
     ("adaptive-flex", {"timeout_s": 0.05, "labels": "shared", "A": {"server": 0.3, "party": 0.5}}),
+    ("fedvs", {"K": 2, "T": 0, "blinding": False, "deadline_s": 0.2}),
+    ("ignore", {"fastest": 3, "K": 2}),
 ]
 # Estimates are noisy, and the noisier the more parameters there are: fewer of them, smaller steps, more of these. The
 # floors lie well above chance (0.1) and below what ten seeds gave; frozen parties do not reach that of `cascaded`.
 PLAIN = {"party": "mlp:16", "embedding": 8, "server": "linear"}
 ESTIMATED = {"party": "linear", "embedding": 4, "server": "linear"}
+POLYNOMIAL = {"party": "polynomial:2", "embedding": 8, "server": "linear", "aggregate": "mean"}
+AVERAGED = {"epochs": 8, "learning_rate": {"server": 0.5, "party": 3.0}}  # a party's gradient is that of an average
 SETTINGS = {  # model, train, floor
     "cascaded": (ESTIMATED, {"epochs": 8, "learning_rate": {"server": 0.3, "party": 0.03}}, 0.85),
     "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.65),
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.5),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.6),
     "adaptive-flex": (PLAIN, {"epochs": 12, "learning_rate": 0.1}, 0.75),
+    "fedvs": (POLYNOMIAL, AVERAGED, 0.75),
+    "wait": (POLYNOMIAL, AVERAGED, 0.75),
+    "ignore": (POLYNOMIAL, AVERAGED, 0.6),
+    "wait-dp": (POLYNOMIAL, AVERAGED, 0.15),
 } | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 

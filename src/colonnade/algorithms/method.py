@@ -4,7 +4,7 @@ A server is made from labels and the parties' widths, a party from its own colum
 other's data, whether they live in one simulator or in two organisations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,7 @@ class PartySetup:
     shape: tuple[int, ...]  # of one row: what the columns are to the model
     device: str = "cpu"  # of its network
     top: Top | None = None  # for methods whose parties run the server's half, too
+    names: tuple[str, ...] = ()  # of all parties, for methods whose parties speak to each other
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,5 @@ class Method:
     server: Callable[[ServerSetup], Role] | None
     party: Callable[[PartySetup], Role] | None
     joint: Callable[[ServerSetup, list[PartySetup]], Role] | None = None  # an oracle that sees everything
+    scale: str | None = None  # of the data, unless the config says otherwise; None: the dataset's own
+    check: Callable[[ServerSetup, Sequence[PartySetup]], tuple[str, ...]] | None = None  # refuses; or notes for people

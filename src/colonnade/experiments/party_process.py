@@ -31,7 +31,7 @@ from colonnade.experiments.own_side import (
     refuse_joint,
     stop_on_signals,
 )
-from colonnade.experiments.resolve import Plan, find_optimiser, make_plan
+from colonnade.experiments.resolve import Plan, find_optimiser, make_plan, scale_of
 from colonnade.experiments.summary import (
     traffic_fields,
 )
@@ -186,7 +186,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
         id=party.id,
         categorical=tuple(party.categorical),
         columns=party.columns,
-        scale=party.scale,
+        scale=scale_of(config) if party.scale is None else party.scale,
         missing=party.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,

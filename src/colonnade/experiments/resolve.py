@@ -19,7 +19,7 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import Role
 
-__all__ = ["Federation", "Loading", "Plan", "federation", "find_optimiser", "load_partition", "make_plan"]
+__all__ = ["Federation", "Loading", "Plan", "federation", "find_optimiser", "load_partition", "make_plan", "scale_of"]
 
 EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
@@ -36,6 +36,7 @@ class Federation:
     checkpoint_every: Every
     server: ServerSetup
     parties: list[PartySetup]
+    notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     def roles(self) -> list[Role]:
         """Fresh roles, the server first."""
@@ -58,12 +59,18 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
         table,
         parties=data.parties,
         how=data.split,
-        scale=data.scale,
+        scale=scale_of(config),
         missing=data.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,
         release=True,  # nobody else has this table
     )
+
+
+def scale_of(config: Config) -> str | None:
+    """How the columns are scaled: as configured, or as the method needs them; None: as the dataset is."""
+    method, _ = _method(config.protocol)
+    return method.scale if config.data.scale is None else config.data.scale
 
 
 def federation(
@@ -77,8 +84,10 @@ def federation(
     server = plan.server(data.task, data.y_train, data.y_test)
     shares = zip(data.train, data.test, data.shapes, strict=True)
     setups = [plan.party(index, *share) for index, share in enumerate(shares)]
+    notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
-        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups
+        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups,
+        (*data.notes, *notes),
     )  # fmt: skip
 
 
@@ -117,7 +126,8 @@ class Plan:
         name, width, model = self.parties[index], self.widths[index], self.models[index]
         count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
         return PartySetup(
-            self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top
+            self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top,
+            self.parties,
         )  # fmt: skip
 
 
