@@ -3,13 +3,15 @@
 import difflib
 import importlib
 
-from colonnade.algorithms import flex, vafl, zeroth
+from colonnade.algorithms import asysqn, flex, vafl, zeroth
 from colonnade.algorithms.method import Method
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["METHODS", "find_method"]
 
-METHODS: dict[str, Method] = {method.name: method for method in (*vafl.METHODS, *zeroth.METHODS, *flex.METHODS)}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (*vafl.METHODS, *zeroth.METHODS, *flex.METHODS, *asysqn.METHODS)
+}
 
 
 def find_method(name: str) -> Method:
