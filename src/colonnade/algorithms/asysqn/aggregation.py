@@ -94,8 +94,8 @@ class Aggregations:
     def contribute(self, initiator: int, nonce: int, made: MarginsMade) -> list[tuple[str, Message]]:
         """Alg. 2 l. 2: the own term."""
         entry = self.sums.get((initiator, nonce))
-        if entry is None:
-            return []  # abandoned meanwhile
+        if entry is None or not entry.members:
+            return []  # abandoned meanwhile; a child's sum may have come after that
         entry.own = True
         entry.masked[self._index], entry.masks[self._index] = made.masked, made.masks
         entry.clock += made.steps if initiator != self._index else 0
@@ -189,8 +189,10 @@ class Aggregations:
         self.sums.pop((initiator, nonce), None)
 
     def drop_of(self, initiators: set[int]) -> None:
-        """Forget all aggregations of these."""
-        self.sums = {key: entry for key, entry in self.sums.items() if key[0] not in initiators}
+        """Forget what these asked for; of tests the coordinator decides, and it may know better already."""
+        gone = [key for key, entry in self.sums.items() if key[0] in initiators and entry.members and not entry.tests]
+        for key in gone:
+            del self.sums[key]
 
     def save(self) -> list[Any]:
         """All of them."""

@@ -30,6 +30,8 @@ from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
 from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
+    NANOSECONDS,
+    CancelTimer,
     Effect,
     Event,
     PeerJoined,
@@ -37,6 +39,7 @@ from colonnade.protocol.events import (
     Received,
     Resumed,
     Send,
+    SetTimer,
     Started,
     TimerFired,
     WorkDone,
@@ -45,6 +48,7 @@ from colonnade.protocol.messages import Message, Payload
 
 __all__ = ["Coordinator"]
 
+JUDGE_TIMER = "judge"
 HOLDING, TAKING = "holding", "taking"  # a barrier's two halves
 
 
@@ -58,6 +62,7 @@ class Coordinator:
         self.progress = Progress(setup.training)
         self.staleness = Staleness(len(setup.parties))
 
+        self._now = 0  # of the event in hand
         self.present: dict[str, bool] = {}  # within reach
         self.nonzeros: dict[str, int] = {}  # of those that said hello, and have not lost their memory since
         self.labels: dict[str, str] = {}  # their digests, until they are compared
@@ -90,9 +95,12 @@ class Coordinator:
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
+        self._now = now
         match event:
             case Received(sender=sender, message=message):
                 return self._received(sender, message)
+            case TimerFired(name=name) if name == JUDGE_TIMER:
+                return self._ask_to_judge() if self.judge else []
             case TimerFired(name=name) if name == EVALUATE_TIMER:
                 return [*self._evaluate(), *self.progress.evaluation_timer_fired(event)]
             case TimerFired():
@@ -140,9 +148,7 @@ class Coordinator:
             if len(self.labels) < len(self._parties):
                 return []
             self._compare_labels()
-        if not self.begun:
-            return [] if len(self.members) < len(self._parties) or self.judge else self._evaluate()
-        return [Send(sender, self._begin()), *self._changed(sender)]
+        return self._welcome(sender)
 
     def _compare_labels(self) -> None:
         """Say who differs: whoever is not with the most."""
@@ -151,7 +157,9 @@ class Coordinator:
         others = [name for name in self._parties if self.labels[name] != most]
         if others:
             verb = "holds" if len(others) == 1 else "hold"
-            raise DataError(f"{', '.join(others)} {verb} other labels than the rest: compare the label columns, row by row")
+            raise DataError(
+                f"{', '.join(others)} {verb} other labels than the rest: compare the label columns, row by row"
+            )
         self.agreed, self.labels = most, {}
 
     def _begin(self) -> Begin:
@@ -164,9 +172,13 @@ class Coordinator:
         if anew:
             self.nonzeros.pop(peer, None)  # until it says hello again
             return self._changed(peer)
-        if not self.begun:
-            return self._evaluate() if len(self.members) == len(self._parties) and self.agreed and not self.judge else []
-        return [Send(peer, self._begin()), *self._changed(peer)] if peer in self.nonzeros else []
+        return self._welcome(peer) if peer in self.nonzeros else []
+
+    def _welcome(self, peer: str) -> list[Effect]:
+        """It takes part from now on; the first evaluation, and training after it, wait for all."""
+        if self.begun:
+            return [Send(peer, self._begin()), *self._changed(peer)]
+        return self._ask_to_judge() if self.agreed and len(self.members) == len(self._parties) else []
 
     def _lost(self, peer: str) -> list[Effect]:
         self.present.pop(peer, None)
@@ -186,7 +198,7 @@ class Coordinator:
 
     @property
     def _enough(self) -> bool:
-        return len(self.members) >= max(1, self._options.fewest(len(self._parties)))
+        return len(self.members) >= max(1, int(self._options.fewest(len(self._parties))))
 
     # Counting.
 
@@ -227,7 +239,7 @@ class Coordinator:
     def _snapshot_due(self) -> bool:
         if self._options.estimator != SVRG:
             return False
-        return self.progress.epochs >= (self.snapshots + 1) * self._options.snapshot_every
+        return self.progress.epochs >= (self.snapshots + 1) * float(self._options.snapshot_every)
 
     # SVRG's barrier: Alg. 4 l. 3.
 
@@ -297,7 +309,8 @@ class Coordinator:
             self.judge = "nobody"  # the first and the last evaluation wait for somebody
             return []
         self.judge = self._parties[self._next_member()]
-        return [Send(self.judge, Judge(self.number, members))]
+        patience = round(self._options.patience_s * NANOSECONDS)
+        return [Send(self.judge, Judge(self.number, members)), SetTimer(JUDGE_TIMER, self._now + patience)]
 
     def _judged(self, sender: str, message: Judged) -> list[Effect]:
         if sender != self.judge or message.number != self.number:
@@ -305,7 +318,7 @@ class Coordinator:
         if self._training.metric not in message.values:
             raise RemoteProtocolError(sender, f"a judgement without {self._training.metric}")
         self.judge = ""
-        effects = self._report(message)
+        effects: list[Effect] = [CancelTimer(JUDGE_TIMER), *self._report(message)]
         if self.progress.ending:
             return effects
         if not self.begun:

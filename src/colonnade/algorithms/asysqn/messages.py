@@ -8,9 +8,36 @@ from typing import ClassVar
 
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["ASYSQN_PAYLOADS", "Abandon", "Ask", "AskTests", "Begin", "Drop", "FullPass", "FullPassed", "Held", "Hello",
-           "Hold", "Judge", "Judged", "JudgeTests", "Margins", "MarginsMade", "Masked", "MaskedTests", "Masks",
-           "MasksTests", "Members", "Round", "Step", "StepMade", "Stepped", "Take", "Taken", "Totals"]  # fmt: skip
+__all__ = [
+    "ASYSQN_PAYLOADS",
+    "Abandon",
+    "Ask",
+    "AskTests",
+    "Begin",
+    "Drop",
+    "FullPass",
+    "FullPassed",
+    "Held",
+    "Hello",
+    "Hold",
+    "Judge",
+    "JudgeTests",
+    "Judged",
+    "Margins",
+    "MarginsMade",
+    "Masked",
+    "MaskedTests",
+    "Masks",
+    "MasksTests",
+    "Members",
+    "Round",
+    "Step",
+    "StepMade",
+    "Stepped",
+    "Take",
+    "Taken",
+    "Totals",
+]  # fmt: skip
 
 # Between the coordinator and a party.
 

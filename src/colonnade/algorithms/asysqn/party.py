@@ -37,9 +37,7 @@ from colonnade.algorithms.asysqn.messages import (
     Margins,
     MarginsMade,
     Masked,
-    MaskedTests,
     Masks,
-    MasksTests,
     Members,
     Round,
     Step,
@@ -406,8 +404,8 @@ class Party:
             return []
         effects: list[Effect] = []
         if self.ready and not self.lane:
-            (position, theta, *about), *self.ready = self.ready
-            effects.append(self._step(position, theta, *about))
+            batch, *self.ready = self.ready
+            effects.append(self._step(*batch))
         if self._can_train:
             for _ in range(1 + self._options.ahead - self._under_way()):
                 effects += self._gather(BATCH, self.position)
