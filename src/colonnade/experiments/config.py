@@ -48,6 +48,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
     categorical: list[str] = []
     missing: str = "refuse"
+    sparse: bool = False
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

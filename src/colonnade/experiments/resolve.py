@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import torch
+from scipy.sparse import issparse
 
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
@@ -53,7 +54,13 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
     """The data as the parties hold them."""
     data = config.data
     table = load(
-        data.source, dir=data.dir, label=data.label, id=data.id, categorical=data.categorical, progress=progress
+        data.source,
+        dir=data.dir,
+        label=data.label,
+        id=data.id,
+        categorical=data.categorical,
+        sparse=data.sparse,
+        progress=progress,
     )
     return split(
         table,
@@ -75,6 +82,8 @@ def federation(
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
+    if not plan.method.sparse and any(issparse(block) for block in data.train):
+        raise ConfigError("protocol.name", plan.method.name, "takes dense tables; the linear methods take sparse ones")
     server = plan.server(data.task, data.y_train, data.y_test)
     shares = zip(data.train, data.test, data.shapes, strict=True)
     labels = (data.task, data.y_train, data.y_test)

@@ -64,16 +64,8 @@ def _as_floats(x: Any) -> Any:
 
 def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
     """Labels as the loss wants them: ±1, or real numbers."""
-    if task is not None and (task.kind == "regression") == loss.signed:
-        wanted = "labels of two classes" if loss.signed else "numbers to predict"
-        fit = "ridge" if loss.signed else "logistic or ls-svm"
-        advice = f"needs {wanted}, and the label is {task.kind}; for that use {fit}" if task.kind != "multiclass" else (
-            f"needs labels of two classes (±1 or 0–1), and there are {len(task.classes)}"
-        )  # fmt: skip
-        raise ConfigError("protocol.loss", loss.name, advice)
-    if task is not None and task.kind == "multiclass":
-        advice = f"needs labels of two classes (±1 or 0–1), and there are {len(task.classes)}"
-        raise ConfigError("protocol.loss", loss.name, advice)
+    if task is not None and task.kind != ("binary" if loss.signed else "regression"):
+        raise ConfigError("protocol.loss", loss.name, _advice(task, loss))
     values = np.asarray(y, np.float64)
     if not loss.signed:
         return values
@@ -81,6 +73,14 @@ def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
     if not (found <= {0.0, 1.0} or found <= {-1.0, 1.0}):
         raise DataError(f"{party}: labels must be ±1 or 0–1 for protocol.loss = {loss.name!r}, not {sorted(found)[:5]}")
     return np.where(values > 0, 1.0, -1.0)
+
+
+def _advice(task: Task, loss: Loss) -> str:
+    if task.kind == "multiclass":
+        return f"needs labels of two classes (±1 or 0–1), and there are {len(task.classes)}"
+    if loss.signed:
+        return "needs labels of two classes, and here are numbers to predict; for that use ridge"
+    return "needs numbers to predict, and the label has two classes; for that use logistic or ls-svm"
 
 
 def digest_of(*labels: Array) -> str:
