@@ -125,6 +125,7 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: str | None = None
     id: str | None = None
+    label: str | None = None
     columns: list[str] | None = None
     categorical: list[str] = []
     scale: str | None = None

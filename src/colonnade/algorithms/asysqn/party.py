@@ -7,7 +7,7 @@ the batch: asking the same rows of the remaining parties would tell the lost one
 
 Work is charged by nonzeros (numbers that a pass over the rows touches). 1 is a first-order step of a mean party on a
 whole batch: two passes, margins and gradient. A quasi-Newton step has two more passes (curvature) and the recursion of
-Alg. 1, four times m·d_ℓ; an answer is one pass. An asynchronous party's own margins are charged with its step.
+Alg. 1, four times m·d_ℓ; an answer is one pass. An initiator's own margins are charged with its step.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from colonnade.algorithms.asysqn.aggregation import Aggregations, Total
 from colonnade.algorithms.asysqn.block import Block, digest_of, targets
 from colonnade.algorithms.asysqn.config import FEWEST, SVRG
 from colonnade.algorithms.asysqn.estimator import Estimator
-from colonnade.algorithms.asysqn.losses import LOSSES, Loss
+from colonnade.algorithms.asysqn.losses import LOSSES, probability
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
@@ -75,7 +75,7 @@ from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.role import EVALUATION
 
-__all__ = ["Party"]
+__all__ = ["Party", "predictions"]
 
 BATCH, ROUND, SNAPSHOT, TESTS = "batch", "round", "snapshot", "tests"  # what an own aggregation is for
 NO_ROWS = np.zeros(0, np.int32)
@@ -118,6 +118,7 @@ class Party:
         self.position = 0  # of the next batch
         self.holding = 0  # the barrier that this party rests at
         self.round = 0  # synchronous twins: the newest that was announced
+        self.initiates = False  # it aggregates for all
         self.early: tuple[int, Array] = (0, np.zeros(0))  # margins of a round that was not yet announced
         self.judging = 0  # the evaluation that is asked for, and over whom
         self.judges: tuple[int, ...] = ()
@@ -298,8 +299,7 @@ class Party:
         """Begin one: the own term comes first, and with it the name of the attempt."""
         tests, whole = what == TESTS, what == SNAPSHOT
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        amount = self._amount(1, rows, whole) if what in (ROUND, SNAPSHOT) else 0.0  # a batch's is the step's
-        return [self._aside((what, self._index, 0, number), amount, rows, whole, tests)]
+        return [self._aside((what, self._index, 0, number), 0.0, rows, whole, tests)]  # charged with the step
 
     def _open(self, what: str, number: int, made: MarginsMade, now: int) -> list[Effect]:
         """Ask all others."""
@@ -421,7 +421,7 @@ class Party:
     def _step(self, position: int, theta: Array, clock: int = 0, members: tuple[int, ...] = ()) -> Effect:
         rows = self._walk.batch(position)
         self.stepping = position, clock, members
-        passes = 1.0 if self._options.synchronous else 2.0  # there everyone's margins are answers
+        passes = 2.0 if self.initiates or not self._options.synchronous else 1.0  # the margins were an answer
         if self._options.memory and self._options.curvature == "batch":
             passes += 2.0
         recursion = 4.0 * len(self.estimator.memory) * self._block.columns / self._batch_cost
@@ -500,7 +500,7 @@ class Party:
         if self.lane and not self.estimator.wants_reference:
             effects.append(CancelWork(self.lane))
             self.lane = 0
-        self.round, self.holding = message.number, 0
+        self.round, self.holding, self.initiates = message.number, 0, message.initiator == self._index
         if message.initiator == self._index:
             return [*effects, *self._gather(ROUND, message.number)]
         return [*effects, *self._take_early()]
@@ -528,7 +528,7 @@ class Party:
         loss = float(np.mean(self._loss.value(theta, self._y_test))) if len(theta) else float("nan")
         if not len(theta):
             return Judged(number, loss, {self._training.metric: float("nan")})
-        prediction = predictions(theta, self._loss, self._task)
+        prediction = predictions(theta, self._task)
         labels = (self._y_test > 0).astype(np.int64) if self._loss.signed else self._y_test
         return Judged(number, loss, measure(self._training.metric, self._task, labels, prediction, loss))
 
@@ -592,11 +592,11 @@ class Party:
         }
 
 
-def predictions(theta: Array, loss: Loss, task: Task) -> Array:
-    """As metrics want them: numbers, or a column of scores per class."""
+def predictions(theta: Array, task: Task) -> Array:
+    """As metrics want them: numbers, or a score for each of the two classes."""
     if task.kind == "regression":
         return theta
-    score = 1.0 / (1.0 + np.exp(-np.clip(theta, -700, 700)))
+    score = probability(theta)
     return np.column_stack([1.0 - score, score])
 
 
@@ -609,5 +609,5 @@ def _refuse_others_settings(setup: PartySetup) -> None:
 
 _STATE = (
     *("members", "begun", "unit", "jobs", "draws", "asides", "own", "ready", "lane", "stepping", "position"),
-    *("holding", "round", "early", "judging", "judges", "abandoned", "answers", "dropped"),
+    *("holding", "round", "initiates", "early", "judging", "judges", "abandoned", "answers", "dropped"),
 )
