@@ -35,7 +35,7 @@ from colonnade.data.task import classification
 from colonnade.experiments.run import Run, one_thread
 
 Q, L2 = 8, 1e-4
-STEP_S = 0.2  # of a first-order step on a mean party's batch
+STEP_S = 0.2  # of a first-order step on a mean party's batch, with eight parties
 LOGISTIC = LOSSES["logistic"]
 console = Console(width=140)
 
@@ -93,9 +93,9 @@ def suboptimality(run: Run) -> float:
 
 
 def clock(parties: int, slowest: float) -> dict[str, Any]:
-    """Everyone at full speed but the last; a quick network."""
+    """Everyone at full speed but the last; a quick network. Of q parties each has 1/q of the columns to pass over."""
     speeds = [1.0] * (parties - 1) + [slowest]
-    compute = [{"kind": "fixed", "mean_s": STEP_S / speed} for speed in speeds]
+    compute = [{"kind": "fixed", "mean_s": STEP_S * Q / parties / speed} for speed in speeds]
     return {"compute": compute, "network": {"latency_s": 0.0005, "bandwidth_mbps": 10_000.0}}
 
 
@@ -131,6 +131,7 @@ def precision(arguments: argparse.Namespace) -> None:
     table = Table("method", "epochs", "updates", "suboptimality", "accuracy", "scikit-learn's", "wall s")
     for method in arguments.methods.split(","):
         options: dict[str, Any] = {"memory": arguments.memory} if "sqn" in method else {}
+        options |= {} if method.startswith("syn") else {"ahead": arguments.ahead}
         run = make(
             data, {"name": method, **options}, 0.4, epochs=arguments.epochs, batch_size=arguments.batch,
             learning_rate=arguments.rate,
@@ -220,17 +221,10 @@ def speedup(arguments: argparse.Namespace) -> None:
         data = data_of(arguments.data, arguments.dir, parties)
         masking = "on" if parties > 2 else "off"
         run = make(data, {"name": "asysqn-svrg", "masking": masking}, epochs=1e6, learning_rate=arguments.rate)
-        run.simulator.nodes[1:] = [_charged(node, parties) for node in run.simulator.nodes[1:]]
         updates = advance_to(run, arguments.target, parties, 200_000)
         first = run.clock_s if first is None else first
         table.add_row(str(parties), str(updates), f"{run.clock_s:.1f}", f"{first / run.clock_s:.2f}", str(parties))
     console.print(table)
-
-
-def _charged(node: Any, parties: int) -> Any:
-    """The unit is a mean party's batch: with more parties it is less work, so the same machine is quicker at it."""
-    node.pace._compute = type(node.pace._compute)(mean_s=STEP_S / parties)
-    return node
 
 
 def sizes(arguments: argparse.Namespace) -> None:
@@ -260,7 +254,7 @@ def wall(arguments: argparse.Namespace) -> None:
     for solver in ("saga", "lbfgs"):
         seconds, reached = _scikit_learn(solver, x, y, best, arguments.target)
         table.add_row(f"scikit-learn {solver}", f"{seconds:.2f}", f"{reached:.1e}")
-    options = {"name": "asysqn-svrg", "memory": arguments.memory}
+    options = {"name": "asysqn-svrg", "memory": arguments.memory, "ahead": arguments.ahead}
     run = make(data, options, epochs=1e6, batch_size=arguments.batch, learning_rate=arguments.rate)
     profile = cProfile.Profile()
     began = time.perf_counter()
@@ -328,6 +322,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--memory", type=int, default=10)
+    parser.add_argument("--ahead", type=int, default=1)
     parser.add_argument("--target", type=float, default=1e-4)
     parser.add_argument("--most", type=int, default=40_000, help="updates, before a rate is given up")
     parser.add_argument("--updates", type=int, default=200)

@@ -36,7 +36,7 @@ class Block:
 
     def take(self, rows: Array) -> Any:
         """Some rows, (b, d_ℓ)."""
-        return self.x[rows]
+        return self.x.take(rows, axis=0) if self._indptr is None else self.x[rows]
 
     def margins(self, w: Array, rows: Array | None = None) -> Array:
         """θ^ℓ = w_ℓᵀx_{i,ℓ}."""
