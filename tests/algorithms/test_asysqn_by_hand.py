@@ -10,7 +10,14 @@ import pytest
 from scipy import sparse
 
 from colonnade.algorithms.asysqn.aggregation import place_of
-from colonnade.algorithms.asysqn.config import AfOptions, AfSagaOptions, AfSvrgOptions, AsyOptions, AsySvrgOptions
+from colonnade.algorithms.asysqn.config import (
+    AfOptions,
+    AfSagaOptions,
+    AfSvrgOptions,
+    AsyOptions,
+    AsySvrgOptions,
+    SynOptions,
+)
 from colonnade.algorithms.asysqn.coordinator import Coordinator
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
@@ -23,6 +30,7 @@ from colonnade.algorithms.asysqn.messages import (
     Masked,
     Masks,
     Members,
+    Round,
     Stepped,
     Take,
     Taken,
@@ -288,6 +296,21 @@ def test_a_lost_party_ends_what_it_had_a_share_in():
     assert role.abandoned == 1
 
 
+def test_a_round_is_not_repeated_without_the_lost_party():
+    parties = Parties(SynOptions(), [*X, [1.0, 1.0]], Y, batch=1)
+    parties.begin(0, 1, 2, 3)
+    parties.settle()
+    parties.lost = lambda sender, to, message: "party-4" in (sender, to)
+    for number, members in ((1, [0, 1, 2, 3]), (2, [0, 1, 2])):
+        for name in parties.names[:3]:
+            parties.tell(name, Received("server", Members(members)))
+            parties.tell(name, Received("server", Round(number, 0)))
+        parties.settle()
+    first, *_, last = (message.rows.tolist() for _, _, message in parties.of(Ask))
+    assert len(parties.of(Ask)) == 5 and first != last
+    assert [role.estimator.steps for role in parties.roles.values()] == [1, 1, 1, 0]
+
+
 def test_with_two_left_nobody_asks():
     parties = make(batch=1)
     parties.begin(0)
@@ -451,6 +474,7 @@ def test_the_coordinator_computes_nothing():
         (AfOptions(fraction_bits=63), 3, "protocol.fraction_bits"),
         (AfOptions(patience_s=0.0), 3, "protocol.patience_s"),
         (AfOptions(ahead=-1), 3, "protocol.ahead"),
+        (SynOptions(memory=-2), 3, "protocol.memory"),
         (AsySvrgOptions(snapshot_every=0.0), 3, "protocol.snapshot_every"),
     ],
 )

@@ -342,7 +342,9 @@ class Coordinator:
         absent = [name for name in self._parties if self._index[name] not in self.members]
         if not self.begun or not self._enough:
             return absent
-        waited = self.members if self.phase or self.running else []
+        if not (self.phase or self.running):
+            return [self.judge] if self.judge in self._index else []
+        waited = self.members
         return [self._parties[member] for member in waited if member not in self.done]
 
     def validate(self) -> None:

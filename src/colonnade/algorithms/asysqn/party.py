@@ -15,17 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.aggregation import Aggregations, Total
+from colonnade.algorithms.asysqn.aggregation import Total
 from colonnade.algorithms.asysqn.block import Block, digest_of, targets
-from colonnade.algorithms.asysqn.config import FEWEST, SVRG
+from colonnade.algorithms.asysqn.config import SVRG
+from colonnade.algorithms.asysqn.contributor import BATCH, NO_ROWS, ROUND, SNAPSHOT, TESTS, Contributor
 from colonnade.algorithms.asysqn.estimator import Estimator
 from colonnade.algorithms.asysqn.losses import LOSSES, probability
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
-    AskTests,
     Begin,
-    Drop,
     FullPass,
     FullPassed,
     Held,
@@ -47,16 +46,13 @@ from colonnade.algorithms.asysqn.messages import (
     Taken,
     Totals,
 )
-from colonnade.algorithms.batches import Rows, Walk, is_rows
+from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.data import Task
 from colonnade.models.metrics import measure
 from colonnade.privacy import masking
-from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
-    NANOSECONDS,
-    CancelTimer,
     CancelWork,
     Effect,
     Event,
@@ -65,7 +61,6 @@ from colonnade.protocol.events import (
     Received,
     Resumed,
     Send,
-    SetTimer,
     Started,
     TimerFired,
     Work,
@@ -73,45 +68,28 @@ from colonnade.protocol.events import (
 )
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Message, Payload
-from colonnade.protocol.role import EVALUATION
 
 __all__ = ["Party", "predictions"]
 
-BATCH, ROUND, SNAPSHOT, TESTS = "batch", "round", "snapshot", "tests"  # what an own aggregation is for
-NO_ROWS = np.zeros(0, np.int32)
-NO_MASKS = np.zeros(0, np.uint64)
 
-
-class Party:
+class Party(Contributor):
     """Holds w_ℓ, its own columns and the labels."""
 
     def __init__(self, setup: PartySetup) -> None:
-        self.name, self._index, self._names = setup.name, setup.index, setup.names
-        self._options = options = setup.options
-        self._training = training = setup.training
+        super().__init__(setup)
         assert setup.y_train is not None and setup.y_test is not None and setup.task is not None
         _refuse_others_settings(setup)
+        options, training = setup.options, setup.training
         self._loss, self._task = LOSSES[options.loss], setup.task
-        self._block, self._tests = Block(setup.train), Block(setup.test)
-        self._y, self._y_test = (
-            targets(y, setup.task, self._loss, setup.name) for y in (setup.y_train, setup.y_test)
-        )  # fmt: skip
-        self._labels = digest_of(self._y, self._y_test)
+        self._y = targets(setup.y_train, setup.task, self._loss, setup.name)
+        self._y_test = targets(setup.y_test, setup.task, self._loss, setup.name)
         self._refuse_unusable()
+        self._labels = digest_of(self._y, self._y_test)
         self.estimator = Estimator(self._block, self._y, self._loss, options)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
         self._walk = Walk(self._block.rows, training.batch_size, training.seed, *path)
-        self._key = SecretKey()
 
-        masked = options.masking == "on"
-        self.sums = Aggregations(setup.index, self._names, masked, options.fan_out, options.fraction_bits)
-        self.members: tuple[int, ...] = ()
         self.begun = False
-        self.unit = 1.0  # nonzeros of a mean party's row
-        self.jobs = 0  # so far: the newest one's token
-        self.draws = 0  # masks so far
-        self.asides: dict[int, tuple[str, int, int, int]] = {}  # token → what for, initiator, nonce, position
-        self.own: dict[int, tuple[str, int]] = {}  # own aggregations: nonce → what for, position or number
         self.ready: list[tuple[int, Array, int, tuple[int, ...]]] = []  # position, θ, clock, members
         self.lane = 0  # the token of the job on the lane
         self.stepping: tuple[int, int, tuple[int, ...]] = (0, 0, ())  # on the lane: position, clock, members
@@ -120,9 +98,7 @@ class Party:
         self.round = 0  # synchronous twins: the newest that was announced
         self.initiates = False  # it aggregates for all
         self.early: tuple[int, Array] = (0, np.zeros(0))  # margins of a round that was not yet announced
-        self.judging = 0  # the evaluation that is asked for, and over whom
-        self.judges: tuple[int, ...] = ()
-        self.abandoned = self.answers = self.dropped = 0
+        self.judging = 0  # the evaluation that is asked for
 
     def _refuse_unusable(self) -> None:
         """Before anything starts."""
@@ -222,102 +198,6 @@ class Party:
         tests = self._tests.rows
         return Send(SERVER, Hello(self._labels, self._block.rows, tests, self._block.nonzeros))
 
-    # Alg. 2: contributing to sums.
-
-    def _margins(self, job: Margins) -> MarginsMade:
-        """Alg. 2 l. 2: θ^ℓ of the newest w_ℓ, under a mask that is never used again."""
-        w, steps = self.estimator.w, self.estimator.steps
-        block = self._tests if job.tests else self._block
-        theta = block.margins(w, None if job.whole or job.tests else job.rows)
-        encoded = masking.encode(theta, self._options.fraction_bits, len(self._names))
-        nonce = int.from_bytes(self._key.seed("nonce", job.draw)[:8], "little") >> 1
-        if self._options.masking == "off":
-            return MarginsMade(nonce, steps, encoded, NO_MASKS)
-        masks = masking.masks(self._key.seed("mask", job.draw), len(encoded))
-        return MarginsMade(nonce, steps, masking.add(encoded, masks), masks)
-
-    def _aside(self, what: tuple[str, int, int, int], amount: float, rows: Rows, whole: bool, tests: bool) -> Effect:
-        """A job beside the lane: the own term of somebody's sum."""
-        self.jobs += 1
-        self.draws += 1
-        self.asides[self.jobs] = what
-        kind = EVALUATION if tests else "margins"
-        return Work(self.jobs, kind, amount, Margins(self.draws, tests, whole, rows), aside=True)
-
-    def _answer(self, initiator: int, ask: Ask) -> list[Effect]:
-        """Somebody asks; the lane goes on."""
-        tests, name = isinstance(ask, AskTests), self._names[initiator]
-        members = tuple(ask.members)
-        if sorted(set(members)) != list(members) or not {initiator, self._index} <= set(members):
-            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}")
-        if members[-1] >= len(self._names) or members[0] < 0 or len(members) < self._fewest:
-            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}, which would tell single terms")
-        if not is_rows(ask.rows, self._block.rows) or (ask.nonce, initiator) == (0, 0):
-            raise RemoteProtocolError(name, f"asks for rows that are not there: {ask!r:.120}")
-        known = self.sums.sums.get((initiator, ask.nonce))
-        if known is not None and known.members:
-            raise RemoteProtocolError(name, "asks twice for the same sum")
-        rows = self._tests.rows if tests else self._block.rows if ask.whole else len(ask.rows)
-        self.sums.open(initiator, ask, rows)
-        self.answers += not tests
-        amount = 0.0 if tests else self._amount(1, ask.rows, ask.whole)
-        return [self._aside(("answer", initiator, ask.nonce, 0), amount, ask.rows, ask.whole, tests)]
-
-    @property
-    def _fewest(self) -> int:
-        return FEWEST if self._options.masking == "on" else 1
-
-    def _amount(self, passes: float, rows: Rows, whole: bool = False) -> float:
-        """The unit: two passes over a mean party's batch."""
-        touched = self._block.nonzeros if whole else self._block.cost(rows)
-        return passes * touched / self._batch_cost
-
-    @property
-    def _batch_cost(self) -> float:
-        return 2.0 * self.unit * self._training.batch_size
-
-    def _contributed(self, token: int, made: MarginsMade, now: int) -> list[Effect]:
-        """The own term is there: an own aggregation is opened with it, somebody else's gets it."""
-        what, initiator, nonce, number = self.asides.pop(token)
-        if what == "answer":
-            return self._sends(self.sums.contribute(initiator, nonce, made))
-        return self._open(what, number, made, now)
-
-    def _sends(self, sends: list[tuple[str, Message]]) -> list[Effect]:
-        return [Send(to, message) for to, message in sends]
-
-    def _sum(self, sender: int, message: Masked | Masks) -> list[Effect]:
-        if message.initiator == self._index and message.nonce not in self.own:
-            self.dropped += 1  # abandoned
-            return []
-        effects = self._sends(self.sums.receive(sender, message))
-        return [*effects, *self._complete(message.nonce)] if message.initiator == self._index else effects
-
-    # Own aggregations.
-
-    def _gather(self, what: str, number: int) -> list[Effect]:
-        """Begin one: the own term comes first, and with it the name of the attempt."""
-        tests, whole = what == TESTS, what == SNAPSHOT
-        rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        return [self._aside((what, self._index, 0, number), 0.0, rows, whole, tests)]  # charged with the step
-
-    def _open(self, what: str, number: int, made: MarginsMade, now: int) -> list[Effect]:
-        """Ask all others."""
-        if not self._is_wanted(what, number):
-            self.dropped += 1
-            return self._advance()
-        tests, whole = what == TESTS, what == SNAPSHOT
-        rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        members = self.judges if tests else self.members
-        ask = (AskTests if tests else Ask)(made.nonce, list(members), whole, rows)
-        self.own[made.nonce] = what, number
-        self.sums.open(self._index, ask, len(made.masked))
-        self.sums.contribute(self._index, made.nonce, made)
-        effects: list[Effect] = [Send(self._names[m], ask) for m in members if m != self._index]
-        if not tests and len(members) > 1:
-            effects.append(SetTimer(str(made.nonce), now + round(self._options.patience_s * NANOSECONDS)))
-        return [*effects, *self._complete(made.nonce)]
-
     def _is_wanted(self, what: str, number: int) -> bool:
         """Whether an own aggregation still has a purpose, and the parties that it takes."""
         match what:
@@ -333,18 +213,6 @@ class Party:
     def _can_train(self) -> bool:
         return len(self.members) >= self._options.fewest(len(self._names)) and self._index in self.members
 
-    def _complete(self, nonce: int) -> list[Effect]:
-        """θ of an own aggregation, if all of it is there."""
-        total = self.sums.take_total(nonce)
-        if total is None:
-            return []
-        what, number = self.own.pop(nonce)
-        if what == TESTS:
-            self.jobs += 1
-            return [Work(self.jobs, EVALUATION, 0.0, JudgeTests(number, total.theta), aside=True)]
-        cancel: list[Effect] = [CancelTimer(str(nonce))]
-        return [*cancel, *self._use(what, number, total)]
-
     def _use(self, what: str, number: int, total: Total) -> list[Effect]:
         if what == BATCH:
             self.ready = [*self.ready, (number, total.theta, total.clock, total.members)]
@@ -352,25 +220,6 @@ class Party:
         totals = Totals(number if what == SNAPSHOT else 0, number if what == ROUND else 0, total.theta)
         sends: list[Effect] = [Send(self._names[m], totals) for m in self.members if m != self._index]
         return [*sends, *self._start(totals)]
-
-    def _abandon(self, nonces: list[int], redo: bool = True) -> list[Effect]:
-        """Own aggregations that will not be; of a batch nothing is used, and the next one has other rows."""
-        effects: list[Effect] = []
-        for nonce in nonces:
-            what, number = self.own.pop(nonce)
-            self.sums.drop(self._index, nonce)
-            kind = Drop if what == TESTS else Abandon
-            asked = self.judges if what == TESTS else self.members
-            effects += [Send(self._names[m], kind(nonce)) for m in asked if m != self._index]
-            effects += [] if what == TESTS else [CancelTimer(str(nonce))]
-            self.abandoned += what != TESTS
-            if redo and what != BATCH and self._is_wanted(what, number):
-                effects += self._gather(what, number)
-        return effects
-
-    def _lose_patience(self, name: str) -> list[Effect]:
-        nonce = int(name)
-        return [*self._abandon([nonce]), *self._advance()] if nonce in self.own else []
 
     # Steps: Alg. 3 l. 2–6, Alg. 4 l. 5–9, Alg. 5 l. 3–8.
 
@@ -396,7 +245,7 @@ class Party:
         self.sums.drop_of(gone - {self._index})
         training = [nonce for nonce, (what, _) in self.own.items() if what != TESTS]  # of tests the coordinator decides
         hit = [nonce for nonce in training if gone & set(self.sums.sums[self._index, nonce].members)]
-        return [*self._abandon(hit), *self._advance()]
+        return [*self._abandon(hit, redo=(SNAPSHOT,)), *self._advance()]
 
     def _advance(self) -> list[Effect]:
         """The next step, if its margins are there; and the margins of the next batches."""
@@ -456,7 +305,7 @@ class Party:
         if self.lane and (self.holding or self.estimator.wants_reference):  # an earlier full pass
             effects, self.lane = [CancelWork(self.lane)], 0
         self.holding, self.ready = barrier, []
-        effects += self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS], redo=False)
+        effects += self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS])
         return effects if self.lane else [*effects, Send(SERVER, Held(barrier))]
 
     def _totals(self, sender: str, message: Totals) -> list[Effect]:
@@ -496,7 +345,7 @@ class Party:
         """The next round: whatever is left of an earlier one is dropped."""
         if message.number < 1 or not 0 <= message.initiator < len(self._names):
             raise RemoteProtocolError(SERVER, f"a round that cannot be: {message!r}")
-        effects = self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS], redo=False)
+        effects = self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS])
         if self.lane and not self.estimator.wants_reference:
             effects.append(CancelWork(self.lane))
             self.lane = 0
@@ -520,7 +369,7 @@ class Party:
         self._check_members(message.members)
         if self._index not in message.members or len(message.members) < self._fewest:
             raise RemoteProtocolError(SERVER, f"wants an evaluation by parties {message.members}")
-        effects = self._abandon([nonce for nonce, (what, _) in self.own.items() if what == TESTS], redo=False)
+        effects = self._abandon([nonce for nonce, (what, _) in self.own.items() if what == TESTS])
         self.judging, self.judges = message.number, tuple(message.members)
         return [*effects, *self._gather(TESTS, message.number)]
 
@@ -544,7 +393,7 @@ class Party:
         """A conversation begins anew: what was under way in it is gone."""
         if peer != SERVER:
             return self._regroup(list(self.members), {self._names.index(peer)}) if peer in self._names else []
-        effects = self._abandon(list(self.own), redo=False)
+        effects = self._abandon(list(self.own))
         if self.lane:
             effects.append(CancelWork(self.lane))
         effects += [CancelWork(token) for token in self.asides]
@@ -560,26 +409,21 @@ class Party:
 
     def validate(self) -> None:
         """What must hold between any two events."""
+        super().validate()
         if not self._options.synchronous and self._under_way() > 1 + self._options.ahead:
             raise LocalProtocolError(f"{self.name}: {self._under_way()} batches under way")
-        for nonce in self.own:
-            if (self._index, nonce) not in self.sums.sums:
-                raise LocalProtocolError(f"{self.name}: an aggregation of its own is unknown")
-        roots = [nonce for initiator, nonce in self.sums.sums if initiator == self._index]
-        if set(roots) - set(self.own):
-            raise LocalProtocolError(f"{self.name}: a sum that nobody waits for")
 
     def save(self) -> dict[str, Any]:
-        """Everything but columns and labels."""
+        """Everything but columns, labels and key."""
         state = {name: getattr(self, name) for name in _STATE}
-        return state | {"estimator": self.estimator.save(), "sums": self.sums.save()}
+        return super().save() | state | {"estimator": self.estimator.save()}
 
     def load(self, state: dict[str, Any]) -> None:
         """The reverse of `save`."""
+        super().load(state)
         for name in _STATE:
             setattr(self, name, state[name])
         self.estimator.load(state["estimator"])
-        self.sums.load(state["sums"])
 
     def summary(self) -> dict[str, Any]:
         """Steps, answers, and what came to nothing."""
@@ -602,12 +446,14 @@ def predictions(theta: Array, task: Task) -> Array:
 
 def _refuse_others_settings(setup: PartySetup) -> None:
     """A linear model's step is its own: what belongs to networks has no meaning here."""
-    optimiser = setup.training.party_optimisers[setup.index]
+    optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
+    if regulariser.kind != "none":
+        raise ConfigError("train.regulariser", regulariser.kind, "linear methods have protocol.l2; leave this out")
     if optimiser.name != "sgd" or optimiser.options:
         raise ConfigError("train.optimiser", optimiser.name, "linear methods have a step of their own; leave it out")
 
 
 _STATE = (
-    *("members", "begun", "unit", "jobs", "draws", "asides", "own", "ready", "lane", "stepping", "position"),
-    *("holding", "round", "initiates", "early", "judging", "judges", "abandoned", "answers", "dropped"),
+    *("begun", "ready", "lane", "stepping", "position"),
+    *("holding", "round", "initiates", "early", "judging"),
 )
