@@ -202,7 +202,7 @@ def _from_table(
     aside = tuple(name for name in (id, label) if name is not None)
     features = tuple(name for name in names if name not in aside)
     if not features:
-        raise DataError(f"{file}: there is no column but {' and '.join(aside)}")
+        raise DataError(f"{file}: there is no column but the id{'' if label is None else ' and the label'}")
     if columns is not None:
         features = columns_meant(file.name, features, party, columns, "party.columns")
     read, texts = read_columns(file, features, aside, categorical, progress)
