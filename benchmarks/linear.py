@@ -159,9 +159,10 @@ def rounds(arguments: argparse.Namespace) -> None:
     table = Table(
         "estimator", "target", "batch", "first-order: rate → updates", "quasi-Newton: rate → updates", "ratio"
     )
-    for estimator, target in (("sgd", 5e-3), ("svrg", 1e-3), ("saga", 1e-3)):
-        found = []
-        for name, start in ((f"af{estimator}", 1.0), (f"asysqn-{estimator}", 0.05)):
+    targets = {"sgd": 5e-3, "svrg": 1e-3, "saga": 1e-3}
+    for estimator in arguments.estimators.split(","):
+        target, found = targets[estimator], []
+        for name, start in ((f"af{estimator}", 2.0), (f"asysqn-{estimator}", 0.1)):
             found.append(_best_rate(data, name, start, target, arguments))
         (_, first, tried), (_, second, tried_too) = found
         ratio = f"{first / second:.2f}" if first and second else "-"
@@ -187,7 +188,7 @@ def _best_rate(
     attempt(rate)
     for _ in range(10):
         around = [rate / 2, rate, rate * 2]
-        best = min(around, key=attempt)
+        best = min(around, key=lambda candidate: (attempt(candidate), candidate != rate))
         if best == rate:
             break
         rate = best
@@ -318,6 +319,7 @@ def main() -> None:
     parser.add_argument("--data", default="synthetic")
     parser.add_argument("--dir")
     parser.add_argument("--methods", default="asysqn-svrg,asysqn-saga")
+    parser.add_argument("--estimators", default="sgd,svrg,saga")
     parser.add_argument("--epochs", type=float, default=None)
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--rate", type=float, default=0.1)
