@@ -67,12 +67,15 @@ class PartySetup:
     parties: int
     width: int
     model: Factory
-    train: Array  # (rows, columns)
-    test: Array
+    train: Any  # (rows, columns); scipy CSR for methods that are `sparse`
+    test: Any
     shape: tuple[int, ...]  # of one row: what the columns are to the model
     device: str = "cpu"  # of its network
     top: Top | None = None  # for methods whose parties run the server's half, too
-    names: tuple[str, ...] = ()  # of all parties, for methods whose parties speak to each other
+    names: tuple[str, ...] = ()  # of all parties, for methods whose parties talk to each other
+    task: Task | None = None  # and the labels, for methods with `party_labels`
+    y_train: Array | None = None
+    y_test: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,5 @@ class Method:
     joint: Callable[[ServerSetup, list[PartySetup]], Role] | None = None  # an oracle that sees everything
     scale: str | None = None  # of the data, unless the config says otherwise; None: the dataset's own
     check: Callable[[ServerSetup, Sequence[PartySetup]], tuple[str, ...]] | None = None  # refuses; or notes for people
+    party_labels: bool = False  # the labels are with every party, and not with the server
+    sparse: bool = False  # takes blocks in CSR

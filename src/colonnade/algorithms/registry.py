@@ -3,13 +3,13 @@
 import difflib
 import importlib
 
-from colonnade.algorithms import fedvs, flex, vafl, zeroth
+from colonnade.algorithms import asysqn, fedvs, flex, vafl, zeroth
 from colonnade.algorithms.method import Method
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["METHODS", "find_method"]
 
-_PACKAGES = (vafl, zeroth, flex, fedvs)
+_PACKAGES = (vafl, zeroth, flex, asysqn, fedvs)
 METHODS: dict[str, Method] = {method.name: method for package in _PACKAGES for method in package.METHODS}
 
 
