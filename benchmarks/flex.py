@@ -3,7 +3,7 @@
     python benchmarks/flex.py common|tuned|traces|timeouts|auto [--data DIR] [--seeds 5] [--workers 2] [--out DIR]
 
 One unit of time is a second of the simulated clock. Parties take 5, 10, 15 and 20 local steps in a timeout of 20, the
-server 20; t_comm (a round trip) is 1, 10 or 50. digits: 8 parties, target 92 %; mfeat: 6 parties, one view each, target
+server 20; t_comm (a round trip) is 1, 10 or 50. digits: 8 parties, target 90 %; mfeat: 6 parties, one view each, target
 95 %; the mean of five evaluations counts. Plain SGD, batch 64. A round's cost does not change what it learns, so one
 run of a round-based method serves all round trips; `vafl` runs for each.
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as plotly
 import torch
 from plotly.subplots import make_subplots
@@ -38,7 +39,7 @@ from colonnade.protocol.errors import TrainingDiverged
 TIMEOUT, ROUND_TRIPS = 20.0, (1, 10, 50)
 ROUNDS = {"flex": TIMEOUT, "adaptive-flex": TIMEOUT, "sync-min": TIMEOUT, "sync-max": 4 * TIMEOUT, "p-bcd": TIMEOUT / 5}
 DATA: dict[str, dict[str, Any]] = {
-    "digits": {"data": {"source": "digits", "parties": 8}, "steps": (5, 10, 15, 20) * 2, "target": 0.92, "rate": 0.03},
+    "digits": {"data": {"source": "digits", "parties": 8}, "steps": (5, 10, 15, 20) * 2, "target": 0.9, "rate": 0.03},
     "mfeat": {
         "data": {"source": "mfeat", "split": "views"},
         "steps": (5, 10, 15, 20, 5, 20),
@@ -56,6 +57,7 @@ RATES = {
 }
 TIMEOUTS = (4.0, 8.0, 12.0, 16.0, 20.0, 28.0, 40.0, 60.0, 100.0)
 LIMIT_S = {1.0: 8_000.0, 10.0: 20_000.0, 50.0: 60_000.0}  # of the clock, by t_comm: who is not there by then is not
+MACHINES = 1600  # in the archive
 SMOOTH = 5  # evaluations whose mean has to reach the target: single ones jump
 
 Job = dict[str, Any]
@@ -212,10 +214,10 @@ def best_of(by_rate: dict[float, list[float]]) -> str:
 
 
 def trace_job(options: argparse.Namespace, protocol: dict[str, Any], rate: float, seed: int) -> Job:
-    """Timeout 10, t_comm 1, a new CPU value in every round; machines by seed."""
+    """Timeout 10, t_comm 1, a new CPU value in every round; machines drawn by seed."""
     made = job("digits", {"timeout_s": 10.0} | protocol, rate, seed, 1.0)
     cpu = {"kind": "trace", "file": options.data, "mean_s": 1.0, "interval_s": 11.0}
-    machines = [9 * seed + party for party in range(9)]
+    machines = np.random.default_rng(seed).choice(MACHINES, 9, replace=False).tolist()
     made["clock"]["compute"] = [cpu | {"machine": machine} for machine in machines[:8]]
     made["clock"]["server"]["compute"] = cpu | {"machine": machines[8]}
     return made
@@ -285,7 +287,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
             line = plotly.Scatter(x=x, y=y, name=f"round trip {trip}", line_color=colour, showlegend=column == 1)
             figure.add_trace(line, 1, column)
     figure.update_xaxes(type="log", title="timeout (units)", tickvals=TIMEOUTS)
-    figure.update_yaxes(type="log", title="time to 92 % (units)")
+    figure.update_yaxes(type="log", title="time to 90 % (units)")
     figure.update_layout(width=900, height=380, template="plotly_white")
     figure.write_html(path, include_plotlyjs=True)
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars
 from torch import nn
 
+from colonnade.algorithms.asysqn.party import predictions
 from colonnade.data import Dataset, Partition
 from colonnade.data import split as split_dataset
 from colonnade.experiments.config import Config, from_dict
@@ -66,6 +67,9 @@ class Result:
         of_each = isinstance(x, list | tuple) and not all(isinstance(row, Mapping) for row in x)
         blocks = _of_each(data, x) if of_each else data.blocks(x)
         roles: list[Any] = [node.role for node in self._run.simulator.nodes]
+        if self._run.federation.method.party_labels:  # linear: margins add up
+            theta = sum(party.margins(block) for party, block in zip(roles[1:], blocks, strict=True))
+            return predictions(np.asarray(theta), data.task)
         networks = getattr(roles[0], "parts", None) or [party.network for party in roles[1:]]
         h = np.concatenate([network.read(block) for network, block in zip(networks, blocks, strict=True)], axis=1)
         top = roles[0].network

@@ -1,6 +1,7 @@
 """What the tests of methods share: tiny roles driven by hand, and simulations whose every event is recorded."""
 
 import types
+from collections import deque
 
 import numpy as np
 import pytest
@@ -16,10 +17,23 @@ from colonnade.algorithms.zeroth.server import Server as ZerothServer
 from colonnade.data import Task, load, split
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
+from colonnade.experiments.resolve import federation, scale_of
 from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.events import PeerJoined, Started, Work, WorkDone
+from colonnade.protocol.events import (
+    CancelTimer,
+    CancelWork,
+    Emit,
+    Finish,
+    PeerJoined,
+    Received,
+    Send,
+    SetTimer,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
 from colonnade.protocol.role import EVALUATION
 
 
@@ -33,10 +47,10 @@ def partition():
     """Datasets, split once."""
     made = {}
 
-    def get(source, parties=4):
-        if (source, parties) not in made:
-            made[source, parties] = split(load(source), parties=parties)
-        return made[source, parties]
+    def get(source, parties=4, scale=None):
+        if (source, parties, scale) not in made:
+            made[source, parties, scale] = split(load(source), parties=parties, scale=scale)
+        return made[source, parties, scale]
 
     return get
 
@@ -46,7 +60,8 @@ def resolve(partition):
     """A federation from tables; `source` and `parties` say of which data."""
 
     def make(tables, source="digits", parties=4, data=None):
-        return federation(from_dict(tables), data if data is not None else partition(source, parties))
+        config = from_dict(tables)
+        return federation(config, data if data is not None else partition(source, parties, scale_of(config)))
 
     return make
 
@@ -81,6 +96,78 @@ def simulate(resolve):
         return found
 
     return run
+
+
+class ByHand:
+    """Roles that speak to each other at once, in the order of speaking; jobs take no time, timers fire when told to."""
+
+    def __init__(self, setting, lost=lambda sender, to, message: False):
+        self.roles = {role.name: role for role in setting.roles()}
+        self.server, *self.parties = self.roles.values()
+        self.codec, self.lost = Codec(setting.method.payloads), lost
+        self.queue, self.timers, self.jobs, self.said, self.records = deque(), {}, set(), [], []
+        self.now, self.finished = 0, ""
+        for role in self.roles.values():
+            self.tell(role.name, Started(role.name.encode()))
+        for party in self.parties:
+            self.tell("server", PeerJoined(party.name))
+
+    def tell(self, name, event):
+        role = self.roles[name]
+        for effect in role.handle(event, self.now):
+            self._perform(role, effect)
+        role.validate()
+
+    def _perform(self, role, effect):
+        match effect:
+            case Send(to=to, message=message):
+                if not self.lost(role.name, to, message):
+                    self.said.append((role.name, to, message))
+                    self.queue.append((to, Received(role.name, self.over_the_wire(message))))
+            case Work():
+                self.jobs.add((role.name, effect.token))
+                self.queue.append((role.name, effect))
+            case CancelWork(token=token):
+                self.jobs.discard((role.name, token))
+            case SetTimer(name=timer, at=at):
+                self.timers[role.name, timer] = at
+            case CancelTimer(name=timer):
+                self.timers.pop((role.name, timer), None)
+            case Emit(record=record):
+                self.records.append(record)
+            case Finish(reason=reason):
+                self.finished = reason
+
+    def over_the_wire(self, message):
+        return self.codec.decode(bytes(self.codec.encode(message)))
+
+    def pump(self, until=lambda: False):
+        """Until nothing more is said, or until a condition holds."""
+        while self.queue and not self.finished and not until():
+            name, what = self.queue.popleft()
+            if isinstance(what, Work):
+                if (name, what.token) in self.jobs:
+                    self.jobs.discard((name, what.token))
+                    self.tell(name, WorkDone(what.token, self.over_the_wire(self.roles[name].compute(what.job))))
+            else:
+                self.tell(name, what)
+        return self
+
+    def fire(self, timer, name="server"):
+        """A timer goes off."""
+        due = self.timers.pop((name, timer))
+        self.now = max(self.now, due)
+        self.tell(name, TimerFired(timer, due))
+        return self
+
+    def heard(self, kind, to=None):
+        """What was said of this kind."""
+        return [message for _, receiver, message in self.said if type(message) is kind and to in (None, receiver)]
+
+
+@pytest.fixture
+def by_hand():
+    return ByHand
 
 
 def weighted(*weights):

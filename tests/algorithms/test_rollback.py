@@ -57,7 +57,20 @@ VARIANTS = {
     "flex, auto, wait": {"name": "flex", "on_lost": "wait", "labels": "shared"},
     "adaptive-flex, auto": {"name": "adaptive-flex"},
     "sync-max": {"name": "sync-max", "timeout_s": 0.05},
+    "wait": {"name": "wait"},
+    "ignore": {"name": "ignore", "fastest": 2},
+    "fedvs": {"name": "fedvs"},
+    "fedvs, K, short": {"name": "fedvs", "K": 2, "T": 0, "deadline_s": 0.001, "min_summed": 2},
+    "asysqn-sgd": {"name": "asysqn-sgd"},
+    "asysqn-svrg": {"name": "asysqn-svrg", "snapshot_every": 0.6},
+    "asysqn-saga, wait": {"name": "asysqn-saga", "on_lost": "wait", "ahead": 0},
+    "afsvrg, in the clear": {"name": "afsvrg", "snapshot_every": 0.6, "masking": "off"},
+    "synsqn-svrg": {"name": "synsqn-svrg", "snapshot_every": 1.0},
+    "synsqn-saga": {"name": "synsqn-saga"},
 }
+POLYNOMIAL = {"party": "polynomial:2", "embedding": 2, "server": "linear", "aggregate": "mean"}
+PLAIN = {"party": "linear", "embedding": 2, "server": "linear"}
+AVERAGING = ("wait", "ignore", "fedvs")
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +82,10 @@ def small_pieces(monkeypatch):
 
 
 @cache
-def data():
+def data(scale=None):
     rows = np.random.default_rng(0)
     x = rows.standard_normal((30, 3)).astype(np.float32)
-    return colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 0).astype(np.int64)), parties=3)
+    return colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 0).astype(np.int64)), parties=3, scale=scale)
 
 
 @dataclass
@@ -102,17 +115,20 @@ class World:
             from_dict(
                 {
                     "protocol": protocol,
-                    "model": {"party": "linear", "embedding": 2, "server": "linear"},
+                    "model": POLYNOMIAL if protocol["name"] in AVERAGING else PLAIN,
                     "train": {"batch_size": 8, "updates": UPDATES, "eval_every": 5, "learning_rate": 0.05},
                 }
             ),
-            data(),
+            data("minmax" if protocol["name"] in AVERAGING else None),
         )
         self.codec = Codec(setting.method.payloads)
+        self.patient = setting.method.party_labels
         server, *parties = setting.roles()
         self.names = [party.name for party in parties]
         self.nodes = {"server": Node(server, self.names)} | {p.name: Node(p, ["server"]) for p in parties}
         self.queues = {(a, b): deque() for a, node in self.nodes.items() for b in node.peers}
+        self.relayed = {(a, b): deque() for a in self.names for b in self.names if a != b}  # by the server
+        self.queues |= self.relayed
         self.wanted = {}  # the rows that the server asked each party for
         self.cut = set()  # (a, b): a has still to hear that its conversation with b began anew
         self.now, self.events, self.finished, self.records, self.story = 0, 0, "", [], []
@@ -177,8 +193,12 @@ class World:
         self.events += 1
         self.now += 1_000_000
         choices = list(self.possible())
+        if self.patient and self.draw.random() < 0.99:  # a sum takes a dozen messages: patience must outlast most
+            choices = [choice for choice in choices if choice[0] != "timer"] or choices
         assert choices, f"hangs: {self.nodes['server'].role.summary()}"
-        kind, what = self.draw.choice(choices)
+        early = self.draw.random() < 0.02  # a deadline of fedvs is long, but not endless
+        calm = [choice for choice in choices if choice[0] != "timer" or not choice[1][1].endswith("deadline")]
+        kind, what = self.draw.choice(choices if early else calm or choices)
         if kind == "message":
             self.message(*what)
         elif kind == "job":
@@ -214,16 +234,19 @@ class World:
         node.role.load(state.unpack(save.state))
         node.jobs, node.timers = dict(save.jobs), dict(save.timers)
         if place:
-            assert node.role.handle(Resumed(b"new"), self.now) == []
+            assert node.role.handle(Resumed(b"%d" % self.events), self.now) == []
         else:
             self.cut |= {(name, peer) for peer in node.peers}
-            self.tell(node, Started(b"new"))
+            self.tell(node, Started(b"%d" % self.events))
         for peer in node.peers:
             self.begin_anew(name, peer)
 
     def begin_anew(self, name, peer):
         """`name` knows it at once, its peer later; it may have given it up for lost before."""
         lost = [PeerLost(name)] if self.draw.random() < 0.3 else []
+        for pair, queue in self.relayed.items():
+            if "server" not in (name, peer) or name in pair or peer in pair:
+                queue.clear()
         self.queues[peer, name].clear()
         self.queues[name, peer] = deque([*lost, PeerJoined(name, anew=True)])
         self.cut.add((peer, name))
@@ -257,11 +280,16 @@ def check_end(world, protocol):
     server, *parties = (node.role for node in world.nodes.values())
     assert world.finished == "done" and server.k == UPDATES
     assert world.records[-1].update == UPDATES
+    if world.patient:
+        assert all(np.isfinite(party.estimator.w).all() for party in parties)
+        return
     assert all(np.isfinite(role.network.theta.numpy()).all() for role in (server, *parties))
     if protocol.get("on_lost") == "wait" and "max_delay" in protocol:
         assert server.staleness.summary()["max"] <= protocol["max_delay"]
     if protocol["name"] in ("sync", "syn-zoo"):
         assert max(party.step for party in parties) >= server.round
+    elif protocol["name"] in AVERAGING:
+        assert server.round >= UPDATES - 1
     elif protocol["name"] in ("flex", "adaptive-flex", "sync-max"):
         assert max(party.round for party in parties) >= server.round
     else:
@@ -271,7 +299,8 @@ def check_end(world, protocol):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("chunk", range(SCHEDULES // CHUNK))
 def test_whoever_loses_its_memory_the_run_goes_on(variant, chunk):
-    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+    size = CHUNK // 3 if variant.startswith("fedvs") else CHUNK  # its rounds have many messages
+    for seed in range(chunk * size, (chunk + 1) * size):
         world = World(VARIANTS[variant], seed)
         try:
             world.run()

@@ -2,12 +2,13 @@
 
 from math import ceil
 
+import numpy as np
 import pytest
 
 from colonnade.algorithms.training import Every, StepRule
 from colonnade.data import load, split
 from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
+from colonnade.experiments.resolve import federation, make_plan
 from colonnade.experiments.run import prepare
 from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.protocol.errors import ColonnadeError, ConfigError
@@ -28,6 +29,20 @@ REFUSALS = [
     ({"protocol": {"name": "t-sync", "t": 5}}, "protocol.t", "must be between 1 and the number of parties, 4"),
     ({"protocol": {"name": "t-sync", "t": 0}}, "protocol.t", "must be between 1 and the number of parties, 4"),
     ({"protocol": {"name": "vafl", "t": 2}}, "protocol.t", "vafl: unknown key"),
+    ({"protocol": {"name": "afsgd", "memory": 5}}, "protocol.memory", "afsgd: unknown key"),
+    ({"protocol": {"name": "asysqn-svrg", "l2": -1.0}}, "protocol.l2", "λ must be 0 or more"),
+    ({"protocol": {"name": "asysqn-svrg", "memory": 0}}, "protocol.memory", "m must be 1 or more pairs"),
+    (
+        {"protocol": {"name": "asysqn-svrg"}},
+        "protocol.loss",
+        "needs labels of two classes (±1 or 0–1), and there are 10",
+    ),
+    ({"protocol": {"name": "asysqn-svrg"}, "train": {"optimiser": "adam"}}, "train.optimiser", "a step of their own"),
+    (
+        {"protocol": {"name": "afsgd"}, "train": {"regulariser": {"kind": "l2", "weight": 0.1}}},
+        "train.regulariser",
+        "l2",
+    ),
     ({"protocol": {"name": "sync", "max_delay": 2}}, "protocol.max_delay", "sync: unknown key"),
     ({"protocol": {"name": "centralised", "batches": "own"}}, "protocol.batches", "known here: none"),
     ({"protocol": {"name": "vafl", "max_dely": 2}}, "protocol.max_dely", "did you mean 'max_delay'"),
@@ -186,3 +201,10 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     for name in ("cuda", "cuda:1", "tpu"):
         with pytest.raises(ConfigError, match=f"model.device = '{name}': use 'cpu'; 'cuda' needs a GPU"):
             federation(from_dict({"model": {"device": name}}))
+
+
+def test_a_party_without_labels_is_refused_where_all_hold_them():
+    config = from_dict({"protocol": {"name": "asysqn-svrg"}})
+    plan = make_plan(config, ("a", "b", "c"), 10, None)
+    with pytest.raises(ConfigError, match="party.label = None: asysqn-svrg: every party holds the labels"):
+        plan.party(0, np.ones((10, 1)), np.ones((2, 1)), (1,))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from colonnade.experiments.compare import compare
 from colonnade.protocol.errors import ConfigError
 from colonnade.report.page import write_report
 
@@ -126,3 +127,19 @@ def test_a_report_can_be_written_again(folders: Path) -> None:
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"DIR = '.*': holds neither a finished run nor a comparison"):
         write_report(tmp_path)
+
+
+def test_it_says_what_each_method_reveals_with_its_settings(tmp_path: Path) -> None:
+    tables = {
+        "data": {"source": "digits", "parties": 2},
+        "model": {"party": "linear", "embedding": 4},
+        "protocol": {"name": "flex", "timeout_s": 0.05},
+        "train": {"updates": 2, "eval_every": 1, "learning_rate": 0.01},
+        "methods": {"told": {"protocol.name": "flex", "protocol.labels": "shared"}},
+    }
+    compare(tables, ["flex", "told"], 1, tmp_path / "race")
+    text = Page(write_report(tmp_path / "race")).text
+    assert "What it reveals" in text
+    kept, told = text.partition("What it reveals")[2].split("told", 1)
+    assert "gradient of its own block" in kept and "the labels themselves" not in kept
+    assert "the labels themselves" in told

@@ -4,7 +4,7 @@ A server is made from labels and the parties' widths, a party from its own colum
 other's data, whether they live in one simulator or in two organisations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,11 @@ class Top:
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A method's own fields of `[protocol]`; subclasses check themselves in `check`."""
+
+    @property
+    def reveals(self) -> str:
+        """What whom learns with this very choice, where that depends on it; else what the method says."""
+        return ""
 
     def check(self, parties: int) -> None:
         """Raise ConfigError for a combination that cannot work."""
@@ -62,11 +67,15 @@ class PartySetup:
     parties: int
     width: int
     model: Factory
-    train: Array  # (rows, columns)
-    test: Array
+    train: Any  # (rows, columns); scipy CSR for methods that are `sparse`
+    test: Any
     shape: tuple[int, ...]  # of one row: what the columns are to the model
     device: str = "cpu"  # of its network
     top: Top | None = None  # for methods whose parties run the server's half, too
+    names: tuple[str, ...] = ()  # of all parties, for methods whose parties talk to each other
+    task: Task | None = None  # and the labels, for methods with `party_labels`
+    y_train: Array | None = None
+    y_test: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -82,4 +91,8 @@ class Method:
     server: Callable[[ServerSetup], Role] | None
     party: Callable[[PartySetup], Role] | None
     joint: Callable[[ServerSetup, list[PartySetup]], Role] | None = None  # an oracle that sees everything
+    scale: str | None = None  # of the data, unless the config says otherwise; None: the dataset's own
+    check: Callable[[ServerSetup, Sequence[PartySetup]], tuple[str, ...]] | None = None  # refuses; or notes for people
+    party_labels: bool = False  # the labels are with every party, and not with the server
+    sparse: bool = False  # takes blocks in CSR
     peers: bool = False  # parties talk to each other, and are told of each other's coming and going

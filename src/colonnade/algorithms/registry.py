@@ -3,13 +3,14 @@
 import difflib
 import importlib
 
-from colonnade.algorithms import flex, vafl, zeroth
+from colonnade.algorithms import asysqn, fedvs, flex, vafl, zeroth
 from colonnade.algorithms.method import Method
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["METHODS", "find_method"]
 
-METHODS: dict[str, Method] = {method.name: method for method in (*vafl.METHODS, *zeroth.METHODS, *flex.METHODS)}
+_PACKAGES = (vafl, zeroth, flex, asysqn, fedvs)
+METHODS: dict[str, Method] = {method.name: method for package in _PACKAGES for method in package.METHODS}
 
 
 def find_method(name: str) -> Method:

@@ -1,4 +1,4 @@
-"""The command line: run, compare, protocols, demo, report; certs, serve, join, up and status for real networks."""
+"""The command line: run, compare, protocols, demo, report, attack, privacy; certs, serve, join, up and status."""
 
 import shlex
 import sys
@@ -15,6 +15,7 @@ from colonnade import __version__
 from colonnade.cli import network
 from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
+from colonnade.cli.privacy import privacy_app
 from colonnade.protocol.errors import ColonnadeError
 
 __all__ = ["app", "main"]
@@ -103,7 +104,7 @@ def _simulate(checked: Any, out: Path, resume: bool, load: Any) -> Started:
     from colonnade.experiments.run import prepare, reopen
 
     started = reopen(checked, out, load) if resume else prepare(checked, None, out, load)
-    return started.federation.data.notes, lambda: run_with_bar(started, console)
+    return started.federation.notes, lambda: run_with_bar(started, console)
 
 
 def _start_processes(checked: Any, out: Path, resume: bool, load: Any) -> Started:
@@ -193,6 +194,7 @@ def report(
 
 app.add_typer(certs_app, name="certs")
 app.add_typer(attack_app, name="attack")
+app.add_typer(privacy_app, name="privacy")
 network.register(app)
 
 

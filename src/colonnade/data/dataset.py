@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from colonnade.data.table import Table
 from colonnade.data.task import Array, Task, read_labels
@@ -28,7 +29,7 @@ class Dataset:
     """A table: `x` (rows, columns) of numbers and one label per row."""
 
     name: str
-    x: Array | Table  # (rows, columns), any real dtype; a table may hold categories
+    x: Any  # (rows, columns): an array of any real dtype, a Table, which may hold categories, or scipy CSR
     y: Array  # (rows,), class index (int64) or target (float32)
     task: Task
     columns: tuple[str, ...]
@@ -44,7 +45,7 @@ class Dataset:
         check_table(self.name, self.x)
         _check_labels(self.name, self.x, self.y, self.task)
         _check_columns(self.name, self.x.shape[1], self.columns)
-        check_test_rows(self.name, len(self.x), self.test_rows)
+        check_test_rows(self.name, self.x.shape[0], self.test_rows)
         if self.image is not None and self.image[0] * self.image[1] != self.x.shape[1]:
             raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
 
@@ -54,13 +55,13 @@ class Dataset:
         return any(len(view.shape) > 1 for view in self.views)
 
 
-def check_table(name: str, x: Array | Table) -> None:
+def check_table(name: str, x: Any) -> None:
     """Refuse what is no table of numbers."""
     if isinstance(x, np.ndarray) and x.ndim != 2:
         raise DataError(f"{name}: x must be 2-D (rows, columns), not have shape {x.shape}")
     if 0 in x.shape:
         raise DataError(f"{name}: x is empty, it has shape {x.shape}")
-    if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
+    if not isinstance(x, Table) and x.dtype.kind not in "biuf":
         raise DataError(f"{name}: x must hold real numbers, not dtype {x.dtype}")
 
 
@@ -70,9 +71,10 @@ def check_test_rows(name: str, rows: int, test_rows: int) -> None:
         raise DataError(f"{name}: {test_rows} test rows of {rows} leave no row to train on")
 
 
-def _check_labels(name: str, x: Array | Table, y: Array, task: Task) -> None:
-    if y.shape != (len(x),):
-        raise DataError(f"{name}: x has {len(x)} rows, so y must have shape ({len(x)},), not {y.shape}")
+def _check_labels(name: str, x: Any, y: Array, task: Task) -> None:
+    rows = x.shape[0]
+    if y.shape != (rows,):
+        raise DataError(f"{name}: x has {rows} rows, so y must have shape ({rows},), not {y.shape}")
     if task.kind == "regression":
         return
     if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= len(task.classes):
@@ -98,6 +100,8 @@ def from_arrays(
 ) -> Dataset:
     """Make a dataset of arrays (or what numpy takes for one); `x` is copied only if a test set is given.
 
+    A scipy sparse `x` stays sparse: linear methods take it as it is.
+
     Example: `from_arrays(x, y, columns=["age", "income"])`.
     """
     table, labels, test_rows = _array(name, x), _array(name, y), 0
@@ -107,10 +111,11 @@ def from_arrays(
     if x_test is not None:
         test = _array(name, x_test), _array(name, y_test)
         table, labels = _with_test(name, (table, labels), test)
-        test_rows = len(test[0])
+        test_rows = test[0].shape[0]
     names = tuple(columns) if columns is not None else tuple(f"x{i}" for i in range(table.shape[1]))
     indices, task = read_labels(labels)
-    return Dataset(name, table, indices, task, names, test_rows)
+    scale = "none" if sparse.issparse(table) else "standard"
+    return Dataset(name, table, indices, task, names, test_rows, scale=scale)
 
 
 def from_views(
@@ -142,21 +147,24 @@ def from_views(
     return replace(dataset, views=tuple(views))
 
 
-def _array(name: str, values: Any) -> Array:
+def _array(name: str, values: Any) -> Any:
+    if sparse.issparse(values):
+        return values.tocsr()
     try:
         return np.asarray(values)
     except ValueError as error:  # rows of unequal length
         raise DataError(f"{name}: not an array: {error}") from error
 
 
-def _with_test(name: str, train: tuple[Array, Array], test: tuple[Array, Array]) -> tuple[Array, Array]:
+def _with_test(name: str, train: tuple[Any, Array], test: tuple[Any, Array]) -> tuple[Any, Array]:
     """Put the test rows below the training rows, once it is sure that they fit there."""
     for part, (x, y) in (("train", train), ("test", test)):
         check_table(f"{name} ({part})", x)
-        if y.shape != (len(x),):
-            raise DataError(f"{name} ({part}): x has {len(x)} rows, but y has shape {y.shape}")
+        if y.shape != (x.shape[0],):
+            raise DataError(f"{name} ({part}): x has {x.shape[0]} rows, but y has shape {y.shape}")
     if train[0].shape[1] != test[0].shape[1]:
         raise DataError(f"{name}: x has shape {train[0].shape}, but x_test has {test[0].shape}")
     if (train[1].dtype.kind in "biuf") != (test[1].dtype.kind in "biuf"):  # numpy would turn the numbers to text
         raise DataError(f"{name}: y has dtype {train[1].dtype}, but y_test has {test[1].dtype}")
-    return np.concatenate([train[0], test[0]]), np.concatenate([train[1], test[1]])
+    stack = sparse.vstack if sparse.issparse(train[0]) else np.concatenate
+    return stack([train[0], test[0]]), np.concatenate([train[1], test[1]])

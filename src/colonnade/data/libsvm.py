@@ -1,4 +1,4 @@
-"""LIBSVM text (`label index:value ...`, what is not named is 0), as a dense table of 32-bit numbers.
+"""LIBSVM text (`label index:value ...`, what is not named is 0), as a dense or sparse table of 32-bit numbers.
 
 Read by scikit-learn. Column f7 is the one with index 7 in the file.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from colonnade.data.dataset import Dataset
 from colonnade.data.progress import Progress
@@ -18,24 +19,34 @@ SUFFIXES = (".libsvm", ".libsvm.gz", ".svm", ".svm.gz")
 MOST_BYTES = 16 * 2**30  # of the dense table: beyond, it is a mistake or wants a sparse method
 
 
-def read_libsvm(path: Path, test: Path | None = None, *, name: str | None = None, scale: str = "standard") -> Dataset:
-    """Read a file, gzipped or not; rows of `test`, if given, are the test set."""
+def read_libsvm(
+    path: Path,
+    test: Path | None = None,
+    *,
+    name: str | None = None,
+    scale: str = "standard",
+    keep_sparse: bool = False,
+) -> Dataset:
+    """Read a file, gzipped or not; rows of `test`, if given, are the test set. A sparse table is not scaled."""
     paths = [path] if test is None else [path, test]
     parts = [_sparse(part) for part in paths]
     width = max(x.shape[1] for x, _ in parts)
     rows = sum(x.shape[0] for x, _ in parts)
     if not any(x.nnz for x, _ in parts):
         raise DataError(f"{path}: there is no index:value in it")
-    if rows * width * 4 > MOST_BYTES:
-        raise DataError(f"{path}: {rows} x {width} numbers are {rows * width * 4 / 2**30:.0f} GiB when dense")
-    table = np.zeros((rows, width), np.float32)
-    start = 0
+    if not keep_sparse and rows * width * 4 > MOST_BYTES:
+        size = rows * width * 4 / 2**30
+        advice = "with data.sparse = true linear methods (asysqn-svrg) take it as it is"
+        raise DataError(f"{path}: {rows} x {width} numbers are {size:.0f} GiB when dense; {advice}")
     for x, _ in parts:
-        table[start : start + x.shape[0], : x.shape[1]] = x.toarray()
-        start += x.shape[0]
+        x.resize(x.shape[0], width)
+    table = sparse.vstack([x for x, _ in parts], format="csr")
+    if not keep_sparse:
+        table = table.toarray()
     y, task = read_labels(np.concatenate([labels for _, labels in parts]))
     test_rows = parts[1][0].shape[0] if test is not None else 0
     columns = tuple(f"f{i + 1}" for i in range(width))
+    scale = "none" if keep_sparse else scale
     return Dataset(name or path.name.split(".")[0], table, y, task, columns, test_rows, scale=scale)
 
 
@@ -49,11 +60,11 @@ def _sparse(path: Path) -> tuple[Any, Any]:
     return x, y
 
 
-def read_a9a(folder: Path, progress: Progress) -> Dataset:
+def read_a9a(folder: Path, progress: Progress, keep_sparse: bool = False) -> Dataset:
     """The adult census data as LIBSVM has it: 123 columns of 0 and 1, with a test set."""
     test = folder / "a9a.t.gz"
     if not test.is_file():
         raise ConfigError("data.dir", str(folder), "there is a9a.gz, but no a9a.t.gz")
-    dataset = read_libsvm(folder / "a9a.gz", test, name="a9a", scale="none")
+    dataset = read_libsvm(folder / "a9a.gz", test, name="a9a", scale="none", keep_sparse=keep_sparse)
     progress("reading", 1.0)
     return dataset

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.columns import assign, row_shape
 from colonnade.data.dataset import Dataset
 from colonnade.data.encoding import Encoder
-from colonnade.data.prepare import Preparation, prepare, split_rows
+from colonnade.data.prepare import Preparation, prepare, prepare_sparse, split_rows
 from colonnade.data.scaling import Scaler
 from colonnade.data.table import Table, rows_of
 from colonnade.data.task import Array, Task
@@ -28,8 +29,8 @@ class Partition:
     name: str
     parties: tuple[str, ...]
     columns: tuple[tuple[str, ...], ...]  # per party, as in the dataset; `encoders` know what they become
-    train: tuple[Array, ...]  # per party, float32 (n_train, d_m)
-    test: tuple[Array, ...]  # per party, float32 (n_test, d_m)
+    train: tuple[Any, ...]  # per party, float32 (n_train, d_m); of a sparse dataset scipy CSR
+    test: tuple[Any, ...]  # per party, float32 (n_test, d_m)
     y_train: Array
     y_test: Array
     task: Task
@@ -95,13 +96,16 @@ def split(
     """
     preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor)
     names, indices = assign(dataset, parties, how)
-    rows = split_rows(dataset.name, len(dataset.x), test_fraction=test_fraction, seed=seed, test_rows=dataset.test_rows)
+    rows = split_rows(
+        dataset.name, dataset.x.shape[0], test_fraction=test_fraction, seed=seed, test_rows=dataset.test_rows
+    )
     shares, shapes = [], []
     for name, index in zip(names, indices, strict=True):
         shape = row_shape(dataset, how, index)
         columns = [dataset.columns[i] for i in index]
         steps = shape[0] if dataset.series and len(shape) > 1 else 1
-        shares.append(prepare(dataset.x, index, columns, name, rows, preparation, steps))
+        prepared = prepare_sparse if sparse.issparse(dataset.x) else prepare
+        shares.append(prepared(dataset.x, index, columns, name, rows, preparation, steps))
         features = shares[-1].train.shape[1:]
         shapes.append(shape if features == index.shape else features)  # one-hot columns have no place in an image
         if release and isinstance(dataset.x, Table):

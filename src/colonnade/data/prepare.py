@@ -6,6 +6,7 @@ to the bit whether one process splits a whole CSV table or every party reads a f
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +42,8 @@ class Prepared:
 
     encoder: Encoder
     scaler: Scaler
-    train: Array  # float32 (n_train, features)
-    test: Array  # float32 (n_test, features)
+    train: Any  # float32 (n_train, features); CSR where the data are
+    test: Any  # float32 (n_test, features)
     notes: list[str]
 
 
@@ -64,6 +65,23 @@ def prepare(
     scaler = fit(how.scale, train, how.factor, steps)
     test = scaler.fill(Block(x, rows[1], index, encoder))
     return Prepared(encoder, scaler, scaler.fill(train), test, notes_on_tests(x, rows[1], index, encoder, party))
+
+
+def prepare_sparse(
+    x: Any, index: Array, names: Sequence[str], party: str, rows: Rows, how: Preparation, steps: int = 1
+) -> Prepared:
+    """The same of a sparse table, which is never made dense: only "none" leaves its zeros zero."""
+    if how.scale != "none":
+        advice = 'a sparse table cannot be shifted without becoming dense; use "none", and scale it before'
+        raise ConfigError(f"{how.section}.scale", how.scale, advice)
+    if not np.isfinite(x.data).all():
+        raise DataError(f"{party}: there are NaN or infinite values in the sparse table")
+    columns = tuple(names)
+    contiguous = len(index) > 0 and bool((np.diff(index) == 1).all())
+    block = (x[:, index[0] : index[-1] + 1] if contiguous else x[:, index]).astype(np.float32) * np.float32(how.factor)
+    encoder = Encoder(columns, (None,) * len(columns), None)
+    scaler = Scaler(np.zeros(len(columns)), np.full(len(columns), how.factor))
+    return Prepared(encoder, scaler, block[rows[0]], block[rows[1]], [])
 
 
 def split_rows(name: str, rows: int, *, test_fraction: float, seed: int, test_rows: int = 0) -> Rows:

@@ -34,6 +34,8 @@ from colonnade.data.tables import (
 from colonnade.data.task import Array, Task
 from colonnade.protocol.errors import ConfigError, DataError
 
+Labels = tuple[Task, Array, Array]  # and those to train and to test on
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartyShare:
@@ -46,6 +48,7 @@ class PartyShare:
     shape: tuple[int, ...]  # of one row: (features,), or of its piece of an image or series
     ids_sha256: str
     notes: tuple[str, ...]
+    labels: Labels | None = None  # for methods whose parties hold them
 
     @property
     def rows(self) -> int:
@@ -69,8 +72,8 @@ class ServerShare:
         return len(self.y_train) + len(self.y_test)
 
 
-def party_share(partition: Partition, index: int) -> PartyShare:
-    """What one party of a partition holds, for all roles on one machine."""
+def party_share(partition: Partition, index: int, labels: bool = False) -> PartyShare:
+    """What one party of a partition holds, for all roles on one machine; with the labels, if its method wants that."""
     name = partition.parties[index]
     return PartyShare(
         name=name,
@@ -80,6 +83,7 @@ def party_share(partition: Partition, index: int) -> PartyShare:
         shape=partition.shapes[index],
         ids_sha256=digest_of_rows(len(partition.y_train) + len(partition.y_test)),
         notes=tuple(note for note in partition.notes if note.startswith(f"{name}: ")),
+        labels=(partition.task, partition.y_train, partition.y_test) if labels else None,
     )
 
 
@@ -100,6 +104,7 @@ def read_party_share(
     *,
     name: str,
     id: str | None = None,
+    label: str | None = None,
     categorical: Sequence[str] = (),
     columns: Sequence[str] | None = None,
     scale: str | None = None,
@@ -111,23 +116,26 @@ def read_party_share(
 ) -> PartyShare:
     """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids).
 
-    Every column but the id is a feature, or those that `columns` names, as "first..last" too; `scale` is "standard"
-    unless told otherwise. With `test_rows` the last so many rows are the test set.
+    Every column but the id and the label is a feature, or those that `columns` names, as "first..last" too; `scale` is
+    "standard" unless told otherwise. With `test_rows` the last so many rows are the test set.
     """
     check_name(name, "party.name")
     how = Preparation("standard" if scale is None else scale, missing, section="party")
     file = _existing(path, (*TABLES, ".npz"), "party.data")
     if file.suffix.lower() == ".npz":
+        if label is not None:
+            raise ConfigError("party.label", label, "labels are read from CSV and Parquet only")
         raw = _from_npz(file, name, id, categorical, columns)
     else:
-        raw = _from_table(file, name, id, categorical, columns, progress or silent)
+        raw = _from_table(file, name, id, label, categorical, columns, progress or silent)
     rows = split_rows(str(file), len(raw.x), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
     try:
         ready = prepare(raw.x, raw.index, raw.columns, name, rows, how)
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
     notes = (*raw.notes, *ready.notes)
-    return PartyShare(name, raw.columns, ready.train, ready.test, ready.train.shape[1:], raw.ids_sha256, notes)
+    labels = None if raw.labels is None else (raw.labels[1], raw.labels[0][rows[0]], raw.labels[0][rows[1]])
+    return PartyShare(name, raw.columns, ready.train, ready.test, ready.train.shape[1:], raw.ids_sha256, notes, labels)
 
 
 def read_server_share(
@@ -161,6 +169,7 @@ class _Raw:
     columns: tuple[str, ...]  # their names
     ids_sha256: str
     notes: tuple[str, ...] = ()
+    labels: tuple[Array, Task] | None = None
 
 
 def _existing(path: str | Path, suffixes: tuple[str, ...], key: str) -> Path:
@@ -180,23 +189,27 @@ def _from_table(
     file: Path,
     party: str,
     id: str | None,
+    label: str | None,
     categorical: Sequence[str],
     columns: Sequence[str] | None,
     progress: Progress,
 ) -> _Raw:
     names = column_names(file, progress)
-    check_columns(file, names, id=id, categorical=categorical, section="party")
-    if id is not None and columns is not None and id in columns:
-        raise ConfigError("party.columns", id, "is the id, not a feature")
-    features = tuple(name for name in names if name != id)
+    check_columns(file, names, label=label, id=id, categorical=categorical, section="party")
+    for name, what in ((id, "id"), (label, "label")):
+        if name is not None and columns is not None and name in columns:
+            raise ConfigError("party.columns", name, f"is the {what}, not a feature")
+    aside = tuple(name for name in (id, label) if name is not None)
+    features = tuple(name for name in names if name not in aside)
     if not features:
-        raise DataError(f"{file}: there is no column but the id")
+        raise DataError(f"{file}: there is no column but the id{'' if label is None else ' and the label'}")
     if columns is not None:
         features = columns_meant(file.name, features, party, columns, "party.columns")
-    read, texts = read_columns(file, features, () if id is None else (id,), categorical, progress)
+    read, texts = read_columns(file, features, aside, categorical, progress)
     table = Table([read[name] for name in features])
     digest = _digest(file, None if id is None else texts[id], len(table))
-    return _Raw(table, np.arange(len(features)), features, digest, notes_on_typos(read, categorical))
+    labels = None if label is None else label_column(file, texts[label])
+    return _Raw(table, np.arange(len(features)), features, digest, notes_on_typos(read, categorical), labels)
 
 
 def _from_npz(

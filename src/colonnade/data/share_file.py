@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.data.share import PartyShare, ServerShare
-from colonnade.data.task import Task, classification
+from colonnade.data.task import Array, Task, classification
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, DataError
 
@@ -26,6 +26,9 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
     if isinstance(share, PartyShare):
         content = {"kind": PARTY, "name": share.name, "columns": share.columns, "shape": share.shape}
         content |= {"train": share.train, "test": share.test}
+        if share.labels is not None:
+            task, y_train, y_test = share.labels
+            content |= {"classes": task.classes, "y_train": y_train, "y_test": y_test}
     else:
         content = {"kind": SERVER, "classes": share.task.classes, "y_train": share.y_train, "y_test": share.y_test}
     content |= {"format": FORMAT, "ids_sha256": share.ids_sha256, "notes": share.notes}
@@ -62,24 +65,30 @@ def load_party_share(path: str | Path) -> PartyShare:
         _check(all(part.dtype == np.float32 and part.ndim == 2 and len(part) for part in (train, test)), "the features")
         _check(train.shape[1] == test.shape[1] == prod(shape) and _all_are(int, shape), "the shape of a row")
         _check(isinstance(found["name"], str) and _all_are(str, found["columns"]), "the names")
+        labels = _labels(found) if "classes" in found else None
+        _check(labels is None or len(labels[1]) == len(train), "the labels")
         return PartyShare(
-            found["name"], found["columns"], train, test, shape, found["ids_sha256"], notes=found["notes"]
-        )
+            found["name"], found["columns"], train, test, shape, found["ids_sha256"], found["notes"], labels
+        )  # fmt: skip
 
 
 def load_server_share(path: str | Path) -> ServerShare:
     """What `save_share` wrote of the server."""
     with _reading(Path(path).expanduser(), SERVER) as found:
-        parts, classes = (found["y_train"], found["y_test"]), found["classes"]
-        _check(_all_are(str, classes), "the classes")
-        task = classification(classes) if classes else Task("regression", ())
-        _check(all(part.ndim == 1 and len(part) for part in parts), "the labels")
-        if classes:
-            fit = all(part.dtype == np.int64 and 0 <= part.min() <= part.max() < len(classes) for part in parts)
-        else:
-            fit = all(part.dtype == np.float32 and np.isfinite(part).all() for part in parts)
-        _check(fit, "the labels")
-        return ServerShare(task, *parts, found["ids_sha256"], notes=found["notes"])
+        return ServerShare(*_labels(found), found["ids_sha256"], notes=found["notes"])
+
+
+def _labels(found: Mapping[str, Any]) -> tuple[Task, Array, Array]:
+    parts, classes = (found["y_train"], found["y_test"]), found["classes"]
+    _check(_all_are(str, classes), "the classes")
+    task = classification(classes) if classes else Task("regression", ())
+    _check(all(part.ndim == 1 and len(part) for part in parts), "the labels")
+    if classes:
+        fit = all(part.dtype == np.int64 and 0 <= part.min() <= part.max() < len(classes) for part in parts)
+    else:
+        fit = all(part.dtype == np.float32 and np.isfinite(part).all() for part in parts)
+    _check(fit, "the labels")
+    return task, *parts
 
 
 @contextlib.contextmanager

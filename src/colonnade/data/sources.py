@@ -48,6 +48,7 @@ class TableOptions:
     id: str | None
     categorical: tuple[str, ...]
     progress: Progress
+    sparse: bool = False
 
 
 def load(
@@ -57,9 +58,12 @@ def load(
     label: str | None = None,
     id: str | None = None,
     categorical: Sequence[str] = (),
+    sparse: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
     """Return the table that a source names.
+
+    With `sparse`, LIBSVM data stay so, and are not scaled: only linear methods take them.
 
     For CSV and Parquet alone: `label` is the column to predict, `id` a column to check and drop, `categorical`
     the columns whose numbers are codes. `progress(what, part)` is called now and then, with `part` from 0 to 1.
@@ -69,13 +73,17 @@ def load(
     for key, value in (("label", label), ("id", id), ("categorical", categorical or None)):
         if value is not None and not source.lower().endswith(TABLES):
             raise ConfigError(f"data.{key}", value, f"only CSV and Parquet have a {key} column, not {source}")
-    table = TableOptions(label, id, tuple(categorical), progress or silent)
+    if sparse and source != "a9a" and not source.lower().endswith(SUFFIXES):
+        raise ConfigError("data.sparse", sparse, f"only LIBSVM data are sparse, not {source}")
+    table = TableOptions(label, id, tuple(categorical), progress or silent, sparse)
     if source in EMBEDDED:
         return _embedded(source)
     if source in NAMED:
         return named_images(source, dir)
     if source in FOLDERS:
         read, needed = FOLDERS[source]
+        if sparse:
+            return read_a9a(_folder(source, dir, needed), progress or silent, keep_sparse=True)
         return read(_folder(source, dir, needed), progress or silent)
     return _from_path(source, _path(source, dir), table)
 
@@ -104,7 +112,7 @@ def _from_path(source: str, path: Path, options: TableOptions) -> Dataset:
     if name.endswith(".npz"):
         return read_npz(path)
     if name.endswith(SUFFIXES):
-        return read_libsvm(path)
+        return read_libsvm(path, keep_sparse=options.sparse)
     if known_suffix:
         return read_table(
             path, options.label, id=options.id, categorical=options.categorical, progress=options.progress

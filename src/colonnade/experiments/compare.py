@@ -13,7 +13,7 @@ from colonnade.algorithms import METHODS, find_method
 from colonnade.data import Partition
 from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict
 from colonnade.experiments.folder import note_command
-from colonnade.experiments.resolve import load_partition
+from colonnade.experiments.resolve import load_partition, scale_of
 from colonnade.experiments.run import Run, prepare
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
@@ -128,12 +128,12 @@ class _Partitions:
     """The data of the last run, for the next one that wants the same."""
 
     def __init__(self) -> None:
-        self._key: tuple[DataConfig, int] | None = None
+        self._key: tuple[DataConfig, str | None, int] | None = None
         self._data: Partition | None = None
 
     def of(self, config: Config) -> Partition:
         """The parties' data for this config."""
-        key = (config.data, config.train.seed)
+        key = (config.data, scale_of(config), config.train.seed)
         if self._data is None or key != self._key:
             self._data = None  # let go of the old before the new is loaded
             self._key, self._data = key, load_partition(config)

@@ -48,6 +48,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
     categorical: list[str] = []
     missing: str = "refuse"
+    sparse: bool = False
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,6 +125,7 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: str | None = None
     id: str | None = None
+    label: str | None = None
     columns: list[str] | None = None
     categorical: list[str] = []
     scale: str | None = None

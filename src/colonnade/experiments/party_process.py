@@ -32,7 +32,7 @@ from colonnade.experiments.own_side import (
     refuse_joint,
     stop_on_signals,
 )
-from colonnade.experiments.resolve import Plan, find_optimiser, make_plan
+from colonnade.experiments.resolve import Plan, find_optimiser, make_plan, scale_of
 from colonnade.experiments.summary import (
     traffic_fields,
 )
@@ -57,11 +57,13 @@ class PartyProcess:
                 "network.certificate", config.network.certificate, f"is {self.identity.name}'s, not {name}'s"
             )
         self.share = _party_share(config, name)
-        plan = _with_own_settings(make_plan(config, parties, len(self.share.train), None), config, name)
+        task = None if self.share.labels is None else self.share.labels[0]
+        plan = _with_own_settings(make_plan(config, parties, len(self.share.train), task), config, name)
         refuse_joint(plan)
         assert plan.method.party is not None
         index = parties.index(name)
-        role = plan.method.party(plan.party(index, self.share.train, self.share.test, self.share.shape))
+        share = self.share
+        role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))
         self.shared = shared_part(config, pins)
         self._width = plan.widths[index]
         others = [other for other in parties if other != name] if plan.method.peers else []
@@ -194,9 +196,10 @@ def _party_share(config: Config, name: str) -> PartyShare:
         Path(party.data),
         name=name,
         id=party.id,
+        label=party.label,
         categorical=tuple(party.categorical),
         columns=party.columns,
-        scale=party.scale,
+        scale=scale_of(config) if party.scale is None else party.scale,
         missing=party.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,

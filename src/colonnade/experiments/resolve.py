@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import torch
+from scipy.sparse import issparse
 
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
@@ -19,7 +20,7 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import Role
 
-__all__ = ["Federation", "Loading", "Plan", "federation", "find_optimiser", "load_partition", "make_plan"]
+__all__ = ["Federation", "Loading", "Plan", "federation", "find_optimiser", "load_partition", "make_plan", "scale_of"]
 
 EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
@@ -36,6 +37,7 @@ class Federation:
     checkpoint_every: Every
     server: ServerSetup
     parties: list[PartySetup]
+    notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     def roles(self) -> list[Role]:
         """Fresh roles, the server first."""
@@ -45,6 +47,7 @@ class Federation:
         return [self.method.server(self.server), *(self.method.party(party) for party in self.parties)]
 
 
+Labels = tuple[Task, Array, Array]  # and those to train and to test on
 Loading = Callable[[str, float], None]  # told what is being read and how much of it is
 
 
@@ -52,18 +55,30 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
     """The data as the parties hold them."""
     data = config.data
     table = load(
-        data.source, dir=data.dir, label=data.label, id=data.id, categorical=data.categorical, progress=progress
+        data.source,
+        dir=data.dir,
+        label=data.label,
+        id=data.id,
+        categorical=data.categorical,
+        sparse=data.sparse,
+        progress=progress,
     )
     return split(
         table,
         parties=data.parties,
         how=data.split,
-        scale=data.scale,
+        scale=scale_of(config),
         missing=data.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,
         release=True,  # nobody else has this table
     )
+
+
+def scale_of(config: Config) -> str | None:
+    """How the columns are scaled: as configured, or as the method needs them; None: as the dataset is."""
+    method, _ = _method(config.protocol)
+    return method.scale if config.data.scale is None else config.data.scale
 
 
 def federation(
@@ -74,11 +89,16 @@ def federation(
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
+    if not plan.method.sparse and any(issparse(block) for block in data.train):
+        raise ConfigError("protocol.name", plan.method.name, "takes dense tables; the linear methods take sparse ones")
     server = plan.server(data.task, data.y_train, data.y_test)
     shares = zip(data.train, data.test, data.shapes, strict=True)
-    setups = [plan.party(index, *share) for index, share in enumerate(shares)]
+    labels = (data.task, data.y_train, data.y_test)
+    setups = [plan.party(index, *share, labels) for index, share in enumerate(shares)]
+    notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
-        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups
+        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups,
+        (*data.notes, *notes),
     )  # fmt: skip
 
 
@@ -98,7 +118,9 @@ class Plan:
     device: str
 
     def server(self, task: Task, y_train: Array, y_test: Array) -> ServerSetup:
-        """What the server is made from."""
+        """What the server is made from; where the parties have the labels, it has none."""
+        if self.method.party_labels:
+            y_train, y_test = y_train[:0], y_test[:0]
         return ServerSetup(
             self.options,
             self.training,
@@ -112,13 +134,22 @@ class Plan:
             self.device,
         )
 
-    def party(self, index: int, train: Array, test: Array, shape: tuple[int, ...]) -> PartySetup:
-        """What a party is made from."""
+    def party(
+        self, index: int, train: Any, test: Any, shape: tuple[int, ...], labels: Labels | None = None
+    ) -> PartySetup:
+        """What a party is made from; its labels are needed by some methods, and given to no others."""
         name, width, model = self.parties[index], self.widths[index], self.models[index]
         count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
-        return PartySetup(
-            self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top
+        setup = PartySetup(
+            self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top,
+            self.parties,
         )  # fmt: skip
+        if not self.method.party_labels:
+            return setup
+        if labels is None:
+            advice = f"{self.method.name}: every party holds the labels; name the column of this party's file"
+            raise ConfigError("party.label", None, advice)
+        return replace(setup, task=labels[0], y_train=labels[1], y_test=labels[2])
 
 
 def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None) -> Plan:

@@ -186,9 +186,10 @@ class Run:
             **traffic_fields(simulator.traffic),
             "fresh_rows": principal.get("fresh_rows", 0),
             "method": principal.get("method", {}),
+            "reveals": setting.options.reveals or setting.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
-            "privacy": None,
+            "privacy": principal.get("privacy"),
             "trace_sha256": simulator.trace.hexdigest,
             "weights_sha256": weights,
         }

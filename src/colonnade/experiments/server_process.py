@@ -295,9 +295,10 @@ class ServerProcess(Keeper):
             "messages_given_up": sum(peer.conversation.lost for peer in node.peers.values()),
             "fresh_rows": principal.get("fresh_rows", 0),
             "method": principal.get("method", {}),
+            "reveals": self.plan.options.reveals or self.plan.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {SERVER: node.utilisation()} | {name: bye.utilisation for name, bye in byes.items()},
-            "privacy": None,
+            "privacy": principal.get("privacy"),
             "trace_sha256": node.trace.hexdigest,
             "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) else None,
         }

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from scipy.sparse import issparse
 
 from colonnade.algorithms.method import SERVER
 from colonnade.data import Partition, party_share, save_share, server_share
@@ -52,6 +53,8 @@ def prepare_up(
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     if plan.method.joint is not None:
         raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")
+    if any(issparse(block) for block in data.train):
+        raise ConfigError("data.sparse", True, "sparse tables run in the simulator only: leave --driver away")
     RunFolder.create(out, config)
     nodes = out / "nodes"
     throw_away(data.parties, nodes / "certificates")
@@ -59,7 +62,7 @@ def prepare_up(
         (nodes / name).mkdir(parents=True, mode=0o700)
     save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
-        save_share(party_share(data, index), nodes / name / "share.safetensors")
+        save_share(party_share(data, index, plan.method.party_labels), nodes / name / "share.safetensors")
     up = FederationUp(config, out, data.parties, data.notes)
     up.write_config(SERVER, "127.0.0.1:0")
     return up

@@ -4,6 +4,7 @@
     dense           one layer and ReLU
     mlp:64,32       hidden layers of these widths, then a layer to the output
     cnn, lstm       (party) for rows with two dimensions: pieces of images, and series; see shaped.py
+    polynomial:2    (party) Σ x^i W^i up to this degree; see polynomial.py
     resnet18-stem   (party) and resnet18:64x32x32 (server): ResNet-18, cut after its first convolution; see resnet.py
     none            (server) the aggregate is the output
     package.module:Class    your own `nn.Module`, called with (inputs, outputs), or with (shape, outputs) if its
@@ -25,16 +26,18 @@ from torch import nn
 
 from colonnade.models import resnet, shaped
 from colonnade.models.blackbox import BlackBox
+from colonnade.models.polynomial import Polynomial
 from colonnade.protocol.errors import ModelError
 
 __all__ = ["Factory", "party_model", "party_module", "server_module"]
 
+MAX_DEGREE = 16  # of a polynomial network
 Shape = tuple[int, ...]  # of one row
 Factory = str | nn.Module | Callable[[Any, int], Any]  # called with inputs or shape, and outputs
 
 _KNOWN = (
-    "linear, dense, mlp:WIDTH[,WIDTH...], cnn, lstm or resnet18-stem (a party's), resnet18:64xHEIGHTxWIDTH (the "
-    "server's) or package.module:Class"
+    "linear, dense, mlp:WIDTH[,WIDTH...], polynomial:DEGREE, cnn, lstm or resnet18-stem (a party's), "
+    "resnet18:64xHEIGHTxWIDTH (the server's) or package.module:Class"
 )
 _SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
 _WANTS = {
@@ -100,7 +103,7 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module |
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if isinstance(model, str):
-        if ":" in model and _kind(model) not in ("mlp", resnet.STEM, resnet.TOP):
+        if ":" in model and _kind(model) not in ("mlp", "polynomial", resnet.STEM, resnet.TOP):
             model = _import(model, what)
         else:
             return _named(model, shape, outputs, what)
@@ -135,6 +138,8 @@ def _named(name: str, shape: Shape, outputs: int, what: str) -> nn.Module:
         return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU())
     if name.startswith("mlp:"):
         return _mlp([inputs, *_widths(name, what), outputs])
+    if name.startswith("polynomial:"):
+        return Polynomial(inputs, outputs, _degree(name, what))
     if _kind(name) == resnet.STEM:
         return resnet.stem(name, shape, outputs, what)
     if _kind(name) == resnet.TOP:
@@ -151,6 +156,13 @@ def _widths(name: str, what: str) -> list[int]:
     if not all(width.strip().isdecimal() and int(width) > 0 for width in widths):
         raise ModelError(f"{what} = {name!r}: widths must be positive whole numbers, as in 'mlp:64,32'")
     return [int(width) for width in widths]
+
+
+def _degree(name: str, what: str) -> int:
+    degree = name.removeprefix("polynomial:").strip()
+    if not degree.isdecimal() or not 1 <= int(degree) <= MAX_DEGREE:
+        raise ModelError(f"{what} = {name!r}: the degree must be 1 to {MAX_DEGREE}, as in 'polynomial:2'")
+    return int(degree)
 
 
 def _mlp(widths: list[int]) -> nn.Sequential:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser, to_tensor
+from colonnade.models.polynomial import Polynomial
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
 from colonnade.protocol.messages import Array
@@ -31,7 +32,7 @@ _DRAWS_NOTHING = {
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
     nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding, Recurrent,
-    BasicBlock, Permuted,
+    BasicBlock, Permuted, Polynomial,
 }  # fmt: skip
 
 

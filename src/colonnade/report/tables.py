@@ -7,7 +7,7 @@ from typing import Any
 from colonnade.experiments.ranking import in_words, rank
 from colonnade.report.records import Record, by_label
 
-__all__ = ["all_runs", "race", "winners"]
+__all__ = ["all_runs", "race", "what_is_revealed", "winners"]
 
 _COLUMNS = {
     "seed": "seed", "status": "status", "value": "value", "loss": "loss", "time_to_target_s": "s to target",
@@ -45,6 +45,13 @@ def race(records: Sequence[Record]) -> str:
 
 def _class(best: bool) -> str:
     return ' class="best"' if best else ""
+
+
+def what_is_revealed(records: Sequence[Record]) -> str:
+    """Who learns what, by method and by its settings."""
+    said = {label: group[0].summary.get("reveals", "") for label, group in by_label(records).items()}
+    rows = "".join(f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>" for label, text in said.items() if text)
+    return f"<h2>What it reveals</h2><div class='scroll'><table class='prose'>{rows}</table></div>" if rows else ""
 
 
 def all_runs(records: Sequence[Record]) -> str:

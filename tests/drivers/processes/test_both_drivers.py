@@ -34,7 +34,8 @@ SUMMARY = {
     "accuracy", "loss", "target", "time_to_target_s", "messages", "bytes_up", "bytes_down", "bytes_eval", "staleness",
     "utilisation", "privacy", "trace_sha256", "weights_sha256",
 }  # fmt: skip
-NETWORKED = [name for name, method in METHODS.items() if method.joint is None]
+# The parties of fedvs speak to each other, for which this driver has no sealed relay yet.
+NETWORKED = [name for name, method in METHODS.items() if method.joint is None and name != "fedvs"]
 VARIANTS = [(name, {}) for name in NETWORKED] + [
     ("vafl", {"order": "query-first"}),
     ("vafl", {"batches": "shared", "extra_rows": 1.0, "table": "zeros"}),
@@ -69,11 +70,15 @@ def shares(data, tmp_path_factory):
 # Estimates need fewer parameters and more, smaller steps; the floors lie well above chance, which is 0.1.
 PLAIN = {"party": "mlp:16", "embedding": 8, "server": "linear"}
 ESTIMATED = {"party": "linear", "embedding": 4, "server": "linear"}
+AVERAGED = PLAIN | {"aggregate": "mean"}
 SETTINGS = {  # model, train, floor
     "cascaded": (ESTIMATED, {"epochs": 8, "learning_rate": {"server": 0.3, "party": 0.03}}, 0.75),
     "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.4),
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.3),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.5),
+    "wait": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.75),
+    "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.6),
+    "wait-dp": (AVERAGED, {"epochs": 4, "learning_rate": 0.5}, 0.15),
 } | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 

@@ -12,3 +12,62 @@
 
 Every party holds the labels, as the paper assumes, and no server takes part in training.
 """
+
+from colonnade.algorithms.asysqn.config import (
+    AfOptions,
+    AfSagaOptions,
+    AfSvrgOptions,
+    AsyOptions,
+    AsySagaOptions,
+    AsySvrgOptions,
+    LinearOptions,
+    SynOptions,
+    SynSagaOptions,
+    SynSvrgOptions,
+)
+from colonnade.algorithms.asysqn.coordinator import Coordinator
+from colonnade.algorithms.asysqn.messages import ASYSQN_PAYLOADS
+from colonnade.algorithms.asysqn.party import Party
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.method import Method
+
+__all__ = ["METHODS"]
+
+_PAPER = "Zhang, Gu et al.: AsySQN (2021)"
+_REVEALS = (
+    "every party holds the labels; no server computes anything: the coordinator sees digests of the labels, numbers of "
+    "rows, nonzeros and steps, and the metrics of evaluations. Parties, with masking = 'on': whoever asks for a batch "
+    "learns the sum of all margins wᵀx of its rows (at SVRG's snapshots and in synchronous rounds everybody does), and "
+    "which rows others ask for; on the way there sums are masked, and no one or two parties see more (three may: a "
+    "party's neighbours on both trees). Two sums over the same rows between which one party alone moved differ by its "
+    "own change. With masking = 'off': also the partial sums of one's children, single parties' margins among them"
+)
+
+
+def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions]) -> Method:
+    return Method(
+        name,
+        f"{_PAPER}, {algorithm}",
+        summary,
+        _REVEALS,
+        options,
+        ASYSQN_PAYLOADS + EVALUATION_PAYLOADS,
+        Coordinator,
+        Party,
+        party_labels=True,
+        sparse=True,
+    )
+
+
+_LINEAR = "linear models, party to party: "
+METHODS = (
+    _method("asysqn-sgd", "Alg. 3", f"{_LINEAR}asynchronous quasi-Newton steps on own batches", AsyOptions),
+    _method("asysqn-svrg", "Alg. 4", f"{_LINEAR}the same, against a snapshot in every epoch", AsySvrgOptions),
+    _method("asysqn-saga", "Alg. 5", f"{_LINEAR}the same, against each row's last slope", AsySagaOptions),
+    _method("afsgd", "AFSGD-VP", f"{_LINEAR}asysqn-sgd with H = I", AfOptions),
+    _method("afsvrg", "AFSVRG-VP", f"{_LINEAR}asysqn-svrg with H = I", AfSvrgOptions),
+    _method("afsaga", "AFSAGA-VP", f"{_LINEAR}asysqn-saga with H = I", AfSagaOptions),
+    _method("synsqn-sgd", "Alg. 3 in rounds", f"{_LINEAR}asysqn-sgd in lock-step on common batches", SynOptions),
+    _method("synsqn-svrg", "Alg. 4 in rounds", f"{_LINEAR}asysqn-svrg in lock-step", SynSvrgOptions),
+    _method("synsqn-saga", "Alg. 5 in rounds", f"{_LINEAR}asysqn-saga in lock-step", SynSagaOptions),
+)

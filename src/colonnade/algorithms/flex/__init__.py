@@ -13,7 +13,15 @@ as the fastest (and waits). With `labels = "server"` parties get ∂ℓ/∂h of 
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.flex.config import AdaptiveOptions, FlexOptions, PBcdOptions, SyncMaxOptions, SyncMinOptions
+from colonnade.algorithms.flex.config import (
+    TO_PARTIES,
+    TO_SERVER,
+    AdaptiveOptions,
+    FlexOptions,
+    PBcdOptions,
+    SyncMaxOptions,
+    SyncMinOptions,
+)
 from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
@@ -22,11 +30,7 @@ from colonnade.algorithms.method import Method
 __all__ = ["METHODS"]
 
 _PAPER = "Castiglia et al.: Flex-VFL (2023)"
-_REVEALS = (
-    "server: every party's embeddings, its number of local steps, their weight w̄ and how long a step takes; each "
-    "party, with labels = 'server': the gradient of its own block, from which labels can be inferred "
-    "(docs/attacks.md); with labels = 'shared': the labels themselves, θ_0 and every other party's embeddings"
-)
+_REVEALS = f"{TO_SERVER}. With labels = 'server' {TO_PARTIES['server']}. With 'shared' {TO_PARTIES['shared']}"
 _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 
 

@@ -11,6 +11,11 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["AdaptiveOptions", "FlexOptions", "PBcdOptions", "RoundOptions", "SyncMaxOptions", "SyncMinOptions"]
 
 AUTO = "auto"
+TO_SERVER = "server: every party's embeddings, its number of local steps, their weight w̄ and how long a step takes"
+TO_PARTIES = {
+    "server": "each party: the gradient of its own block, from which labels can be inferred (docs/attacks.md)",
+    "shared": "each party: the labels themselves, θ_0 and every other party's embeddings of the batch",
+}
 NONE: Any = 0.0
 ONE: Any = 1.0
 UNSET: Any = None
@@ -41,6 +46,11 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     on_lost = WAIT
     adaptive = False  # rates follow measured speeds
     common = ""  # how many steps all take: "one", as the slowest can ("min"), as the fastest can ("max")
+
+    @property
+    def reveals(self) -> str:
+        """By the way labels are treated."""
+        return f"{TO_SERVER}; {TO_PARTIES[self.labels]}"
 
     @property
     def needs_speeds(self) -> bool:

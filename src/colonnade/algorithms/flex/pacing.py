@@ -78,7 +78,8 @@ class Pacing:
 
     def note(self, name: str, report: Report, timeout_s: float) -> None:
         """A role's report of a phase; 0: a phase without a bell."""
-        self.step_s[name] = _follow(self.step_s.get(name), report.step_s)
+        # A slow-down is believed at once: a timeout just short of a step would waste it.
+        self.step_s[name] = max(report.step_s, _follow(self.step_s.get(name), report.step_s))
         if timeout_s:
             self.shares[name] = 1 / (report.steps * report.weight)
             self.timeout_of[name] = timeout_s

@@ -26,6 +26,7 @@ from colonnade.algorithms.flex.messages import (
     Snapshot,
 )
 from colonnade.algorithms.flex.pacing import Pacing, Plan
+from colonnade.algorithms.judging import Judging
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
@@ -62,7 +63,7 @@ TRIES = 3  # phases in which nobody is in time: the first ones may be slow, when
 MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
 
 
-class Server:
+class Server(Judging):
     """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -223,8 +224,8 @@ class Server:
         report = Report(message.phase, message.steps, message.weight, message.step_s)
         newest = message.phase == self.phase
         round_trip = (now - self.opened_at) / NANOSECONDS - message.held_s if newest else None
-        if newest and self._tells_speed():
-            self.pacing.note(sender, report, self._timeout_s)
+        if not newest or self._tells_speed():
+            self.pacing.note(sender, report, self._timeout_s if newest else 0.0)
         if round_trip is not None:
             self.pacing.note_round_trip(sender, round_trip)
         self.steps[sender] = self.steps.get(sender, 0) + message.steps
@@ -270,7 +271,8 @@ class Server:
 
     def _advance(self) -> list[Effect]:
         """Open the next round if everybody who is waited for is there."""
-        if self.doing != GATHERING or self.progress.ending or self.evaluation.running or not self.line:
+        judging = self.evaluation.running and self._options.on_lost == "wait"  # else nobody waits for who is gone
+        if self.doing != GATHERING or self.progress.ending or judging or not self.line:
             return []
         if self.waits_for():
             return []
@@ -399,21 +401,6 @@ class Server:
         return [SetTimer(PATIENCE_TIMER, now + round(patience_s * NANOSECONDS))]
 
     # Evaluation, coming and going.
-
-    def _evaluate(self) -> list[Effect]:
-        return [] if self.evaluation.running or self.progress.ending else self.evaluation.begin(self.present)
-
-    def _end(self, reason: str) -> list[Effect]:
-        """One last evaluation, then the end."""
-        if self.progress.ending:
-            return []
-        self.progress.ending = reason
-        return [] if self.evaluation.running else self.evaluation.begin(self.present)
-
-    def _evaluated(self, result: Evaluated) -> list[Effect]:
-        self.evaluation.running = False
-        report = self.progress.report(result, self.staleness.take_means(), self.evaluation.missing)
-        return [*report, *self._advance()]
 
     def _anew(self, peer: str) -> list[Effect]:
         """Nothing of before is still to come from it; it uploads again, and is told where the others are."""

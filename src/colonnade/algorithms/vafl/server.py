@@ -12,6 +12,7 @@ import numpy as np
 
 from colonnade.algorithms.batches import Rows
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
+from colonnade.algorithms.judging import Judging
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
@@ -38,7 +39,7 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Request", "Server", "mean_over_uploads"]
 
 
-class Server:
+class Server(Judging):
     """Holds θ_0, the labels and the table."""
 
     network_type = ServerNetwork
@@ -324,21 +325,6 @@ class Server:
         elif self.progress.evaluation_due():
             self.due = "evaluate"
         return self._settle() if self.due and not self._options.coordinated else []
-
-    def _evaluate(self) -> list[Effect]:
-        return [] if self.evaluation.running or self.progress.ending else self.evaluation.begin(self.present)
-
-    def _end(self, reason: str) -> list[Effect]:
-        """One last evaluation, then the end."""
-        if self.progress.ending:
-            return []
-        self.progress.ending = reason
-        return [] if self.evaluation.running else self.evaluation.begin(self.present)
-
-    def _evaluated(self, result: Evaluated) -> list[Effect]:
-        self.evaluation.running = False
-        report = self.progress.report(result, self.staleness.take_means(), self.evaluation.missing)
-        return [*report, *self._advance()]
 
     def _lost(self, peer: str) -> list[Effect]:
         """Go on without it: its rows stay as last seen, and D does not hold for them."""

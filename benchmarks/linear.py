@@ -1,0 +1,340 @@
+"""AsySQN: precision, rounds, utilisation, speed-up, bytes, wall time and memory.
+
+    python benchmarks/linear.py precision --data a9a --dir DATA [--epochs 2000]
+    python benchmarks/linear.py rounds --dir DATA [--batch 1024]
+    python benchmarks/linear.py utilisation
+    python benchmarks/linear.py speedup
+    python benchmarks/linear.py bytes
+    python benchmarks/linear.py wall --dir DATA [--profile]
+    python benchmarks/linear.py memory [--rows 200000 --columns 1000000]
+
+`--data` is a9a, credit (UCI credit card, one-hot), mnist (digits ≥ 5 against the rest) or synthetic (no files needed).
+The optimum is scikit-learn's on the joined columns. Times are the simulator's virtual clock unless called wall time.
+"""
+
+import argparse
+import cProfile
+import pstats
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+
+import colonnade
+from colonnade.algorithms.asysqn.losses import LOSSES, penalty
+from colonnade.data import Partition, load, split
+from colonnade.data.task import classification
+from colonnade.experiments.run import Run, one_thread
+
+Q, L2 = 8, 1e-4
+STEP_S = 0.2  # of a first-order step on a mean party's batch, with eight parties
+LOGISTIC = LOSSES["logistic"]
+console = Console(width=140)
+
+
+# Data and their optimum.
+
+
+@cache
+def data_of(name: str, folder: str | None, parties: int = Q) -> Partition:
+    """A binary task over `parties`."""
+    if name == "synthetic":
+        rows = np.random.default_rng(0)
+        x = rows.standard_normal((20_000, 128))
+        y = (x @ rows.standard_normal(128) + 4 * rows.standard_normal(20_000) > 0).astype(np.int64)
+        return split(colonnade.from_arrays(x / np.sqrt(128), y), parties=parties, scale="none")
+    if name == "credit":
+        categorical = ["SEX", "EDUCATION", "MARRIAGE", *(f"PAY_{i}" for i in (0, 2, 3, 4, 5, 6))]
+        table = load(
+            "UCI_Credit_Card.csv.gz", dir=folder, label="default.payment.next.month", id="ID", categorical=categorical
+        )
+        return split(table, parties=parties)
+    dataset = load(name, dir=folder)
+    if name == "mnist":
+        high = (dataset.y >= 5).astype(np.int64)
+        dataset = replace(dataset, y=high, task=classification(("below 5", "5 and more")), scale="none")
+    return split(dataset, parties=parties)
+
+
+def joined(blocks: tuple[Any, ...]) -> np.ndarray:
+    """All columns."""
+    return np.hstack(blocks).astype(np.float64)
+
+
+@cache
+def optimum(data: Partition) -> tuple[float, float]:
+    """The objective and the test accuracy of scikit-learn."""
+    x, y = joined(data.train), np.where(data.y_train > 0, 1.0, -1.0)
+    model = LogisticRegression(
+        C=1 / (len(y) * L2), fit_intercept=False, tol=1e-12, max_iter=1000, solver="newton-cholesky"
+    ).fit(x, y)
+    w = model.coef_[0]
+    value = float(np.mean(LOGISTIC.value(x @ w, y))) + penalty(w, L2)
+    return value, float(np.mean((joined(data.test) @ w > 0) == data.y_test))
+
+
+def suboptimality(run: Run) -> float:
+    """(f(w) − f*)/f* of the parties' weights as they are now."""
+    data = run.federation.data
+    parties: list[Any] = [node.role for node in run.simulator.nodes[1:]]
+    theta = sum(party.margins(block) for party, block in zip(parties, data.train, strict=True))
+    y = np.where(data.y_train > 0, 1.0, -1.0)
+    value = float(np.mean(LOGISTIC.value(theta, y))) + sum(penalty(party.estimator.w, L2) for party in parties)
+    best = optimum(data)[0]
+    return (value - best) / best
+
+
+def clock(parties: int, slowest: float) -> dict[str, Any]:
+    """Everyone at full speed but the last; a quick network. Of q parties each has 1/q of the columns to pass over."""
+    speeds = [1.0] * (parties - 1) + [slowest]
+    compute = [{"kind": "fixed", "mean_s": STEP_S * Q / parties / speed} for speed in speeds]
+    return {"compute": compute, "network": {"latency_s": 0.0005, "bandwidth_mbps": 10_000.0}}
+
+
+def make(data: Partition, protocol: dict[str, Any], slowest: float = 1.0, **train: Any) -> Run:
+    """A run with few evaluations."""
+    settings = {"batch_size": 1024, "learning_rate": 0.1, "eval_every": "100000 epochs"} | train
+    return colonnade.prepare(data, {"l2": L2, **protocol}, clock=clock(len(data.parties), slowest), **settings)
+
+
+def advance_to(run: Run, target: float, every: int, most: int) -> int | None:
+    """Updates until the objective is within `target` of the optimum, looked at every so many updates."""
+    looked = 0
+    with one_thread():
+        while run.simulator.advance(50):
+            k = run.simulator.principal.role.k  # type: ignore[attr-defined]
+            if k >= looked + every:
+                looked = k
+                found = suboptimality(run)
+                if found <= target:
+                    return k
+                if k >= most or not found < 100:
+                    return None
+    return None
+
+
+# What it must show, point by point.
+
+
+def precision(arguments: argparse.Namespace) -> None:
+    """Point 2: the objective against scikit-learn's, one party at 40 % speed."""
+    data = data_of(arguments.data, arguments.dir)
+    best, accuracy = optimum(data)
+    table = Table("method", "epochs", "updates", "suboptimality", "accuracy", "scikit-learn's", "wall s")
+    for method in arguments.methods.split(","):
+        options: dict[str, Any] = {"memory": arguments.memory} if "sqn" in method else {}
+        options |= {} if method.startswith("syn") else {"ahead": arguments.ahead}
+        run = make(
+            data, {"name": method, **options}, 0.4, epochs=arguments.epochs, batch_size=arguments.batch,
+            learning_rate=arguments.rate,
+        )  # fmt: skip
+        reports = 2.0
+
+        def report(run: Run) -> None:
+            nonlocal reports
+            progress = run.simulator.principal.role.progress  # type: ignore[attr-defined]
+            if progress.epochs >= reports:
+                console.print(f"  {progress.epochs:.0f} epochs: {suboptimality(run):.2e}, {run.wall_s:.0f} s")
+                reports *= 1.5
+
+        summary = run.execute(report if arguments.verbose else None)
+        table.add_row(
+            method, f"{summary['epochs']:.0f}", str(summary["updates"]), f"{suboptimality(run):.2e}",
+            f"{summary['accuracy']:.4f}", f"{accuracy:.4f}", f"{summary['wall_s']:.0f}",
+        )  # fmt: skip
+    console.print(f"{arguments.data}: f* = {best:.8f}", table)
+
+
+def rounds(arguments: argparse.Namespace) -> None:
+    """Point 3: updates to a precision against the first-order twin at its best rate."""
+    data = data_of(arguments.data, arguments.dir)
+    table = Table(
+        "estimator", "target", "batch", "first-order: rate → updates", "quasi-Newton: rate → updates", "ratio"
+    )
+    targets = {"sgd": 5e-3, "svrg": 1e-3, "saga": 1e-3}
+    for estimator in arguments.estimators.split(","):
+        target, found = targets[estimator], []
+        for name, start in ((f"af{estimator}", 2.0), (f"asysqn-{estimator}", 0.1)):
+            found.append(_best_rate(data, name, start, target, arguments))
+        (_, first, tried), (_, second, tried_too) = found
+        ratio = f"{first / second:.2f}" if first and second else "-"
+        table.add_row(estimator, f"{target:g}", str(arguments.batch), _shown(tried), _shown(tried_too), ratio)
+        console.print(f"{estimator}: {_shown(tried)} | {_shown(tried_too)}")
+    console.print(table)
+
+
+def _best_rate(
+    data: Partition, name: str, start: float, target: float, arguments: argparse.Namespace
+) -> tuple[float, int | None, dict[float, int | None]]:
+    """Double and halve the rate until the best one has a worse neighbour on both sides."""
+    tried: dict[float, int | None] = {}
+
+    def attempt(rate: float) -> float:
+        if rate not in tried:
+            run = make(data, {"name": name}, batch_size=arguments.batch, learning_rate=rate, epochs=1e6)
+            least = min([k for k in tried.values() if k], default=arguments.most)
+            tried[rate] = advance_to(run, target, 5 * Q, min(arguments.most, 2 * least))
+        return tried[rate] or float("inf")
+
+    rate = start
+    attempt(rate)
+    for _ in range(10):
+        around = [rate / 2, rate, rate * 2]
+        best = min(around, key=lambda candidate: (attempt(candidate), candidate != rate))
+        if best == rate:
+            break
+        rate = best
+    return rate, tried[rate], tried
+
+
+def _shown(tried: dict[float, int | None]) -> str:
+    return ", ".join(f"{rate:g} → {k or 'not'}" for rate, k in sorted(tried.items()))
+
+
+def utilisation(arguments: argparse.Namespace) -> None:
+    """Point 4, first half: time for the same number of epochs against the synchronous twin."""
+    data = data_of(arguments.data, arguments.dir)
+    table = Table("speed s", "synchronous s", "asynchronous s", "ratio", "(7+s)/(8s)", "of it")
+    for speed in (0.3, 0.4, 0.5, 0.6):
+        times = []
+        for name in ("synsqn-sgd", "asysqn-sgd"):
+            run = make(data, {"name": name}, speed, epochs=arguments.epochs or 3.0, learning_rate=0.01)
+            times.append(run.execute()["clock_s"])
+        ideal, ratio = (7 + speed) / (8 * speed), times[0] / times[1]
+        row = (speed, times[0], times[1], ratio, ideal, ratio / ideal)
+        table.add_row(*(f"{value:.3g}" for value in row))
+    console.print(table)
+
+
+def speedup(arguments: argparse.Namespace) -> None:
+    """Point 4, second half: virtual time to a precision over the number of parties, as many columns in all."""
+    table = Table("parties", "updates", "virtual s", "speed-up", "ideal")
+    first = None
+    for parties in (1, 2, 4, 8):
+        data = data_of(arguments.data, arguments.dir, parties)
+        masking = "on" if parties > 2 else "off"
+        run = make(data, {"name": "asysqn-svrg", "masking": masking}, epochs=1e6, learning_rate=arguments.rate)
+        updates = advance_to(run, arguments.target, parties, 200_000)
+        first = run.clock_s if first is None else first
+        table.add_row(str(parties), str(updates), f"{run.clock_s:.1f}", f"{first / run.clock_s:.2f}", str(parties))
+    console.print(table)
+
+
+def sizes(arguments: argparse.Namespace) -> None:
+    """Point 5: bytes of a step when scalars travel, and when d_ℓ-vectors would."""
+    table = Table("d_ℓ", "bytes of a step, masked", "in the clear", "b vectors of d_ℓ from everyone", "ratio")
+    rows = np.random.default_rng(0)
+    for width in (10, 100, 1000, 10_000):
+        x = sparse.random(2048, Q * width, density=min(1.0, 20 / width), format="csr", random_state=1)
+        data = split(colonnade.from_arrays(x, rows.integers(0, 2, 2048)), parties=Q)
+        spent = []
+        for masking in ("on", "off"):
+            run = make(data, {"name": "asysqn-sgd", "masking": masking}, updates=64, batch_size=arguments.batch)
+            summary = run.execute()
+            spent.append((summary["bytes_up"] + summary["bytes_down"]) / summary["updates"])
+        vectors = (Q - 1) * 8 * arguments.batch * width  # w_ℓ ∘ x_{i,ℓ} of every row, unmasked
+        row = (width, *spent, vectors, vectors / spent[0])
+        table.add_row(*(f"{value:,.0f}" if value >= 10 else f"{value:.2f}" for value in row))
+    console.print(f"batch {arguments.batch}, {Q} parties", table)
+
+
+def wall(arguments: argparse.Namespace) -> None:
+    """Point 6, first half: wall time to 1e-4 against scikit-learn's saga and lbfgs."""
+    data = data_of(arguments.data, arguments.dir)
+    best, _ = optimum(data)
+    x, y = joined(data.train), np.where(data.y_train > 0, 1.0, -1.0)
+    table = Table("solver", "wall s", "suboptimality")
+    for solver in ("saga", "lbfgs"):
+        seconds, reached = _scikit_learn(solver, x, y, best, arguments.target)
+        table.add_row(f"scikit-learn {solver}", f"{seconds:.2f}", f"{reached:.1e}")
+    options = {"name": "asysqn-svrg", "memory": arguments.memory, "ahead": arguments.ahead}
+    run = make(data, options, epochs=1e6, batch_size=arguments.batch, learning_rate=arguments.rate)
+    profile = cProfile.Profile()
+    began = time.perf_counter()
+    if arguments.profile:
+        profile.enable()
+    updates = advance_to(run, arguments.target, 400, arguments.most)
+    profile.disable()
+    table.add_row(f"asysqn-svrg ({updates} updates)", f"{time.perf_counter() - began:.2f}", f"{suboptimality(run):.1e}")
+    console.print(table)
+    if arguments.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
+def _scikit_learn(solver: str, x: np.ndarray, y: np.ndarray, best: float, target: float) -> tuple[float, float]:
+    """The quickest of ever smaller tolerances that reaches the target."""
+    seconds = reached = float("inf")
+    for tolerance in 10.0 ** -np.arange(1, 9):
+        began = time.perf_counter()
+        model = LogisticRegression(
+            C=1 / (len(y) * L2), fit_intercept=False, tol=tolerance, max_iter=10_000, solver=solver
+        ).fit(x, y)
+        seconds, w = time.perf_counter() - began, model.coef_[0]
+        reached = (float(np.mean(LOGISTIC.value(x @ w, y))) + penalty(w, L2) - best) / best
+        if reached <= target:
+            break
+    return seconds, reached
+
+
+def memory(arguments: argparse.Namespace) -> None:
+    """Point 6, second half: a table that nobody could hold densely."""
+    rows, columns = arguments.rows, arguments.columns
+    draw = np.random.default_rng(0)
+    count = int(rows * columns * 1e-4)
+    at = draw.integers(0, rows, count), draw.integers(0, columns, count)
+    x = sparse.csr_matrix((draw.standard_normal(count).astype(np.float32), at), shape=(rows, columns))
+    y = (x @ draw.standard_normal(columns).astype(np.float32) > 0).astype(np.int64)
+    console.print(f"{rows} x {columns}, {x.nnz} nonzeros, {_peak():.2f} GB so far")
+    dataset = colonnade.from_arrays(x, y)
+    del x, at
+    data = split(dataset, parties=Q)
+    del dataset
+    run = make(data, {"name": arguments.methods.split(",")[0]}, updates=arguments.updates, batch_size=4096)
+    summary = run.execute()
+    console.print(f"{summary['status']}: {summary['updates']} updates in {summary['wall_s']:.0f} s, {_peak():.2f} GB")
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "precision": precision, "rounds": rounds, "utilisation": utilisation, "speedup": speedup, "bytes": sizes,
+    "wall": wall, "memory": memory,
+}  # fmt: skip
+
+
+def main() -> None:
+    """One command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("--data", default="synthetic")
+    parser.add_argument("--dir")
+    parser.add_argument("--methods", default="asysqn-svrg,asysqn-saga")
+    parser.add_argument("--estimators", default="sgd,svrg,saga")
+    parser.add_argument("--epochs", type=float, default=None)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--memory", type=int, default=10)
+    parser.add_argument("--ahead", type=int, default=1)
+    parser.add_argument("--target", type=float, default=1e-4)
+    parser.add_argument("--most", type=int, default=40_000, help="updates, before a rate is given up")
+    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--columns", type=int, default=1_000_000)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    arguments = parser.parse_args()
+    COMMANDS[arguments.command](arguments)
+
+
+if __name__ == "__main__":
+    main()

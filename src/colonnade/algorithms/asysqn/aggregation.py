@@ -1,0 +1,203 @@
+"""One party's part in every aggregation, its own and others': AsySQN Alg. 2.
+
+A party adds its children's sums to its own contribution and sends the result to its parent, on T1 the masked margins,
+on T2 the masks. The initiator is the root of both; its difference of the two is θ. Sums may come before the question
+they belong to, so they wait under the name of their aggregation. Whatever is incomplete is dropped, never used.
+
+With `masking = "off"` there is T1 alone, and the values on it are the margins themselves.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from colonnade.algorithms.asysqn.messages import Ask, AskTests, MarginsMade, Masked, MaskedTests, Masks, MasksTests
+from colonnade.algorithms.asysqn.trees import aggregation_trees
+from colonnade.privacy import masking
+from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.messages import Array, Message
+
+__all__ = ["Aggregations", "Place", "Sum", "Total", "place_of"]
+
+WAITING = 16  # aggregations of one initiator that are kept: more are never alive at a time
+Key = tuple[int, int]  # initiator, nonce
+
+
+class Place(NamedTuple):
+    """A party's neighbours on one tree."""
+
+    parent: int | None
+    children: tuple[int, ...]
+
+
+class Total(NamedTuple):
+    """What an initiator has learnt."""
+
+    nonce: int
+    theta: Array
+    clock: int  # Σ of the others' steps when they contributed
+    members: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def place_of(party: int, initiator: int, members: tuple[int, ...], masked: bool, fan_out: int) -> tuple[Place, Place]:
+    """Where a party is on T1 and T2 of an aggregation; without masking nobody is on T2."""
+    own, root, q = members.index(party), members.index(initiator), len(members)
+    if not masked:
+        at = (own - root) % q
+        parent = None if at == 0 else members[(root + (at - 1) // fan_out) % q]
+        below = range(at * fan_out + 1, min(at * fan_out + fan_out, q - 1) + 1)
+        return Place(parent, tuple(members[(root + child) % q] for child in below)), Place(None, ())
+    places = []
+    for tree in aggregation_trees(q, root, fan_out):
+        above = tree.parents[own]
+        children = tuple(members[child] for child in tree.children(own))
+        places.append(Place(None if above is None else members[above], children))
+    return places[0], places[1]
+
+
+@dataclass(slots=True)
+class Sum:
+    """What is here of one aggregation."""
+
+    members: tuple[int, ...] = ()  # none: not yet asked
+    rows: int = 0
+    tests: bool = False
+    own: bool = False  # the own contribution is among the parts
+    clock: int = 0
+    masked: dict[int, Array] = field(default_factory=dict)  # parts by sender
+    masks: dict[int, Array] = field(default_factory=dict)
+    left: tuple[bool, bool] = (False, False)  # sent on T1, on T2
+
+    def save(self) -> tuple[Any, ...]:
+        """As plain values."""
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+
+class Aggregations:
+    """All that one party takes part in."""
+
+    def __init__(self, index: int, names: tuple[str, ...], masked: bool, fan_out: int, bits: int) -> None:
+        self._index, self._names, self._masked, self._fan_out, self._bits = index, names, masked, fan_out, bits
+        self.sums: dict[Key, Sum] = {}
+
+    def open(self, initiator: int, ask: Ask, rows: int) -> None:
+        """An aggregation is asked for; what came of it before fits, or is dropped."""
+        entry = self.sums.get((initiator, ask.nonce)) or self._new(initiator, ask.nonce)
+        entry.members, entry.rows, entry.tests = tuple(ask.members), rows, isinstance(ask, AskTests)
+        first, second = self._places(initiator, entry)
+        entry.masked = {c: part for c, part in entry.masked.items() if c in first.children and len(part) == rows}
+        entry.masks = {c: part for c, part in entry.masks.items() if c in second.children and len(part) == rows}
+
+    def contribute(self, initiator: int, nonce: int, made: MarginsMade) -> list[tuple[str, Message]]:
+        """Alg. 2 l. 2: the own term."""
+        entry = self.sums.get((initiator, nonce))
+        if entry is None or not entry.members:
+            return []  # abandoned meanwhile; a child's sum may have come after that
+        entry.own = True
+        entry.masked[self._index], entry.masks[self._index] = made.masked, made.masks
+        entry.clock += made.steps if initiator != self._index else 0
+        return self._pass_on(initiator, nonce, entry)
+
+    def receive(self, sender: int, message: Masked | Masks) -> list[tuple[str, Message]]:
+        """Alg. 2 l. 4, 5: a child's sum."""
+        key = message.initiator, message.nonce
+        self._check(sender, message, self.sums.get(key))
+        entry = self.sums.get(key) or self._new(*key)
+        if isinstance(message, Masked):
+            entry.masked[sender] = message.values
+            entry.clock += message.clock
+        else:
+            entry.masks[sender] = message.values
+        return self._pass_on(message.initiator, message.nonce, entry)
+
+    def _check(self, sender: int, message: Masked | Masks, entry: Sum | None) -> None:
+        """Refuse what cannot be, before anything is changed."""
+        name, values, on_first = self._names[sender], message.values, isinstance(message, Masked)
+        if not 0 <= message.initiator < len(self._names) or values.ndim != 1 or values.dtype != np.uint64:
+            raise RemoteProtocolError(name, f"a sum that cannot be: {message!r:.120}")
+        if not on_first and not self._masked:
+            raise RemoteProtocolError(name, "masks, though protocol.masking = 'off'")
+        if entry is None:
+            return
+        if sender in (entry.masked if on_first else entry.masks):
+            raise RemoteProtocolError(name, f"a {type(message).__name__} sum twice")
+        if not entry.members:
+            return
+        if len(values) != entry.rows:
+            raise RemoteProtocolError(name, f"a sum of {len(values)} rows, {entry.rows} were asked for")
+        if sender not in self._places(message.initiator, entry)[0 if on_first else 1].children:
+            raise RemoteProtocolError(name, "a sum, though it is no child in this tree")
+
+    def _new(self, initiator: int, nonce: int) -> Sum:
+        """A new entry; too many of one initiator are leftovers: first go those that nobody has asked for."""
+        theirs = [key for key in self.sums if key[0] == initiator]
+        if len(theirs) >= WAITING:
+            unasked = [key for key in theirs if not self.sums[key].members]
+            del self.sums[(unasked or theirs)[0]]
+        entry = self.sums[initiator, nonce] = Sum()
+        return entry
+
+    def _places(self, initiator: int, entry: Sum) -> tuple[Place, Place]:
+        return place_of(self._index, initiator, entry.members, self._masked, self._fan_out)
+
+    def _pass_on(self, initiator: int, nonce: int, entry: Sum) -> list[tuple[str, Message]]:
+        """A party sends its sum when all of it is there; the root keeps it."""
+        if not entry.own or initiator == self._index:
+            return []
+        first, second = self._places(initiator, entry)
+        sends: list[tuple[str, Message]] = []
+        on_first, on_second = entry.left
+        if not on_first and len(entry.masked) == len(first.children) + 1:
+            kind = MaskedTests if entry.tests else Masked
+            message: Message = kind(initiator, nonce, entry.clock, masking.total(entry.masked.values()))
+            sends.append((self._to(first), message))
+            on_first = True
+        if self._masked and not on_second and len(entry.masks) == len(second.children) + 1:
+            other = MasksTests if entry.tests else Masks
+            sends.append((self._to(second), other(initiator, nonce, masking.total(entry.masks.values()))))
+            on_second = True
+        entry.left = on_first, on_second
+        if on_first and (on_second or not self._masked):
+            del self.sums[initiator, nonce]
+        return sends
+
+    def _to(self, place: Place) -> str:
+        assert place.parent is not None
+        return self._names[place.parent]
+
+    def take_total(self, nonce: int) -> Total | None:
+        """θ = ϕ1 − ϕ2 of an own aggregation, once everything is there; it is over then."""
+        entry = self.sums.get((self._index, nonce))
+        if entry is None or not entry.own:
+            return None
+        first, second = self._places(self._index, entry)
+        if len(entry.masked) <= len(first.children):
+            return None
+        value = masking.total(entry.masked.values())
+        if self._masked:
+            if len(entry.masks) <= len(second.children):
+                return None
+            value = masking.subtract(value, masking.total(entry.masks.values()))
+        del self.sums[self._index, nonce]
+        return Total(nonce, masking.decode(value, self._bits), entry.clock, entry.members)
+
+    def drop(self, initiator: int, nonce: int) -> None:
+        """Forget an aggregation."""
+        self.sums.pop((initiator, nonce), None)
+
+    def drop_of(self, initiators: set[int]) -> None:
+        """Forget what these asked for; of tests the coordinator decides, and it may know better already."""
+        gone = [key for key, entry in self.sums.items() if key[0] in initiators and entry.members and not entry.tests]
+        for key in gone:
+            del self.sums[key]
+
+    def save(self) -> list[Any]:
+        """All of them."""
+        return [(key, entry.save()) for key, entry in self.sums.items()]
+
+    def load(self, saved: list[Any]) -> None:
+        """The reverse of `save`."""
+        self.sums = {tuple(key): Sum(*fields) for key, fields in saved}

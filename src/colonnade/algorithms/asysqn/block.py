@@ -1,0 +1,92 @@
+"""One party's columns and the labels, as linear algebra wants them: float64, dense or CSR, never densified."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from colonnade.algorithms.asysqn.losses import Loss
+from colonnade.algorithms.asysqn.padding import padded
+from colonnade.data import Task
+from colonnade.protocol.errors import ConfigError, DataError
+from colonnade.protocol.messages import Array
+
+__all__ = ["Block", "digest_of", "targets"]
+
+
+class Block:
+    """Rows of one party."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = padded(_as_floats(x))
+        self.rows, self.columns = self.x.shape
+        self._indptr = self.x.indptr if sparse.issparse(self.x) else None
+
+    @property
+    def nonzeros(self) -> int:
+        """Numbers that a pass over all rows touches: those stored."""
+        return int(self.rows * self.columns if self._indptr is None else self.x.nnz)
+
+    def cost(self, rows: Array) -> int:
+        """Numbers that a pass over these rows touches."""
+        if self._indptr is None:
+            return len(rows) * int(self.columns)
+        return int((self._indptr[rows + 1] - self._indptr[rows]).sum())
+
+    def take(self, rows: Array) -> Any:
+        """Some rows, (b, d_ℓ)."""
+        return self.x.take(rows, axis=0) if self._indptr is None else self.x[rows]
+
+    def margins(self, w: Array, rows: Array | None = None) -> Array:
+        """θ^ℓ = w_ℓᵀx_{i,ℓ}."""
+        theta: Array = (self.x if rows is None else self.take(rows)) @ w
+        return theta
+
+    def largest_norm(self) -> float:
+        """max ‖x_{i,ℓ}‖."""
+        if self._indptr is None:
+            squares = np.einsum("nd,nd->n", self.x, self.x)
+        else:
+            squares = np.asarray(self.x.multiply(self.x).sum(1)).ravel()
+        return float(np.sqrt(squares.max(initial=0.0)))
+
+    def is_zero(self) -> bool:
+        """Whether there is nothing to learn from."""
+        return not (self.x.data if self._indptr is not None else self.x).any()
+
+
+def _as_floats(x: Any) -> Any:
+    if sparse.issparse(x):
+        return sparse.csr_array(x, dtype=np.float64)
+    return np.asarray(x, np.float64)
+
+
+def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
+    """Labels as the loss wants them: ±1, or real numbers."""
+    if task is not None and task.kind != ("binary" if loss.signed else "regression"):
+        raise ConfigError("protocol.loss", loss.name, _advice(task, loss))
+    values = np.asarray(y, np.float64)
+    if not loss.signed:
+        return values
+    found = set(np.unique(values).tolist())
+    if not (found <= {0.0, 1.0} or found <= {-1.0, 1.0}):
+        raise DataError(f"{party}: labels must be ±1 or 0–1 for protocol.loss = {loss.name!r}, not {sorted(found)[:5]}")
+    return np.where(values > 0, 1.0, -1.0)
+
+
+def _advice(task: Task, loss: Loss) -> str:
+    if task.kind == "multiclass":
+        return f"needs labels of two classes (±1 or 0–1), and there are {len(task.classes)}"
+    if loss.signed:
+        return "needs labels of two classes, and here are numbers to predict; for that use ridge"
+    return "needs numbers to predict, and the label has two classes; for that use logistic or ls-svm"
+
+
+def digest_of(*labels: Array) -> str:
+    """What parties compare of their labels: sha256 of their numbers and how many there are of each part."""
+    text = hashlib.sha256()
+    for part in labels:
+        text.update(len(part).to_bytes(8, "little"))
+        text.update(np.ascontiguousarray(part, "<f8").tobytes())
+    return text.hexdigest()

@@ -1,0 +1,117 @@
+"""The gradient estimators of Alg. 3–5, and one step with each.
+
+All three are v = Xᵀ_I(∂L/∂θ_I − r_I)/b + Xᵀr/n + λw with reference slopes r, one scalar per row:
+
+    SGD    r = 0
+    SVRG   r = ∂L/∂θ at the snapshot θ(w^s): Xᵀr/n + λw^s is the full gradient (Alg. 4 l. 3, 7)
+    SAGA   r_i = ∂L/∂θ_i when row i was last in a batch; Xᵀr/n is kept up to date (Alg. 5 l. 5, 8)
+
+v is unbiased whatever r is, so a party that begins anew may take r at w = 0, where θ = 0 needs no aggregation.
+
+# DEVIATION: Alg. 5 stores gradients; of a linear model these are the slope times x_i, so a scalar per row will do.
+# DEVIATION: batches are walks through permutations, not drawn with replacement (Alg. 3 l. 2).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.asysqn.block import Block
+from colonnade.algorithms.asysqn.config import SAGA, SGD, LinearOptions
+from colonnade.algorithms.asysqn.losses import Loss
+from colonnade.algorithms.asysqn.messages import FullPassed, Step, StepMade
+from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
+from colonnade.protocol.messages import Array
+
+__all__ = ["Estimator"]
+
+NOTHING = np.zeros(0)
+
+
+class Estimator:
+    """w_ℓ, its memory of curvature and its reference slopes."""
+
+    def __init__(self, block: Block, y: Array, loss: Loss, options: LinearOptions) -> None:
+        self._block, self._y, self._loss, self._options = block, y, loss, options
+        self.w = np.zeros(block.columns)  # replaced, never changed in place: jobs read it
+        self.steps = 0
+        self.memory = Memory(options.memory, options.delta)
+        self.reference = self.mean = NOTHING  # r and Xᵀr/n
+        self.before = NOTHING  # v_{k−1} and s_{k−1}, for the printed curvature
+        self.step_before = NOTHING
+
+    @property
+    def wants_reference(self) -> bool:
+        """Whether it cannot step yet."""
+        return self._options.estimator != SGD and not len(self.reference)
+
+    # Pure: what jobs compute.
+
+    def full_pass(self, theta: Array) -> FullPassed:
+        """Alg. 4 l. 3, Alg. 5 l. 2: the data part of the full gradient."""
+        if not len(theta):
+            theta = np.zeros(self._block.rows)
+        slopes = self._loss.derivative(theta, self._y)
+        return FullPassed(slopes, (self._block.x.T @ slopes) / self._block.rows)
+
+    def step(self, job: Step, rate: float) -> StepMade:
+        """Alg. 3 l. 4–6, Alg. 4 l. 7–9, Alg. 5 l. 5–7."""
+        rows, theta, l2 = job.rows, job.theta, self._options.l2
+        x, y, w = self._block.take(rows), self._y[rows], self.w
+        slopes = self._loss.derivative(theta, y)
+        against = slopes - self.reference[rows] if len(self.reference) else slopes
+        difference = (x.T @ against) / len(rows)
+        v = difference + l2 * w
+        if len(self.mean):
+            v += self.mean
+        memory = self._with_printed_pair(v)
+        s = memory.direction(v)
+        s *= -rate
+        y_bar = NOTHING
+        if self._options.memory and self._options.curvature == "batch":
+            y_bar = curvature(x, self._loss.second_derivative(theta, y), s, l2)
+        return StepMade(s, y_bar, v if self._options.curvature == "printed" else NOTHING, slopes, difference)
+
+    def _with_printed_pair(self, v: Array) -> Memory:
+        """Alg. 1 as printed: its newest pair has ȳ = v_k − v_{k−1}, which is known only now."""
+        if self._options.curvature != "printed" or not len(self.before):
+            return self.memory
+        memory = Memory(self.memory.m, self.memory.delta)
+        memory.load(self.memory.save())
+        memory.add(self.step_before, v - self.before)
+        return memory
+
+    # State changes: what handlers do with results.
+
+    def learn(self, rows: Array, made: StepMade) -> None:
+        """w_ℓ ← w_ℓ − γd_ℓ, and what is remembered of it."""
+        self.w = self.w + made.s
+        self.steps += 1
+        if len(made.y):
+            self.memory.add(made.s, made.y)
+        if len(made.v):
+            if len(self.before):
+                self.memory.add(self.step_before, made.v - self.before)
+            self.before, self.step_before = made.v, made.s
+        if self._options.estimator == SAGA:  # Alg. 5 l. 8
+            self.mean = self.mean + made.difference * (len(rows) / self._block.rows)
+            self.reference[rows] = made.slopes
+
+    def refer(self, passed: FullPassed) -> None:
+        """From now on these slopes are the reference."""
+        self.reference = np.array(passed.slopes)  # SAGA changes it
+        self.mean = passed.mean
+
+    def save(self) -> dict[str, Any]:
+        """All of it."""
+        return {name: getattr(self, name) for name in _STATE} | {"memory": self.memory.save()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        for name in _STATE:
+            setattr(self, name, saved[name])
+        self.reference = np.array(self.reference)
+        self.memory.load(saved["memory"])
+
+
+_STATE = ("w", "steps", "reference", "mean", "before", "step_before")

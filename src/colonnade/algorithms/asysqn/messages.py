@@ -1,0 +1,254 @@
+"""What AsySQN's parties say to each other and to the coordinator, and the jobs they give themselves.
+
+An aggregation (Alg. 2) is named by its initiator and a `nonce`, drawn anew for every attempt: a party that lost its
+memory cannot give two of them the same name. Those over test rows belong to evaluation.
+"""
+
+from typing import ClassVar
+
+from colonnade.protocol.messages import Array, Message, Payload
+
+__all__ = [
+    "ASYSQN_PAYLOADS",
+    "Abandon",
+    "Ask",
+    "AskTests",
+    "Begin",
+    "Drop",
+    "FullPass",
+    "FullPassed",
+    "Held",
+    "Hello",
+    "Hold",
+    "Judge",
+    "JudgeTests",
+    "Judged",
+    "Margins",
+    "MarginsMade",
+    "Masked",
+    "MaskedTests",
+    "Masks",
+    "MasksTests",
+    "Members",
+    "Round",
+    "Step",
+    "StepMade",
+    "Stepped",
+    "Take",
+    "Taken",
+    "Totals",
+]  # fmt: skip
+
+# Between the coordinator and a party.
+
+
+class Hello(Message, frozen=True):
+    """Party → coordinator: I am here, with these labels."""
+
+    labels_sha256: str
+    rows: int
+    tests: int
+    nonzeros: int  # of the training block: the unit in which work is charged is everybody's mean
+
+
+class Begin(Message, frozen=True):
+    """Coordinator → party: train."""
+
+    unit: float  # nonzeros of a mean party's row
+    members: list[int]
+
+
+class Members(Message, frozen=True):
+    """Coordinator → party: who takes part from now on."""
+
+    members: list[int]
+
+
+class Hold(Message, frozen=True):
+    """Coordinator → party: end your step, then rest; a snapshot is due (Alg. 4 l. 3)."""
+
+    barrier: int
+
+
+class Held(Message, frozen=True):
+    """Party → coordinator: w_ℓ rests."""
+
+    barrier: int
+
+
+class Take(Message, frozen=True):
+    """Coordinator → one party: aggregate θ(w^s) of all training rows, for everybody."""
+
+    barrier: int
+
+
+class Taken(Message, frozen=True):
+    """Party → coordinator: I have the full gradient, and go on."""
+
+    barrier: int
+
+
+class Round(Message, frozen=True):
+    """Coordinator → party, synchronous twins: the next round, and who aggregates for all."""
+
+    number: int
+    initiator: int
+
+
+class Stepped(Message, frozen=True):
+    """Party → coordinator: w_ℓ was updated."""
+
+    round: int  # 0: asynchronous
+    rows: int
+    steps: int  # of this party, in all
+    clock: int  # Σ of the others' steps when they contributed
+    members: list[int]  # who contributed
+
+
+class Judge(Message, frozen=True):
+    """Coordinator → one party: how good is the model on the test rows?"""
+
+    evaluation: ClassVar[bool] = True
+    number: int
+    members: list[int]
+
+
+class Judged(Message, frozen=True):
+    """Party → coordinator: so good."""
+
+    evaluation: ClassVar[bool] = True
+    number: int
+    loss: float
+    values: dict[str, float]
+
+
+# Between parties: Alg. 2.
+
+
+class Ask(Message, frozen=True):
+    """Initiator → every other: contribute to the margins of these rows, all training rows if `whole`."""
+
+    nonce: int
+    members: list[int]
+    whole: bool
+    rows: Array  # (b,) int32
+
+
+class AskTests(Ask, frozen=True):
+    """The same of all test rows."""
+
+    evaluation: ClassVar[bool] = True
+
+
+class Masked(Message, frozen=True):
+    """Child → parent on T1: Σ(θ+δ) over the subtree, modulo 2⁶⁴."""
+
+    initiator: int
+    nonce: int
+    clock: int  # Σ of the subtree's steps
+    values: Array  # (rows,) uint64
+
+
+class Masks(Message, frozen=True):
+    """Child → parent on T2: Σδ over the subtree, modulo 2⁶⁴."""
+
+    initiator: int
+    nonce: int
+    values: Array
+
+
+class MaskedTests(Masked, frozen=True):
+    """The same of test rows."""
+
+    evaluation: ClassVar[bool] = True
+
+
+class MasksTests(Masks, frozen=True):
+    """The same of test rows."""
+
+    evaluation: ClassVar[bool] = True
+
+
+class Abandon(Message, frozen=True):
+    """Initiator → every other: forget this aggregation."""
+
+    nonce: int
+
+
+class Drop(Abandon, frozen=True):
+    """The same of test rows."""
+
+    evaluation: ClassVar[bool] = True
+
+
+class Totals(Message, frozen=True):
+    """Initiator → every other: θ of all rows at a barrier, or of a synchronous round's batch."""
+
+    barrier: int
+    round: int
+    values: Array  # (rows,) float64
+
+
+# Jobs.
+
+
+class Margins(Payload, frozen=True):
+    """θ^ℓ of these rows (all, if whole; of the test rows, if `tests`), in fixed point, masked."""
+
+    draw: int  # names the mask
+    tests: bool
+    whole: bool
+    rows: Array
+
+
+class MarginsMade(Payload, frozen=True):
+    """Its result."""
+
+    nonce: int
+    steps: int
+    masked: Array  # θ^ℓ + δ_ℓ
+    masks: Array  # δ_ℓ; empty without masking
+
+
+class Step(Payload, frozen=True):
+    """One step on a batch whose margins are known."""
+
+    rows: Array
+    theta: Array
+
+
+class StepMade(Payload, frozen=True):
+    """Its result: s, ȳ, v, ∂L/∂θ of the batch, and Xᵀ(∂L/∂θ − reference)/b."""
+
+    s: Array
+    y: Array
+    v: Array
+    slopes: Array
+    difference: Array
+
+
+class FullPass(Payload, frozen=True):
+    """The full gradient's data part at margins of all rows (Alg. 4 l. 3, Alg. 5 l. 2); none: at w = 0."""
+
+    theta: Array
+
+
+class FullPassed(Payload, frozen=True):
+    """Its result: ∂L/∂θ of all rows, and Xᵀ of it over n."""
+
+    slopes: Array
+    mean: Array
+
+
+class JudgeTests(Payload, frozen=True):
+    """Judge the margins of the test rows."""
+
+    number: int
+    theta: Array
+
+
+ASYSQN_PAYLOADS = (
+    *(Hello, Begin, Members, Hold, Held, Take, Taken, Round, Stepped, Judge, Judged),
+    *(Ask, AskTests, Masked, Masks, MaskedTests, MasksTests, Abandon, Drop, Totals),
+    *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
+)

@@ -1,0 +1,459 @@
+"""A party of AsySQN: Alg. 3–5 on its own block, its part in everybody's aggregations, and evaluation.
+
+It draws a batch, has its margins aggregated (Alg. 2), steps on them, and tells the coordinator that it has. While a
+step is computed, the margins of the next batches (`ahead`) are already being aggregated. Others' questions are answered
+beside all that, with the newest w_ℓ. What is known of a batch when a party it needs is lost is thrown away, and so is
+the batch: asking the same rows of the remaining parties would tell the lost one's term as a difference.
+
+Work is charged by nonzeros (numbers that a pass over the rows touches). 1 is a first-order step of a mean party on a
+whole batch: two passes, margins and gradient. A quasi-Newton step has two more passes (curvature) and the recursion of
+Alg. 1, four times m·d_ℓ; an answer is one pass. An initiator's own margins are charged with its step.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from colonnade.algorithms.asysqn.aggregation import Total
+from colonnade.algorithms.asysqn.block import Block, digest_of, targets
+from colonnade.algorithms.asysqn.config import SVRG
+from colonnade.algorithms.asysqn.contributor import BATCH, NO_ROWS, ROUND, SNAPSHOT, TESTS, Contributor
+from colonnade.algorithms.asysqn.estimator import Estimator
+from colonnade.algorithms.asysqn.losses import LOSSES, probability
+from colonnade.algorithms.asysqn.messages import (
+    Abandon,
+    Ask,
+    Begin,
+    FullPass,
+    FullPassed,
+    Held,
+    Hello,
+    Hold,
+    Judge,
+    Judged,
+    JudgeTests,
+    Margins,
+    MarginsMade,
+    Masked,
+    Masks,
+    Members,
+    Round,
+    Step,
+    StepMade,
+    Stepped,
+    Take,
+    Taken,
+    Totals,
+)
+from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.method import SERVER, PartySetup
+from colonnade.data import Task
+from colonnade.models.metrics import measure
+from colonnade.privacy import masking
+from colonnade.protocol.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.events import (
+    CancelWork,
+    Effect,
+    Event,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Resumed,
+    Send,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+from colonnade.protocol.finite import all_finite
+from colonnade.protocol.messages import Array, Message, Payload
+
+__all__ = ["Party", "predictions"]
+
+
+class Party(Contributor):
+    """Holds w_ℓ, its own columns and the labels."""
+
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup)
+        assert setup.y_train is not None and setup.y_test is not None and setup.task is not None
+        _refuse_others_settings(setup)
+        options, training = setup.options, setup.training
+        self._loss, self._task = LOSSES[options.loss], setup.task
+        self._y = targets(setup.y_train, setup.task, self._loss, setup.name)
+        self._y_test = targets(setup.y_test, setup.task, self._loss, setup.name)
+        self._refuse_unusable()
+        self._labels = digest_of(self._y, self._y_test)
+        self.estimator = Estimator(self._block, self._y, self._loss, options)
+        path = ("batches",) if options.synchronous else ("batches", setup.index)
+        self._walk = Walk(self._block.rows, training.batch_size, training.seed, *path)
+
+        self.begun = False
+        self.ready: list[tuple[int, Array, int, tuple[int, ...]]] = []  # position, θ, clock, members
+        self.lane = 0  # the token of the job on the lane
+        self.stepping: tuple[int, int, tuple[int, ...]] = (0, 0, ())  # on the lane: position, clock, members
+        self.position = 0  # of the next batch
+        self.holding = 0  # the barrier that this party rests at
+        self.round = 0  # synchronous twins: the newest that was announced
+        self.initiates = False  # it aggregates for all
+        self.early: tuple[int, Array] = (0, np.zeros(0))  # margins of a round that was not yet announced
+        self.judging = 0  # the evaluation that is asked for
+
+    def _refuse_unusable(self) -> None:
+        """Before anything starts."""
+        if self._block.rows != len(self._y) or self._tests.rows != len(self._y_test):
+            raise DataError(f"{self.name}: {len(self._y)} labels for {self._block.rows} rows")
+        if self._block.is_zero():
+            raise DataError(f"{self.name}: all its columns are zero: there is nothing to learn from them; leave it out")
+        # f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value.
+        norm = 1.0
+        if self._options.l2 > 0:
+            norm = np.sqrt(2.0 * float(np.mean(self._loss.value(np.zeros(len(self._y)), self._y))) / self._options.l2)
+        largest = max(self._block.largest_norm(), self._tests.largest_norm()) * norm
+        masking.check_bound(largest, len(self._names), self._options.fraction_bits)
+
+    # Events.
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """One event."""
+        match event:
+            case Received(sender=sender, message=message):
+                return self._told(message) if sender == SERVER else self._heard(sender, message)
+            case WorkDone(token=token, result=MarginsMade() as result):
+                return self._contributed(token, result, now)
+            case WorkDone(result=StepMade() as result):
+                return self._stepped(result)
+            case WorkDone(result=FullPassed() as result):
+                return self._referred(result)
+            case WorkDone(result=Judged() as result):
+                return self._judged(result)
+            case TimerFired(name=name):
+                return self._lose_patience(name)
+            case Started(entropy=entropy):
+                self._key.renew(entropy)
+                return [self._hello()]
+            case Resumed(entropy=entropy):
+                self._key.renew(entropy)
+                return []
+            case PeerJoined(peer=peer, anew=anew):
+                return self._joined(peer) if anew else []
+            case PeerLost():
+                return []  # the coordinator says who takes part
+        raise LocalProtocolError(f"{self.name}: no rule for {type(event).__name__}")
+
+    def _told(self, message: Message) -> list[Effect]:
+        """What the coordinator says."""
+        match message:
+            case Begin(unit=unit, members=members):
+                return self._begin(unit, members)
+            case Members(members=members):
+                self._check_members(members)
+                return self._regroup(members, set())
+            case Hold(barrier=barrier) if self._options.estimator == SVRG:
+                return self._hold(barrier)
+            case Take(barrier=barrier) if self._options.estimator == SVRG:
+                return self._gather(SNAPSHOT, barrier) if barrier == self.holding else []
+            case Round() if self._options.synchronous:
+                return self._round(message)
+            case Judge():
+                return self._judge(message)
+        raise RemoteProtocolError(SERVER, f"{self.name} does not expect a {type(message).__name__}")
+
+    def _heard(self, sender: str, message: Message) -> list[Effect]:
+        """What another party says."""
+        if sender in self._names and sender != self.name:
+            other = self._names.index(sender)
+            match message:
+                case Ask():
+                    return self._answer(other, message)
+                case Masked() | Masks():
+                    return self._sum(other, message)
+                case Abandon(nonce=nonce):
+                    self.sums.drop(other, nonce)
+                    return []
+                case Totals():
+                    return self._totals(sender, message)
+        raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
+
+    def compute(self, job: Payload) -> Payload:
+        """A job, without changing any state."""
+        match job:
+            case Margins():
+                return self._margins(job)
+            case Step():
+                rate = self._training.rule.rate(self._rate, self.estimator.steps * len(self._names))
+                return self.estimator.step(job, rate)
+            case FullPass(theta=theta):
+                return self.estimator.full_pass(theta)
+            case JudgeTests(number=number, theta=theta):
+                return self._judgement(number, theta)
+        raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
+
+    @property
+    def _rate(self) -> float:
+        return self._training.party_rates[self._index]
+
+    def _hello(self) -> Effect:
+        tests = self._tests.rows
+        return Send(SERVER, Hello(self._labels, self._block.rows, tests, self._block.nonzeros))
+
+    def _is_wanted(self, what: str, number: int) -> bool:
+        """Whether an own aggregation still has a purpose, and the parties that it takes."""
+        match what:
+            case "tests":
+                return number == self.judging
+            case "snapshot":
+                return number == self.holding and self._can_train
+            case "round":
+                return number == self.round and self._can_train
+        return self.begun and not self.holding and self._can_train
+
+    @property
+    def _can_train(self) -> bool:
+        return len(self.members) >= self._options.fewest(len(self._names)) and self._index in self.members
+
+    def _use(self, what: str, number: int, total: Total) -> list[Effect]:
+        if what == BATCH:
+            self.ready = [*self.ready, (number, total.theta, total.clock, total.members)]
+            return self._advance()
+        totals = Totals(number if what == SNAPSHOT else 0, number if what == ROUND else 0, total.theta)
+        sends: list[Effect] = [Send(self._names[m], totals) for m in self.members if m != self._index]
+        return [*sends, *self._start(totals)]
+
+    # Steps: Alg. 3 l. 2–6, Alg. 4 l. 5–9, Alg. 5 l. 3–8.
+
+    def _begin(self, unit: float, members: list[int]) -> list[Effect]:
+        """Train; a party that trains already only hears who else does."""
+        self._check_members(members)
+        if not unit > 0:
+            raise RemoteProtocolError(SERVER, f"a unit of {unit} nonzeros")
+        self.unit, self.begun = unit, True
+        effects = self._regroup(members, set())
+        if self.estimator.wants_reference and not self.lane:
+            return [*effects, self._full_pass(np.zeros(0))]
+        return effects
+
+    def _check_members(self, members: list[int]) -> None:
+        if members != sorted(set(members)) or not all(0 <= member < len(self._names) for member in members):
+            raise RemoteProtocolError(SERVER, f"says that parties {members} take part")
+
+    def _regroup(self, members: list[int], renewed: set[int]) -> list[Effect]:
+        """Others take part from now on: what those gone had a share in is abandoned."""
+        gone = (set(self.members) - set(members)) | renewed
+        self.members = tuple(members)
+        self.sums.drop_of(gone - {self._index})
+        training = [nonce for nonce, (what, _) in self.own.items() if what != TESTS]  # of tests the coordinator decides
+        hit = [nonce for nonce in training if gone & set(self.sums.sums[self._index, nonce].members)]
+        return [*self._abandon(hit, redo=(SNAPSHOT,)), *self._advance()]
+
+    def _advance(self) -> list[Effect]:
+        """The next step, if its margins are there; and the margins of the next batches."""
+        if self._options.synchronous or not self.begun or self.holding or self.estimator.wants_reference:
+            return []
+        effects: list[Effect] = []
+        if self.ready and not self.lane:
+            batch, *self.ready = self.ready
+            effects.append(self._step(*batch))
+        if self._can_train:
+            for _ in range(1 + self._options.ahead - self._under_way()):
+                effects += self._gather(BATCH, self.position)
+                self.position += 1
+        return effects
+
+    def _under_way(self) -> int:
+        """Batches between their first margin and their step's end."""
+        asked = sum(what == BATCH for what, _ in self.own.values())
+        begun = sum(what == BATCH for what, *_ in self.asides.values())
+        return asked + begun + len(self.ready) + bool(self.lane)
+
+    def _step(self, position: int, theta: Array, clock: int = 0, members: tuple[int, ...] = ()) -> Effect:
+        rows = self._walk.batch(position)
+        self.stepping = position, clock, members
+        passes = 2.0 if self.initiates or not self._options.synchronous else 1.0  # the margins were an answer
+        if self._options.memory and self._options.curvature == "batch":
+            passes += 2.0
+        recursion = 4.0 * len(self.estimator.memory) * self._block.columns / self._batch_cost
+        return self._work("step", self._amount(passes, rows) + recursion, Step(rows, theta))
+
+    def _work(self, kind: str, amount: float, job: Payload) -> Effect:
+        self.jobs += 1
+        self.lane = self.jobs
+        return Work(self.jobs, kind, amount, job)
+
+    def _stepped(self, made: StepMade) -> list[Effect]:
+        """w_ℓ ← w_ℓ − γd_ℓ."""
+        if not all_finite(made.s):
+            raise TrainingDiverged(f"{self.name}: its step is not finite; lower train.learning_rate")
+        position, clock, members = self.stepping
+        rows = self._walk.batch(position)
+        self.lane = 0
+        self.estimator.learn(rows, made)
+        number = self.round if self._options.synchronous else 0
+        told: list[Effect] = [Send(SERVER, Stepped(number, len(rows), self.estimator.steps, clock, list(members)))]
+        if self.holding:
+            told.append(Send(SERVER, Held(self.holding)))
+        return [*told, *self._advance()]
+
+    # SVRG's barrier: Alg. 4 l. 3, 10.
+
+    def _hold(self, barrier: int) -> list[Effect]:
+        """Rest after the running step; batches that wait for theirs are thrown away."""
+        if barrier < 1:
+            raise RemoteProtocolError(SERVER, f"barrier {barrier}")
+        effects: list[Effect] = []
+        if self.lane and (self.holding or self.estimator.wants_reference):  # an earlier full pass
+            effects, self.lane = [CancelWork(self.lane)], 0
+        self.holding, self.ready = barrier, []
+        effects += self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS])
+        return effects if self.lane else [*effects, Send(SERVER, Held(barrier))]
+
+    def _totals(self, sender: str, message: Totals) -> list[Effect]:
+        """θ that another party aggregated for all."""
+        rows = self._block.rows if message.barrier else len(self._walk.batch(max(message.round, 0)))
+        values = message.values
+        if values.shape != (rows,) or values.dtype != np.float64 or not all_finite(values):
+            raise RemoteProtocolError(sender, f"margins of shape {values.shape}, expected ({rows},) finite numbers")
+        if not message.barrier and not self._options.synchronous:
+            raise RemoteProtocolError(sender, "margins of a round, in a method without rounds")
+        return self._start(message)
+
+    def _start(self, totals: Totals) -> list[Effect]:
+        """The lane's job on margins that all use."""
+        if totals.barrier:
+            if totals.barrier != self.holding or self.lane:
+                self.dropped += 1
+                return []
+            return [self._full_pass(totals.values)]
+        self.early = totals.round, totals.values  # the coordinator's word for it may be still to come
+        return self._take_early()
+
+    def _full_pass(self, theta: Array) -> Effect:
+        return self._work("gradient", self._amount(1, NO_ROWS, whole=True), FullPass(theta))
+
+    def _referred(self, passed: FullPassed) -> list[Effect]:
+        """The reference is there: on with the batches."""
+        self.lane = 0
+        self.estimator.refer(passed)
+        barrier, self.holding = self.holding, 0
+        told: list[Effect] = [Send(SERVER, Taken(barrier))] if barrier else []
+        return [*told, *self._take_early(), *self._advance()]
+
+    # Synchronous twins.
+
+    def _round(self, message: Round) -> list[Effect]:
+        """The next round: whatever is left of an earlier one is dropped."""
+        if message.number < 1 or not 0 <= message.initiator < len(self._names):
+            raise RemoteProtocolError(SERVER, f"a round that cannot be: {message!r}")
+        effects = self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS])
+        if self.lane and not self.estimator.wants_reference:
+            effects.append(CancelWork(self.lane))
+            self.lane = 0
+        self.round, self.holding, self.initiates = message.number, 0, message.initiator == self._index
+        if message.initiator == self._index:
+            return [*effects, *self._gather(ROUND, message.number)]
+        return [*effects, *self._take_early()]
+
+    def _take_early(self) -> list[Effect]:
+        """Margins that came before their round, or before this party had its reference."""
+        number, theta = self.early
+        if not number or number != self.round or self.lane or self.estimator.wants_reference:
+            return []
+        self.early = 0, np.zeros(0)
+        return [self._step(number, theta)]
+
+    # Evaluation.
+
+    def _judge(self, message: Judge) -> list[Effect]:
+        """Aggregate the margins of the test rows."""
+        self._check_members(message.members)
+        if self._index not in message.members or len(message.members) < self._fewest:
+            raise RemoteProtocolError(SERVER, f"wants an evaluation by parties {message.members}")
+        effects = self._abandon([nonce for nonce, (what, _) in self.own.items() if what == TESTS])
+        self.judging, self.judges = message.number, tuple(message.members)
+        return [*effects, *self._gather(TESTS, message.number)]
+
+    def _judgement(self, number: int, theta: Array) -> Judged:
+        loss = float(np.mean(self._loss.value(theta, self._y_test))) if len(theta) else float("nan")
+        if not len(theta):
+            return Judged(number, loss, {self._training.metric: float("nan")})
+        prediction = predictions(theta, self._task)
+        labels = (self._y_test > 0).astype(np.int64) if self._loss.signed else self._y_test
+        return Judged(number, loss, measure(self._training.metric, self._task, labels, prediction, loss))
+
+    def _judged(self, result: Judged) -> list[Effect]:
+        if result.number != self.judging:
+            return []
+        self.judging = 0
+        return [Send(SERVER, result)]
+
+    # Coming and going.
+
+    def _joined(self, peer: str) -> list[Effect]:
+        """A conversation begins anew: what was under way in it is gone."""
+        if peer != SERVER:
+            return self._regroup(list(self.members), {self._names.index(peer)}) if peer in self._names else []
+        effects = self._abandon(list(self.own))
+        if self.lane:
+            effects.append(CancelWork(self.lane))
+        effects += [CancelWork(token) for token in self.asides]
+        self.asides = {}
+        self.sums.sums = {}
+        self.ready, self.lane, self.holding, self.round, self.judging = [], 0, 0, 0, 0
+        self.early, self.begun = (0, np.zeros(0)), False
+        return [*effects, self._hello()]
+
+    def margins(self, x: Any) -> Array:
+        """θ^ℓ of further rows."""
+        return Block(x).margins(self.estimator.w)
+
+    def validate(self) -> None:
+        """What must hold between any two events."""
+        super().validate()
+        if not self._options.synchronous and self._under_way() > 1 + self._options.ahead:
+            raise LocalProtocolError(f"{self.name}: {self._under_way()} batches under way")
+
+    def save(self) -> dict[str, Any]:
+        """Everything but columns, labels and key."""
+        state = {name: getattr(self, name) for name in _STATE}
+        return super().save() | state | {"estimator": self.estimator.save()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        super().load(state)
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self.estimator.load(state["estimator"])
+
+    def summary(self) -> dict[str, Any]:
+        """Steps, answers, and what came to nothing."""
+        return {
+            "steps": self.estimator.steps,
+            "answers": self.answers,
+            "abandoned": self.abandoned,
+            "dropped": self.dropped,
+            "weights": hashlib.sha256(np.ascontiguousarray(self.estimator.w).tobytes()).hexdigest(),
+        }
+
+
+def predictions(theta: Array, task: Task) -> Array:
+    """As metrics want them: numbers, or a score for each of the two classes."""
+    if task.kind == "regression":
+        return theta
+    score = probability(theta)
+    return np.column_stack([1.0 - score, score])
+
+
+def _refuse_others_settings(setup: PartySetup) -> None:
+    """A linear model's step is its own: what belongs to networks has no meaning here."""
+    optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
+    if regulariser.kind != "none":
+        raise ConfigError("train.regulariser", regulariser.kind, "linear methods have protocol.l2; leave this out")
+    if optimiser.name != "sgd" or optimiser.options:
+        raise ConfigError("train.optimiser", optimiser.name, "linear methods have a step of their own; leave it out")
+
+
+_STATE = (
+    *("begun", "ready", "lane", "stepping", "position"),
+    *("holding", "round", "initiates", "early", "judging"),
+)

@@ -1,0 +1,83 @@
+"""FedVS (Li et al., ICML 2023): coded secret sharing, so that stragglers cost nothing and colluders learn nothing.
+
+    symbol              here
+    N, K, T             parties, `protocol.K` segments of the rows, `protocol.T` colluders
+    R = 2(K+T−1)+1      `needed`, answers that decode
+    X̃, W̃                coded data and models (holdings.py); F, G, ψ, α, β: privacy/sharing.py
+    S                   `summed`, agreed in every exchange (agreement.py)
+    |B|                 `places` of a segment: K·|B| is `train.batch_size`
+    H, ∇_H              the average embedding, and the gradient that everybody gets
+    l_x, l_w, X̂, Ŵ      bits after the point; powers of the data and rounded weights (coding.py)
+
+`fedvs` is Algorithm 1; `wait`, `ignore` and `wait-dp` are the baselines of Sec. 6.2, in plain numbers.
+"""
+
+from collections.abc import Sequence
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.fedvs.config import FedvsOptions, IgnoreOptions, WaitDpOptions, WaitOptions
+from colonnade.algorithms.fedvs.messages import CODED_PAYLOADS
+from colonnade.algorithms.fedvs.party import Party, polynomial_module
+from colonnade.algorithms.fedvs.plain_messages import PLAIN_PAYLOADS
+from colonnade.algorithms.fedvs.plain_party import PlainParty
+from colonnade.algorithms.fedvs.plain_server import PlainServer
+from colonnade.algorithms.fedvs.server import Server
+from colonnade.algorithms.method import Method, PartySetup, ServerSetup
+from colonnade.privacy.sharing import Segmentation
+
+__all__ = ["METHODS", "check"]
+
+_PAPER = "Li et al.: FedVS (ICML 2023)"
+_LABELS = "every party: ∇_H of every batch, from which labels can be inferred (its sign often is the label)"
+_REVEALS = (
+    "server: the sum of the embeddings of the set S, of training and test rows, and how many of a party's weights were "
+    "clipped; nothing else of the coded answers, thanks to blinding (without it: all of ψ, of which two rounds give "
+    "away data). Where S changes from one round to the next, the sums differ by about one party's embedding; with the "
+    f"same weights, the same rows are never summed over two sets. {_LABELS}, and each other's number of columns; "
+    "up to T parties together: nothing more of the others' data and models (T + 1 could find a model, K + T data). "
+    "All of them follow the protocol; a server that colludes with a party of S learns the sum without its part"
+)
+_PLAIN = f"server: every party's embeddings; {_LABELS}"
+_NOISY = (
+    f"server: every party's embeddings, each row clipped and perturbed (ε′ for one release, far more for all of "
+    f"them together: see `privacy` in the summary); {_LABELS}, itself computed from perturbed embeddings"
+)
+MINMAX = "minmax"
+
+
+def check(server: ServerSetup, parties: Sequence[PartySetup]) -> tuple[str, ...]:
+    """Refuse sums that do not fit into the field; and say it if rows are padded."""
+    options: FedvsOptions = server.options
+    modules = [polynomial_module(setup) for setup in parties]
+    options.check_bound(sum(len(module.weight) for module in modules), max(module.degree for module in modules))
+    notes = []
+    for what, rows in (("training", len(server.y_train)), ("test", len(server.y_test))):
+        padding = Segmentation(rows, options.K).padding
+        if padding:
+            notes.append(f"{rows} {what} rows do not divide by K = {options.K}: they are padded with {padding} empty")
+    return tuple(notes)
+
+
+def _baseline(name: str, summary: str, reveals: str, options: type) -> Method:
+    payloads = PLAIN_PAYLOADS + EVALUATION_PAYLOADS
+    paper = f"{_PAPER}, Sec. 6.2"
+    return Method(name, paper, summary, reveals, options, payloads, PlainServer, PlainParty, scale=MINMAX)
+
+
+METHODS = (
+    Method(
+        "fedvs",
+        f"{_PAPER}, Alg. 1",
+        "rounds on secret shares; any 2(K+T−1)+1 answers give the sum of all embeddings",
+        _REVEALS,
+        FedvsOptions,
+        CODED_PAYLOADS + EVALUATION_PAYLOADS,
+        Server,
+        Party,
+        scale=MINMAX,
+        check=check,
+    ),
+    _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),
+    _baseline("ignore", "the same with whoever is there first; the others are left out", _PLAIN, IgnoreOptions),
+    _baseline("wait-dp", "`wait`, with clipped and perturbed embeddings", _NOISY, WaitDpOptions),
+)

@@ -1,0 +1,32 @@
+"""Which rows come next: FedVS draws places, and a place stands for a row in each of the K segments."""
+
+import numpy as np
+
+from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.training import Training
+from colonnade.privacy.sharing import Segmentation
+from colonnade.protocol.messages import Array
+
+__all__ = ["SegmentWalk"]
+
+
+class SegmentWalk:
+    """Batches B of places; K·|B| is the configured size. The same for everybody, without a message."""
+
+    def __init__(self, rows: int, training: Training, segments: int) -> None:
+        self.cut = Segmentation(rows, segments)
+        self.places = min(-(-training.batch_size // segments), self.cut.length)
+        self._walk = Walk(self.cut.length, self.places, training.seed, "batches")
+        self.per_epoch = self._walk.per_epoch
+
+    def batch(self, position: int) -> Array:
+        """The places of batch number `position`, counted from 0 through all epochs."""
+        return self._walk.batch(position)
+
+    def rows(self, position: int) -> Array:
+        """The rows that they stand for."""
+        return self.cut.row_numbers(self.batch(position))
+
+    def overlap(self, one: int, other: int) -> bool:
+        """Whether two batches have rows in common, as they may at the border of two epochs."""
+        return bool(np.isin(self.batch(one), self.batch(other)).any())

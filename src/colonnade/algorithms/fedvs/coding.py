@@ -1,0 +1,104 @@
+"""The arithmetic of FedVS on whole jobs: into the field, into shares, through the code and back; and what it costs.
+
+**What a simulator charges.** The unit is an average party's local step on one batch: a forward and a backward product
+of batch × terms × width multiply-adds. One in the field counts as `LIMBS`, as many as it takes products.
+"""
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+
+from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.models.polynomial import powers
+from colonnade.privacy import field
+from colonnade.privacy.sharing import LagrangeCode, Segmentation
+from colonnade.protocol.errors import DataError
+from colonnade.protocol.messages import Array
+
+__all__ = ["LIMBS", "Costs", "average", "coded_data", "coded_sum", "share_data", "share_model"]
+
+LIMBS = 2  # products in float64 that make one in the field
+
+
+def coded_data(x: Array, degree: int, options: FedvsOptions, who: str) -> Array:
+    """Alg. 1 l. 3–4: all powers as field elements; data outside ±X_max are refused."""
+    largest = float(np.abs(x).max(initial=0.0))
+    if not largest <= options.x_max * (1 + 1e-6):  # a scaler's last bit is no reason; nor is NaN fine
+        column = int(np.abs(x).max(0).argmax()) if np.isfinite(largest) else int(np.isnan(x).any(0).argmax())
+        raise DataError(
+            f"{who}: column {column} reaches {largest:g}, outside ±{options.x_max:g}: "
+            "use data.scale = 'minmax', or raise protocol.x_max"
+        )
+    return field.quantise(powers(x, degree), options.l_x)
+
+
+def share_data(x: Array, code: LagrangeCode, seed: bytes) -> Array:
+    """Alg. 1 l. 5–7, Eq. (2): coded data (rows, terms) to shares (N, places, terms)."""
+    cut = Segmentation(len(x), code.segments).cut(x)
+    return code.encode_data(cut, field.uniform(seed, (code.colluders, *cut.shape[1:])))
+
+
+def share_model(
+    weights: Array, places: int, code: LagrangeCode, l_w: int, rounding: bytes, masks: bytes, blinding: bytes
+) -> tuple[Array, Array]:
+    """Alg. 1 l. 15–17, Eq. (3), (4), and the blinding: (N, terms, h) and (N, places, h)."""
+    quantised = field.quantise_stochastic(weights, l_w, rounding)
+    models = code.encode_model(quantised, field.uniform(masks, (code.colluders, *weights.shape)))
+    terms = field.uniform(blinding, (code.blinding_terms, places, weights.shape[1]))
+    if not len(terms):  # R = K: ψ has no other values than those that are decoded
+        return models, np.zeros((code.parties, places, weights.shape[1]), np.uint32)
+    return models, code.blinding(terms)
+
+
+def coded_sum(x: Array, w: Array, blinding: Array) -> Array:
+    """Eq. (5) over S, blinded."""
+    product = field.matmul(x, w)
+    return field.add(product, blinding) if len(blinding) else product
+
+
+def average(decoded: Array, count: int, bits: int) -> Array:
+    """Eq. (7), with |S| for N (footnote 2)."""
+    mean: Array = (field.dequantise(decoded, bits) / count).astype(np.float32)
+    return mean
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Amounts of work."""
+
+    code: LagrangeCode
+    batch: int  # samples of a plaintext step
+    width: int
+    delays: bool  # as in the paper's experiments (Sec. 6.2): what is drawn is a delay, not computing time
+
+    def share_data(self, terms: int, places: int) -> float:
+        """N·(K+T) multiply-adds for each number of a share, in units of the own step."""
+        if self.delays:
+            return 0.0
+        encode = self.code.parties * (self.code.segments + self.code.colluders) * places * terms
+        return LIMBS * encode / self._step(terms)
+
+    def share_model(self, terms: int, places: int, blinding: bool) -> float:
+        """N·(1+T) for each number of the model, N·(R−K) for each of the blinding."""
+        if self.delays:
+            # DEVIATION: the paper does not say to which base its log²N is, nor whether |B| counts places: e, and yes.
+            return log(self.code.parties) ** 2 / max(places, 1)
+        encode = (1 + self.code.colluders) * terms + blinding * self.code.blinding_terms * places
+        return LIMBS * self.code.parties * encode * self.width / self._step(terms)
+
+    def coded_sum(self, places: int, terms: int) -> float:
+        """|B|·Σ terms·h, in units of an average party's step: it is the same for everybody (Sec. 5.3)."""
+        return 1.0 if self.delays else LIMBS * places * terms * self.width / self._step(terms / self.code.parties)
+
+    def step(self, rows: int) -> float:
+        """The backward product; the paper's pattern delays embeddings only."""
+        return 0.0 if self.delays else 0.5 * rows / self.batch
+
+    def decode(self, places: int, parameters: int) -> float:
+        """K·R for each number of an answer, in units of the server's own step: 3 products with all its parameters."""
+        products = self.code.segments * self.code.needed * places * self.width
+        return LIMBS * products / (3.0 * self.batch * max(parameters, self.width))
+
+    def _step(self, terms: float) -> float:
+        return 2.0 * self.batch * terms * self.width

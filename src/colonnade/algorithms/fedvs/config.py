@@ -1,0 +1,160 @@
+"""The `[protocol]` fields of `fedvs`, `wait`, `ignore` and `wait-dp`."""
+
+from math import inf, isfinite
+from typing import Any, Literal
+
+from colonnade.algorithms.method import Options
+from colonnade.privacy.field import P, bound, largest_fit
+from colonnade.privacy.sharing import LagrangeCode
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["FedvsOptions", "IgnoreOptions", "PlainOptions", "WaitDpOptions", "WaitOptions"]
+
+Work = Literal["arithmetic", "delays"]
+_KEYS = {"segments": "K", "colluders": "T"}
+NO_NOISE: Any = None
+MOST_BITS = 24  # of l_x and l_w: more would not fit beside anything
+
+
+class FedvsOptions(Options, frozen=True, kw_only=True):
+    """Algorithm 1, and what it leaves open."""
+
+    K: int = 1  # segments that the rows are cut into
+    T: int = 1  # parties that may collude
+    l_x: int = 8  # bits after the point, of data
+    l_w: int = 12  # of weights
+    x_max: float = 1.0  # data lie in ±x_max
+    w_max: float | None = None  # weights are kept in ±w_max; left out: in what fits into the field, 1 at least
+    min_summed: int | None = None  # the fewest parties whose sum is decoded; left out: half of them, T + 2 at least
+    deadline_s: float = 60.0  # for sharing, and again for answering
+    blinding: bool = True
+    work: Work = "arithmetic"  # what a simulator charges; "delays": as in the paper's experiments
+
+    def code(self, parties: int) -> LagrangeCode:
+        """(K, T, N); refused if it cannot decode."""
+        try:
+            return LagrangeCode(self.K, self.T, parties)
+        except ConfigError as error:
+            raise ConfigError(f"protocol.{_KEYS[error.key]}", error.value, error.advice) from None
+
+    def least(self, parties: int) -> int:
+        """The fewest parties of a summing set: without its T colluders' own, a sum is still of two others."""
+        return min(parties, max(self.T + 2, (parties + 1) // 2)) if self.min_summed is None else self.min_summed
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        self.code(parties)
+        for name in ("l_x", "l_w"):
+            if not 0 <= getattr(self, name) <= MOST_BITS:
+                raise ConfigError(f"protocol.{name}", getattr(self, name), f"must be 0 to {MOST_BITS} bits")
+        for name, value in (("x_max", self.x_max), ("w_max", self.least_w_max)):
+            if not 0 < value < inf:
+                raise ConfigError(f"protocol.{name}", value, "must be above 0")
+        if not self.deadline_s > 0:
+            raise ConfigError("protocol.deadline_s", self.deadline_s, "must be above 0 seconds (inf: wait for ever)")
+        fewest = min(parties, self.T + 2)
+        if not fewest <= self.least(parties) <= parties:
+            advice = (
+                f"must be {fewest} to {parties}: of a sum, {self.T} colluders could take away their own parts, and "
+                "what is left must not be one party's embedding"
+            )
+            raise ConfigError("protocol.min_summed", self.min_summed, advice)
+
+    @property
+    def least_w_max(self) -> float:
+        """What must fit."""
+        return 1.0 if self.w_max is None else self.w_max
+
+    def largest_w_max(self, terms: int, degree: int) -> float:
+        """W_max: as configured, or the largest that fits beside l_x and l_w."""
+        if self.w_max is not None:
+            return self.w_max
+        x = 2.0**self.l_x * self._largest_x(degree) + 0.5
+        return max(1.0, ((P - 1) / (2 * x * terms) - 1) / 2.0**self.l_w)
+
+    def _largest_x(self, degree: int) -> float:
+        """Over all powers, and the 1 that is appended."""
+        return max(self.x_max**degree, self.x_max, 1.0)
+
+    def check_bound(self, terms: int, degree: int) -> None:
+        """Refuse sums that could leave the field: they would wrap around in silence."""
+        x_max, w_max = self._largest_x(degree), self.least_w_max
+        needs = bound(self.l_x, self.l_w, x_max, w_max, terms)
+        if needs < P:
+            return
+        l_x, l_w = largest_fit(self.l_x, self.l_w, x_max, w_max, terms)
+        fits = [f"l_w = {l_w}"] if l_w is not None else []
+        fits += [f"l_x = {l_x}"] if l_x is not None else []
+        advice = (
+            f"sums over {terms} terms of |x| ≤ {x_max:g} and |w| ≤ {w_max:g} would leave the field "
+            f"({needs:.3g}, and p = {P}); the largest that fit: {' or '.join(fits) or 'none at all'}; "
+            "or set a lower protocol.w_max"
+        )
+        raise ConfigError("protocol.l_w", self.l_w, advice)
+
+    def threshold(self, parties: int) -> int:
+        """How many parties an update takes."""
+        return parties
+
+
+class PlainOptions(Options, frozen=True, kw_only=True):
+    """What the baselines share."""
+
+    K: int = 1  # batches as `fedvs` with this K draws them
+    work: Work = "arithmetic"  # theirs is one local step in both
+
+    # For whoever does not choose them:
+    epsilon = NO_NOISE
+    delta = NO_NOISE
+    clip = NO_NOISE
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        if self.K < 1:
+            raise ConfigError("protocol.K", self.K, "the rows are cut into at least 1 segment")
+
+    def taken(self, parties: int) -> int:
+        """How many embeddings a round takes; who is later is left out."""
+        return parties
+
+    def threshold(self, parties: int) -> int:
+        """How many parties an update takes."""
+        return self.taken(parties)
+
+
+class WaitOptions(PlainOptions, frozen=True, kw_only=True):
+    """The server waits for everybody."""
+
+
+class IgnoreOptions(PlainOptions, frozen=True, kw_only=True):
+    """The server averages who is there first."""
+
+    fastest: int | None = None  # half of the parties, rounded up
+
+    def taken(self, parties: int) -> int:
+        """As configured."""
+        return (parties + 1) // 2 if self.fastest is None else self.fastest
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        super().check(parties)
+        if not 1 <= self.taken(parties) <= parties:
+            raise ConfigError("protocol.fastest", self.fastest, f"must be 1 to {parties}, the number of parties")
+
+
+class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
+    """The server waits for everybody's clipped and perturbed embeddings."""
+
+    epsilon: float = 5.0  # ε′ of one release of one row by one party
+    delta: float = 1e-5
+    clip: float = 1.0  # the largest norm of a row's embedding
+
+    def check(self, parties: int) -> None:
+        """Refuse what cannot work."""
+        super().check(parties)
+        for name in ("epsilon", "clip"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value > 0):
+                raise ConfigError(f"protocol.{name}", value, "must be above 0")
+        if not 0 < self.delta < 1:
+            raise ConfigError("protocol.delta", self.delta, "must be between 0 and 1")
