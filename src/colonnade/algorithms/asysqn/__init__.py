@@ -55,6 +55,7 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         Coordinator,
         Party,
         party_labels=True,
+        peers=True,
         sparse=True,
     )
 

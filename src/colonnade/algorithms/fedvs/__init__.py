@@ -76,6 +76,7 @@ METHODS = (
         Party,
         scale=MINMAX,
         check=check,
+        peers=True,
     ),
     _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),
     _baseline("ignore", "the same with whoever is there first; the others are left out", _PLAIN, IgnoreOptions),
