@@ -186,16 +186,19 @@ class ShareData(Payload, frozen=True):
     """Party's job: encode the own data, for all or for one."""
 
     to: int  # -1: for all
-    train_seed: bytes
-    test_seed: bytes
+    train_seed: bytes = b""  # of masks; none: to be drawn
+    test_seed: bytes = b""
 
 
 class DataShared(Payload, frozen=True):
-    """Its result."""
+    """Its result, and what was drawn for it: secrets come from `compute`, which no replayed log repeats."""
 
     to: int
     train: Array  # (parties, places, terms)
     test: Array
+    train_seed: bytes
+    test_seed: bytes
+    version: int
 
 
 class ShareModel(Payload, frozen=True):
@@ -204,12 +207,8 @@ class ShareModel(Payload, frozen=True):
     round: int
     attempt: int
     testing: bool
-    version: int
     weights: Array  # (terms, h) float32
     places: int
-    rounding: bytes
-    masks: bytes
-    blinding: bytes
 
 
 class ModelShared(Payload, frozen=True):

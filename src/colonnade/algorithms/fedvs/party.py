@@ -191,14 +191,10 @@ class Party:
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case ShareData(to=to, train_seed=train_seed, test_seed=test_seed):
-                train = share_data(self._coded, self._code, train_seed)
-                return DataShared(to, train, share_data(self._coded_test, self._code, test_seed))
+            case ShareData():
+                return self._share_data(job)
             case ShareModel():
-                shares = share_model(
-                    job.weights, job.places, self._code, self._options.l_w, job.rounding, job.masks, job.blinding
-                )  # fmt: skip
-                return ModelShared(job.round, job.attempt, job.testing, job.version, *shares)
+                return self._share_model(job)
             case CodedSum():
                 values = coded_sum(job.x, job.w, job.blinding)
                 return CodedSummed(job.round, job.attempt, job.testing, job.summed, values)
@@ -206,15 +202,32 @@ class Party:
                 return Stepped(update, self.network.backward(x, -1 - update, 0, values), [])
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
 
+    def _share_data(self, job: ShareData) -> DataShared:
+        """The first time masks are drawn; whoever lost its shares gets the same once more."""
+        seeds = (
+            (job.train_seed, job.test_seed) if job.train_seed else (self._key.seed("data"), self._key.seed("test data"))
+        )
+        train, test = share_data(self._coded, self._code, seeds[0]), share_data(self._coded_test, self._code, seeds[1])
+        return DataShared(job.to, train, test, *seeds, self._fingerprint("data version"))
+
+    def _share_model(self, job: ShareModel) -> ModelShared:
+        """Masks and blinding are fresh in every attempt; the rounding is that of the round."""
+        kind, round, attempt = "test " if job.testing else "", job.round, job.attempt
+        shares = share_model(
+            job.weights, job.places, self._code, self._options.l_w,
+            self._key.seed(f"{kind}rounding", round),
+            self._key.seed(f"{kind}masks", round, attempt),
+            self._key.seed(f"{kind}blinding", round, attempt),
+        )  # fmt: skip
+        return ModelShared(round, attempt, job.testing, self._fingerprint(f"{kind}version", round, attempt), *shares)
+
     # Coded data: Alg. 1 l. 2–10.
 
     def _start(self, entropy: bytes) -> list[Effect]:
         self._key.renew(entropy)
-        self.data_seeds = self._key.seed("data"), self._key.seed("test data")
-        self.version = self._fingerprint("data version")
         self.doing = SHARING
         amount = self._costs.share_data(self._terms, self._walk.cut.length)
-        return [self._work("share data", amount, ShareData(-1, *self.data_seeds))]
+        return [self._work("share data", amount, ShareData(-1))]
 
     def _share_again(self, n: int) -> list[Effect]:
         """Somebody has lost what it held: the same shares once more."""
@@ -225,6 +238,8 @@ class Party:
 
     def _data_shared(self, result: DataShared) -> list[Effect]:
         """Alg. 1 l. 8."""
+        if result.to < 0:
+            self.data_seeds, self.version = (result.train_seed, result.test_seed), result.version
         effects: list[Effect] = []
         for n, name in enumerate(self._names):
             if n != self._index and result.to in (-1, n):
@@ -295,17 +310,8 @@ class Party:
             raise RemoteProtocolError(SERVER, f"an exchange that cannot be: {message!r:.120}")
 
     def _share_job(self, side: Side) -> ShareModel:
-        """Masks and blinding are fresh in every attempt; the rounding is that of the round."""
-        kind = "test " if side.testing else ""
-        round, attempt = side.exchange.key
         weights = self.network.vector().reshape(self._terms, self._width).copy()
-        return ShareModel(
-            round, attempt, side.testing, self._fingerprint(f"{kind}version", round, attempt), weights,
-            side.exchange.blinded_places,
-            rounding=self._key.seed(f"{kind}rounding", round),
-            masks=self._key.seed(f"{kind}masks", round, attempt),
-            blinding=self._key.seed(f"{kind}blinding", round, attempt),
-        )  # fmt: skip
+        return ShareModel(*side.exchange.key, side.testing, weights, side.exchange.blinded_places)
 
     def _fingerprint(self, *path: str | int) -> int:
         """Names masks without telling them: whoever has lost its memory, and its key, has other masks."""

@@ -24,7 +24,7 @@ class Embed(Payload, frozen=True):
 
     round: int
     x: Array
-    noise: bytes
+    noise: int  # the number of the draw; 0: none
 
 
 class Embedded(Payload, frozen=True):

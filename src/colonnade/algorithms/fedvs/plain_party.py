@@ -122,7 +122,8 @@ class PlainParty:
                 if not noise:
                     return Embedded(round, values, np.ones((len(values), 1), np.float32))
                 factors = shrink(values, self._options.clip)
-                return Embedded(round, self._perturbed(values * factors, noise), factors)
+                seed = self._key.seed("noise", round, noise)
+                return Embedded(round, self._perturbed(values * factors, seed), factors)
             case Take(round=round, update=update, x=x, values=values):
                 gradient = self.network.backward(x, round, self._layer_seed(round), values)
                 return Stepped(update, gradient, self.network.buffers_after_forward())
@@ -145,7 +146,7 @@ class PlainParty:
         """A whole local step's time is charged here, as in the other methods."""
         self.doing, self.round = EMBEDDING, self.following
         rows = self._walk.rows(self.round)
-        noise = self._key.seed("noise", self.round, self.network.steps, self.jobs) if self._sigma else b""
+        noise = self.jobs + 1 if self._sigma else 0
         return [self._work("step", len(rows) / self._training.batch_size, Embed(self.round, self._x[rows], noise))]
 
     def _work(self, kind: str, amount: float, job: Payload) -> Work:
