@@ -55,7 +55,7 @@ def sessions(run=("run", "run"), names=("bank", "clinic")):
 # Announcements
 
 
-@pytest.mark.parametrize("answers", [None, KEY])
+@pytest.mark.parametrize("answers", [None, KEY], ids=["opening", "answer"])
 def test_an_announcement_is_read_by_the_one_it_is_for(answers, signets):
     body = signets["bank"].announce("clinic", KEY, answers)
     found = signets["clinic"].read("bank", body)
