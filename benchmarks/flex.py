@@ -283,8 +283,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
             figure.add_trace(line, 1, column)
     figure.update_xaxes(type="log", title="timeout (units)", tickvals=TIMEOUTS)
     figure.update_yaxes(type="log", title="time to 90 % (units)")
-    figure.update_layout(width=900, height=380, template="plotly_white")
-    figure.write_html(path, include_plotlyjs=True)
+    figure.update_layout(width=900, height=380, template="plotly_white", margin={"t": 40})
+    figure.write_html(path, include_plotlyjs=True, config={"displayModeBar": False})
 
 
 def auto(options: argparse.Namespace) -> dict[str, Any]:
