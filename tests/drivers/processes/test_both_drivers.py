@@ -92,7 +92,7 @@ SETTINGS = {  # model, train, floor
     "wait": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.75),
     "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.6),
     "wait-dp": (AVERAGED, {"epochs": 4, "learning_rate": 0.5}, 0.05),  # its noise leaves little to learn
-    "adaptive-flex": (PLAIN, {"epochs": 6, "learning_rate": 0.3}, 0.6),
+    "adaptive-flex": (PLAIN, {"epochs": 8, "learning_rate": 0.15}, 0.4),
     "fedvs": (AVERAGED | {"party": "polynomial:2"}, {"epochs": 4, "learning_rate": 0.3}, 0.5),
 } | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
 LINEAR = [name for name, method in METHODS.items() if method.party_labels]  # of two classes
