@@ -432,3 +432,16 @@ def test_too_large_a_rate_diverges_and_says_so(method, labels, simulate):
     }
     with pytest.raises(TrainingDiverged, match="lower train.learning_rate"):
         simulate(tables)
+
+
+def test_a_timeout_too_short_for_parties_of_any_speed_is_refused(simulate):
+    """labels = "server": uploads trickle in one by one, so never are all of a round late together."""
+    with pytest.raises(ConfigError, match="no party finished a step within it: the quickest took 0.01 s"):
+        simulate(
+            {
+                "protocol": {"name": "flex", "timeout_s": 0.001},
+                "model": {"party": "linear", "embedding": 4},
+                "clock": {"compute": [{"mean_s": mean_s} for mean_s in (0.04, 0.02, 0.0133, 0.01)]},
+                "train": {"seconds": 2, "learning_rate": 0.01},
+            }
+        )

@@ -229,8 +229,8 @@ class Server(Judging):
         if round_trip is not None:
             self.pacing.note_round_trip(sender, round_trip)
         self.steps[sender] = self.steps.get(sender, 0) + message.steps
-        self.in_time |= sender not in self.late
-        if newest and not self.in_time and self.phase >= TRIES and set(self.late) >= set(self.taken):
+        self.in_time |= not self._timeout_s or message.step_s <= self._timeout_s
+        if not self.in_time and self.phase >= TRIES:
             self._refuse_short_timeout()
 
     def _tells_speed(self) -> bool:
