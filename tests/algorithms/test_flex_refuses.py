@@ -72,8 +72,8 @@ def test_torch_refuses_a_negative_one_itself(resolve):
         ("max_steps", 0, "must be 1 or more local steps a round"),
         ("max_steps", -3, "must be 1 or more local steps a round"),
         ("max_steps", 1.5, "expected `int"),
-        ("labels", "nobody", "invalid enum value"),
-        ("on_lost", "shrug", "invalid enum value"),
+        ("labels", "nobody", "use one of 'server', 'shared'"),
+        ("on_lost", "shrug", "use one of 'continue', 'wait'"),
     ],
 )
 def test_other_settings(key, value, advice, resolve):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import torch
@@ -184,7 +184,18 @@ def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$.")
         key = path.rstrip("`")
-        raise ConfigError(f"protocol.{key}", fields.get(key), text[:1].lower() + text[1:]) from None
+        raise ConfigError(
+            f"protocol.{key}", fields.get(key), _choices(method.options, key) or text[:1].lower() + text[1:]
+        ) from None
+
+
+def _choices(options: type[Options], key: str) -> str:
+    """What would be right, where there are only so many words."""
+    kind = {field.name: field.type for field in msgspec.structs.fields(options)}.get(key)
+    parts = (kind, *get_args(kind))
+    words = [repr(word) for part in parts for word in get_args(part) if isinstance(word, str)]
+    numbers = ["a number"] if {int, float} & set(parts) else []
+    return f"use one of {', '.join(dict.fromkeys([*numbers, *words]))}" if words else ""
 
 
 def _device(name: str) -> str:
