@@ -126,7 +126,8 @@ class Child:
         if self.process is None:
             return
         try:
-            await asyncio.wait_for(self.process.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.process.wait()
         except TimeoutError:
             self.process.kill()
             await self.process.wait()

@@ -166,7 +166,7 @@ def test_rounds_do_not_wait_for_one_that_has_more_work(labels, shares, tmp_path,
 UP = {
     "data": {"source": "digits", "parties": 2},
     "model": {"party": "linear", "embedding": 4},
-    "protocol": {"name": "flex", "timeout_s": 0.05, "max_steps": 5},
+    "protocol": {"name": "flex", "timeout_s": 0.1, "max_steps": 5},
     "train": {"updates": 80, "learning_rate": 0.1, "eval_every": 3},
     "network": {"heartbeat_s": 0.1, "lost_after_s": 0.4},
 }
@@ -180,8 +180,9 @@ class Killing:
         self.setting = federation(config)
         self.out = out
 
-    def pid(self, name):
-        return self.up.children[name].process.pid
+    def signal(self, number, *names):
+        for name in names:
+            os.kill(self.up.children[name].process.pid, number)
 
     def rows(self):
         path = self.out / "nodes" / "server" / "run" / "metrics.jsonl"
@@ -207,13 +208,14 @@ class Killing:
         return role.doing
 
     async def kill_in_local_phase(self, name):
-        """Stop it, look, and if it is not at its local steps let it go on a little."""
+        """Stop it and the server, look, and if it is not at its local steps let both go on a little."""
         for _ in range(100):
-            os.kill(self.pid(name), signal.SIGSTOP)
+            self.signal(signal.SIGSTOP, "server", name)
             if self.doing(name) == LOCAL:
-                os.kill(self.pid(name), signal.SIGKILL)
+                self.signal(signal.SIGKILL, name)
+                self.signal(signal.SIGCONT, "server")
                 return
-            os.kill(self.pid(name), signal.SIGCONT)
+            self.signal(signal.SIGCONT, "server", name)
             await asyncio.sleep(0.02)
         raise AssertionError(f"{name} is never at its local steps")
 
@@ -221,16 +223,18 @@ class Killing:
         running = asyncio.ensure_future(self.up.run())
         try:
             await tools.until(lambda: len(self.rows()) >= 2 or running.done(), "the first rows")
+            if running.done():
+                return running.result()  # or what went wrong
             await self.kill_in_local_phase("party-2")
             await tools.until(lambda: len(self.away()) >= 2 or running.done(), "rounds without it")
             assert not running.done(), "the case is about one that comes back"
-            os.kill(self.pid("server"), signal.SIGSTOP)  # else, on a busy machine, all is over before it is back
+            self.signal(signal.SIGSTOP, "server")  # else, on a busy machine, all is over before it is back
             await tools.until(lambda: self.starts("party-2") == 2 or running.done(), "the killed one's second start")
-            os.kill(self.pid("server"), signal.SIGCONT)
+            self.signal(signal.SIGCONT, "server")
             return await running
         finally:
             if not running.done():
-                os.kill(self.pid("server"), signal.SIGCONT)
+                self.signal(signal.SIGCONT, "server")
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import types
 
 import pytest
 
@@ -12,7 +13,7 @@ from colonnade.drivers.processes.certificates import Identity, read_members, thr
 from colonnade.drivers.processes.dial import Dialler, ask_status
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello
+from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Kind, Position, Welcome, control
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Resumed, Send, SetTimer, Started, TimerFired
 from colonnade.protocol.messages import Message
 
@@ -195,6 +196,25 @@ def test_a_party_and_a_server_that_are_killed_go_on(certificates, tmp_path, tool
             for name in PARTIES:
                 assert made.role("server").heard[name] == made.role(name).heard["server"] == list(range(1, count + 1))
             assert made.role("server").anews == 0
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_dialler_cancelled_as_the_welcome_comes_is_cancelled(certificates, tmp_path, tools):
+    """`asyncio.wait_for` of Python 3.11 would lose the cancellation, and the dialler would talk on for ever."""
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            made.dial("bank")
+            await made.hang_up("bank")
+            welcome = asyncio.get_running_loop().create_future()
+            call = types.SimpleNamespace(read=lambda: welcome)
+            waiting = asyncio.ensure_future(made.dialled["bank"]._welcome(call))
+            await asyncio.sleep(0)
+            welcome.set_result(control(Kind.WELCOME, Welcome(False, Position(0, 0, 0, 0))))
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            assert waiting.cancelled()
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

@@ -59,7 +59,7 @@ __all__ = ["Server"]
 GATHERING, OPENING, LOCAL = "gathering", "opening", "local"  # what the server is doing
 PATIENCE_TIMER = "patience"
 PATIENCE_S = 0.1  # beside a timeout and two round trips: how long silence is waited for
-TRIES = 3  # phases in which nobody is in time: the first ones may be slow, when everything is being loaded
+TRIES = 10  # phases in which nobody is in time: the first ones may be slow, when everything is being loaded
 MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
 
 

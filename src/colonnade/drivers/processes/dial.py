@@ -112,7 +112,8 @@ class Dialler:
                 call.cancel()
 
     async def _welcome(self, call: Any) -> Welcome:
-        data = await asyncio.wait_for(call.read(), HANDSHAKE_S + 2 * self._node.limits.lost_after_s)
+        async with asyncio.timeout(HANDSHAKE_S + 2 * self._node.limits.lost_after_s):  # 3.11's wait_for loses a cancel
+            data = await call.read()
         if data is grpc.aio.EOF:
             raise TimeoutError
         envelope = open_envelope(data, SERVER_NAME)

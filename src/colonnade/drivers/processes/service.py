@@ -182,7 +182,8 @@ class Service:
         return peer
 
     async def _hello(self, name: str, context: Any) -> Hello:
-        data = await asyncio.wait_for(context.read(), HANDSHAKE_S)
+        async with asyncio.timeout(HANDSHAKE_S):
+            data = await context.read()
         if data is grpc.aio.EOF:
             raise Refused("left before it said hello", final=False)
         hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
@@ -267,7 +268,8 @@ class Service:
                 self._delayed -= 1
         with contextlib.suppress(*BROKEN, TimeoutError):  # it may have gone already, or does not listen
             answer = control(Kind.REFUSAL, Refusal(refusal.cause, refusal.final))
-            await asyncio.wait_for(context.write(answer), FAREWELL_S)
+            async with asyncio.timeout(FAREWELL_S):
+                await context.write(answer)
 
     def _delay(self, who: str) -> float:
         """The more often within a minute, the slower."""
