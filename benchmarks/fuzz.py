@@ -317,7 +317,7 @@ class Mallory:
 
     def hello(self, position: Position | None = None) -> Hello:
         """As an honest party would say it."""
-        return self._process._hello(self.instance, position or Position(0, 0, 0, 0))
+        return self._process.hello(self.instance, position or Position(0, 0, 0, 0))
 
     def call(self, channel: Any = None) -> Any:
         """A stream, not a word spoken."""

@@ -108,7 +108,7 @@ def test_a_state_fits_only_what_it_was_made_with(tmp_path, monkeypatch):
         tables = apply_overrides(read_toml("clinic.toml"), more)
         return PartyProcess(from_dict(tables), "clinic", folder / "run", Log("clinic"))
 
-    party()._refuse_others_state()
-    party(**{"network.address": "elsewhere:1", "party.learning_rate": 0.5})._refuse_others_state()
+    party().refuse_others_state()
+    party(**{"network.address": "elsewhere:1", "party.learning_rate": 0.5}).refuse_others_state()
     with pytest.raises(ConfigError, match=r"begun with something else \(shared.model.embedding: 8 there, 16 here\)"):
-        party(**{"model.embedding": 16})._refuse_others_state()
+        party(**{"model.embedding": 16}).refuse_others_state()

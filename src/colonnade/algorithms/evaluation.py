@@ -4,6 +4,7 @@ Nobody waits for a missing party: it is named, and its test rows stay as last se
 """
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from colonnade.models.metrics import measure
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
-from colonnade.protocol.role import EVALUATION, SERVER
+from colonnade.protocol.role import EVALUATION, SERVER, Role
 
 __all__ = [
     "EVALUATION_PAYLOADS",
@@ -25,6 +26,7 @@ __all__ = [
     "Measurement",
     "Reading",
     "RowsRead",
+    "read_rows",
 ]
 
 CHUNK_ROWS = 8192
@@ -121,6 +123,15 @@ class Reading:
         self.tokens, self.count = saved["tokens"], saved["count"]
 
 
+def read_rows(party: Role, x: Array, number: int) -> Array:
+    """What a party would answer if these were its test rows: at its method's own level of privacy."""
+    alike: Any = copy(party)
+    alike._x_test = x
+    read = alike.compute(EvaluateRows(number, 0, len(x)))
+    values: Array = read.values
+    return values
+
+
 class Evaluation:
     """The server's side of one evaluation after another."""
 
@@ -180,9 +191,14 @@ class Evaluation:
             return []
         return [Work(TOKEN, EVALUATION, 0.0, EvaluateAll(self.number), aside=True)]
 
+    def gathered(self, h: Array) -> Array:
+        """From all parties' blocks side by side to what the server's network is given."""
+        return h
+
     def judge(self, network: ServerNetwork) -> Evaluated:
         """The metric and the loss over the collected rows."""
-        loss, prediction = network.evaluate(self._table.values, network.objective.targets(self._y))
+        h = self.gathered(self._table.values)
+        loss, prediction = network.evaluate(h, network.objective.targets(self._y))
         return Evaluated(self.number, loss, measure(self._metric, network.objective.task, self._y, prediction, loss))
 
     def save(self) -> dict[str, Any]:

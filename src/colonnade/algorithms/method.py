@@ -96,3 +96,4 @@ class Method:
     party_labels: bool = False  # the labels are with every party, and not with the server
     sparse: bool = False  # takes blocks in CSR
     peers: bool = False  # parties talk to each other, and are told of each other's coming and going
+    party_dropout: bool = False  # its server can learn to do without a party

@@ -1,7 +1,8 @@
-"""The command line of real networks: serve, join, up, status."""
+"""The command line of real networks: serve, join, up, status; predict has a file of its own."""
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,14 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from colonnade.cli.predict import predict
+
 if TYPE_CHECKING:
+    from colonnade.experiments.party_process import PartyProcess
+    from colonnade.experiments.server_process import ServerProcess
     from colonnade.experiments.up import FederationUp
 
-__all__ = ["join", "register", "serve", "status", "up", "up_with_table"]
+__all__ = ["join", "own_folder", "register", "serve", "status", "up", "up_with_table"]
 
 console = Console()
 
@@ -25,6 +30,9 @@ Out = Annotated[Path | None, typer.Option(help="This role's folder: made, or gon
 LogJson = Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")]
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
+Predict = Annotated[
+    bool, typer.Option("--predict", help="Train no more: answer questions from what was trained in this folder.")
+]
 Setting = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
 ]
@@ -32,7 +40,7 @@ Setting = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the main app."""
-    for command in (serve, join, up, status):
+    for command in (serve, join, up, status, predict):
         app.command()(command)
 
 
@@ -42,24 +50,28 @@ def serve(
     out: Out = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
+    predict: Predict = False,
     parent: Parent = None,
 ) -> None:
     """Run the server of a federation: it holds the labels, and the parties dial it.
 
     Started again with the same folder, it goes on from its checkpoint.
 
-    Example:
+    Examples:
       colonnade serve server.toml
+      colonnade serve server.toml --predict
     """
     from colonnade.cli.progress import summary_table
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.experiments.server_process import ServerProcess
 
     log = _log("server", log_json, log_level)
-    process = ServerProcess(_config(config, settings), out or _own_folder(config, "server"), log)
+    process = ServerProcess(_config(config, settings), out or own_folder(config, "server"), log)
     for note in process.share.notes:
         log.info("note", about=note)
     with tls_refusals_to(log):
+        if predict:
+            return _answer_as_server(process, parent)
         summary = asyncio.run(_with_parent(process.run(), parent))
     if not log_json and summary["status"] != "stopped":
         console.print(summary_table(summary))
@@ -67,6 +79,15 @@ def serve(
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
+    if summary["status"] == "finished" and process.config.predict.stay:
+        with tls_refusals_to(log):
+            _answer_as_server(process, parent)
+
+
+def _answer_as_server(process: "ServerProcess", parent: int | None) -> None:
+    from colonnade.predict.processes import PredictServerProcess
+
+    asyncio.run(_with_parent(PredictServerProcess(process).run(), parent))
 
 
 def join(
@@ -76,26 +97,39 @@ def join(
     out: Out = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
+    predict: Predict = False,
     parent: Parent = None,
 ) -> None:
     """Take part in a federation with this party's own columns; dials out, opens no port.
 
-    Example:
+    Examples:
       colonnade join clinic.toml --party clinic
+      colonnade join clinic.toml --party clinic --predict
     """
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.experiments.party_process import PartyProcess
 
     log = _log(party, log_json, log_level)
-    process = PartyProcess(_config(config, settings), party, out or _own_folder(config, party), log)
+    process = PartyProcess(_config(config, settings), party, out or own_folder(config, party), log)
     for note in process.share.notes:
         log.info("note", about=note)
     with tls_refusals_to(log):
+        if predict:
+            return _answer_as_party(process, parent)
         end = asyncio.run(_with_parent(process.run(), parent))
     if end.note:
         console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
     if end.status not in ("finished", "stopped"):
         raise typer.Exit(1)
+    if end.status == "finished" and process.config.predict.stay:
+        with tls_refusals_to(log):
+            _answer_as_party(process, parent)
+
+
+def _answer_as_party(process: "PartyProcess", parent: int | None) -> None:
+    from colonnade.predict.processes import PredictPartyProcess
+
+    asyncio.run(_with_parent(PredictPartyProcess(process).run(), parent))
 
 
 def up(
@@ -104,16 +138,34 @@ def up(
     seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was stopped.")] = None,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Stay up and answer questions; with --resume of a run that has ended.")
+    ] = False,
 ) -> None:
     """Start a whole federation on this machine, every role its own process, over loopback with mutual TLS.
 
     Examples:
       colonnade up
       colonnade up race.toml --set protocol.name=sync
+      colonnade up race.toml --predict
+      colonnade up --resume runs/race-1 --predict
     """
     from colonnade.cli.main import run
 
-    run(config, settings, seed, out, "processes", resume)
+    if predict and resume is not None:
+        _answer_together(resume)
+    else:
+        stay = ["predict.stay=true"] if predict else []
+        run(config, [*(settings or []), *stay], seed, out, "processes", resume)
+
+
+def _answer_together(folder: Path) -> None:
+    from colonnade.experiments.config import from_dict, read_toml
+    from colonnade.experiments.up import reopen_up
+
+    federation = reopen_up(from_dict(read_toml(folder / "config.toml")), folder, predict=True)
+    with suppress(KeyboardInterrupt):
+        up_with_table(federation, console)
 
 
 def status(
@@ -187,7 +239,7 @@ def _config(path: Path, settings: list[str] | None) -> Any:
     return from_dict(apply_overrides(read_toml(path), dict(parse_override(text) for text in settings or [])))
 
 
-def _own_folder(config: Path, role: str) -> Path:
+def own_folder(config: Path, role: str) -> Path:
     """The same at every start, so that it goes on."""
     return Path("runs") / (role if config.stem == role else f"{config.stem}-{role}")
 

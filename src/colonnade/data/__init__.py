@@ -7,11 +7,12 @@
 The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
 (of rows), `idx`, `images`, `delimited`, `tables`, `libsvm`, `mfeat` and `physionet` (file formats), `sources` (names
 and paths to tables), `columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers),
-`partition` (all of it), `share` and `share_file` (what one role holds of it).
+`partition` (all of it), `share` and `share_file` (what one role holds of it), `lookup` (its rows by their ids).
 """
 
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
 from colonnade.data.encoding import Encoder
+from colonnade.data.lookup import Lookup, party_lookup
 from colonnade.data.partition import Partition, split
 from colonnade.data.scaling import Scaler
 from colonnade.data.share import (
@@ -29,6 +30,7 @@ from colonnade.data.task import Task
 __all__ = [
     "Dataset",
     "Encoder",
+    "Lookup",
     "Partition",
     "PartyShare",
     "Scaler",
@@ -40,6 +42,7 @@ __all__ = [
     "load",
     "load_party_share",
     "load_server_share",
+    "party_lookup",
     "party_share",
     "read_party_share",
     "read_server_share",

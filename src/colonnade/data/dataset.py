@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars
 from scipy import sparse
 
 from colonnade.data.table import Table
@@ -39,6 +40,7 @@ class Dataset:
     scale: str = "standard"  # what `split` does unless told otherwise
     views: tuple[View, ...] = ()  # what split = "views" gives to a party each
     notes: tuple[str, ...] = ()  # what a reader of the results should know about the rows
+    ids: polars.Series | None = None  # of the rows, as text; None: they are counted from 0
 
     def __post_init__(self) -> None:
         """Refuse a table that cannot be split; all that comes later trusts these shapes."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars
 from scipy import sparse
 
 from colonnade.data.block import Block, refuse_unusable
@@ -40,6 +41,7 @@ class Partition:
     width: int  # columns of the dataset, some of which no party may hold
     shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,), (height, width) or (steps, channels)
     notes: tuple[str, ...] = ()  # what a reader of the results should know about the data
+    ids: polars.Series | None = None  # of the rows to train on, then of those to test on
 
     def blocks(self, raw: Any) -> list[Array]:
         """Split, encode and scale raw rows: an array of the dataset's columns (rows, width), or a table by names.
@@ -125,4 +127,10 @@ def split(
         width=len(dataset.columns),
         shapes=tuple(shapes),
         notes=(*dataset.notes, *(note for share in shares for note in share.notes)),
+        ids=_ids(dataset.ids, np.concatenate(rows)),
     )
+
+
+def _ids(ids: polars.Series | None, rows: Array) -> polars.Series:
+    """Of these rows; without ids of their own they are counted from 0."""
+    return polars.Series("ids", rows).cast(polars.String) if ids is None else ids.gather(rows)

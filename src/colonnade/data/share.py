@@ -18,7 +18,7 @@ from colonnade.data.columns import check_name, columns_meant
 from colonnade.data.dataset import check_table
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
 from colonnade.data.partition import Partition
-from colonnade.data.prepare import Preparation, prepare, split_rows
+from colonnade.data.prepare import Preparation, Prepared, prepare, split_rows
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import listing
 from colonnade.data.table import Table
@@ -49,6 +49,8 @@ class PartyShare:
     ids_sha256: str
     notes: tuple[str, ...]
     labels: Labels | None = None  # for methods whose parties hold them
+    prepared: Prepared | None = None  # how further rows are encoded and scaled, if it was read from the party's file
+    ids: polars.Series | None = None  # of the rows to train on, then to test on, if it comes from one table of all
 
     @property
     def rows(self) -> int:
@@ -84,6 +86,7 @@ def party_share(partition: Partition, index: int, labels: bool = False) -> Party
         ids_sha256=digest_of_rows(len(partition.y_train) + len(partition.y_test)),
         notes=tuple(note for note in partition.notes if note.startswith(f"{name}: ")),
         labels=(partition.task, partition.y_train, partition.y_test) if labels else None,
+        ids=partition.ids,
     )
 
 
@@ -135,7 +138,9 @@ def read_party_share(
         raise DataError(f"{file}: {error}") from None
     notes = (*raw.notes, *ready.notes)
     labels = None if raw.labels is None else (raw.labels[1], raw.labels[0][rows[0]], raw.labels[0][rows[1]])
-    return PartyShare(name, raw.columns, ready.train, ready.test, ready.train.shape[1:], raw.ids_sha256, notes, labels)
+    return PartyShare(
+        name, raw.columns, ready.train, ready.test, ready.train.shape[1:], raw.ids_sha256, notes, labels, ready
+    )  # fmt: skip
 
 
 def read_server_share(

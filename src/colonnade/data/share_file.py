@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 
 from colonnade.data.share import PartyShare, ServerShare
 from colonnade.data.task import Array, Task, classification
@@ -17,6 +18,7 @@ from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, DataError
 
 FORMAT = 1
+SEPARATOR = "\0"  # of ids
 PARTY, SERVER = "party share", "server share"
 
 
@@ -26,6 +28,8 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
     if isinstance(share, PartyShare):
         content = {"kind": PARTY, "name": share.name, "columns": share.columns, "shape": share.shape}
         content |= {"train": share.train, "test": share.test}
+        if share.ids is not None:
+            content |= {"ids": np.frombuffer(SEPARATOR.join(share.ids).encode(), np.uint8)}
         if share.labels is not None:
             task, y_train, y_test = share.labels
             content |= {"classes": task.classes, "y_train": y_train, "y_test": y_test}
@@ -67,8 +71,10 @@ def load_party_share(path: str | Path) -> PartyShare:
         _check(isinstance(found["name"], str) and _all_are(str, found["columns"]), "the names")
         labels = _labels(found) if "classes" in found else None
         _check(labels is None or len(labels[1]) == len(train), "the labels")
+        ids = polars.Series("ids", found["ids"].tobytes().decode().split(SEPARATOR)) if "ids" in found else None
+        _check(ids is None or len(ids) == len(train) + len(test), "the ids")
         return PartyShare(
-            found["name"], found["columns"], train, test, shape, found["ids_sha256"], found["notes"], labels
+            found["name"], found["columns"], train, test, shape, found["ids_sha256"], found["notes"], labels, ids=ids
         )  # fmt: skip
 
 

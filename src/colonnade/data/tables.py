@@ -84,11 +84,10 @@ def read_table(
         raise DataError(f"{path}: there is no column but the label")
     columns, texts = read_columns(path, features, aside, categorical, progress)
     table = Table(list(columns.values()))
-    if id is not None:
-        ids_as_text(path, texts.pop(id))
+    ids = None if id is None else ids_as_text(path, texts.pop(id))
     y, task = label_column(path, texts.pop(label))
     notes = notes_on_typos(columns, categorical)
-    return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0, notes=notes)
+    return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0, notes=notes, ids=ids)
 
 
 def read_columns(

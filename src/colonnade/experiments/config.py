@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ __all__ = [
     "ModelConfig",
     "NetworkConfig",
     "PartyConfig",
+    "PredictConfig",
     "RoleRates",
     "ServerConfig",
     "TrainConfig",
@@ -86,6 +87,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_every: int | str | None = None
     seed: int = 0
     trace: str = "headers"
+    party_dropout: float = 0.0
 
 
 class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +134,7 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     missing: str = "refuse"
     optimiser: str | dict[str, Any] | None = None
     learning_rate: float | None = None
+    predict_data: str | None = None  # further rows of the same columns, for predictions alone
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +143,33 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str | None = None
     label: str | None = None
     id: str | None = None
+
+
+STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fallback", "refuse")
+
+
+class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The server's own: what it answers after training, and how."""
+
+    stay: bool = False  # go on with predictions when training has ended
+    http: str = "127.0.0.1:7460"
+    away: list[Literal["cached", "fallback", "refuse"]] = msgspec.field(default_factory=lambda: list(STAND_INS))
+    min_parties: int = 1  # that an answer must rest on
+    deadline_s: float = 5.0
+    max_ids: int = 10_000
+    max_body_mb: float = 4.0
+    cache_rows: int = 100_000
+
+    def __post_init__(self) -> None:
+        if not self.away or self.away[-1] != "refuse" or len(set(self.away)) < len(self.away):
+            advice = 'name what stands in for a party, in this order, and "refuse" at the end: ["fallback", "refuse"]'
+            raise ConfigError("predict.away", self.away, advice)
+        for name in ("deadline_s", "max_body_mb"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"predict.{name}", getattr(self, name), "must be above 0")
+        for name in ("min_parties", "max_ids", "cache_rows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"predict.{name}", getattr(self, name), "must be 1 or more")
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,6 +184,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network: NetworkConfig = NetworkConfig()
     party: PartyConfig = PartyConfig()
     server: ServerConfig = ServerConfig()
+    predict: PredictConfig = PredictConfig()
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -4,8 +4,10 @@ import asyncio
 import json
 import shutil
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from colonnade import __version__
@@ -61,11 +63,12 @@ class PartyProcess:
         plan = _with_own_settings(make_plan(config, parties, len(self.share.train), task), config, name)
         refuse_joint(plan)
         assert plan.method.party is not None
+        self.method = plan.method
         index = parties.index(name)
         share = self.share
         role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))
         self.shared = shared_part(config, pins)
-        self._width = plan.widths[index]
+        self.width = plan.widths[index]
         others = [other for other in parties if other != name] if plan.method.peers else []
         self.node = Node(role, plan.method.payloads, out / "state", (SERVER,), limits_of(config), log, far=others)
         self._switchboard = Switchboard(self.node, self.identity, pins) if plan.method.peers else None
@@ -77,7 +80,7 @@ class PartyProcess:
             return over
         torch.set_num_threads(1)
         stopped = stop_on_signals(self.node)
-        self._refuse_others_state()
+        self.refuse_others_state()
         self.node.open()
         if self.node.replayed or self.node.now:
             self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
@@ -85,9 +88,9 @@ class PartyProcess:
             self.node,
             self.identity,
             self.config.network.address,
-            self._hello,
+            self.hello,
             self._farewell,
-            self._meet,
+            self.meet,
             self._switchboard,
         )
         talk = asyncio.ensure_future(dialler.run())
@@ -109,13 +112,13 @@ class PartyProcess:
         self.log.info("ended", status=end.status)
         return end
 
-    def _hello(self, instance: int, position: Position) -> Hello:
+    def hello(self, instance: int, position: Position) -> Hello:
         share = self.share
         return Hello(
-            PROTOCOL, __version__, self.shared, share.rows, share.ids_sha256, self._width, DTYPE, instance, position
+            PROTOCOL, __version__, self.shared, share.rows, share.ids_sha256, self.width, DTYPE, instance, position
         )
 
-    def _refuse_others_state(self) -> None:
+    def refuse_others_state(self) -> None:
         """A state fits only what it was made with."""
         share, party = self.share, self.config.party
         made_with = {
@@ -123,6 +126,7 @@ class PartyProcess:
             "rows": share.rows,
             "ids": share.ids_sha256,
             "columns": share.train.shape[1],
+            "features": features_digest(share),
             "optimiser": party.optimiser,
         }
         made_with, path = json.loads(json.dumps(made_with)), self.out / "state" / "made_with.json"
@@ -133,7 +137,7 @@ class PartyProcess:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(path, [json.dumps(made_with).encode()], 0o600)
 
-    def _meet(self, run: str) -> None:
+    def meet(self, run: str) -> None:
         """What was learnt with one server does not belong into another one's model."""
         path = self.out / "state" / "run_id"
         before = path.read_text(encoding="ascii") if path.is_file() else run
@@ -204,6 +208,14 @@ def _party_share(config: Config, name: str) -> PartyShare:
         test_fraction=data.test_fraction,
         seed=config.train.seed,
     )
+
+
+def features_digest(share: PartyShare) -> str:
+    """What was trained on: other numbers under the same ids are another table."""
+    digest = sha256()
+    for part in (share.train, share.test):
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 async def _wait(event: asyncio.Event) -> None:

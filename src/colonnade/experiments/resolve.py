@@ -9,7 +9,7 @@ import msgspec
 import torch
 from scipy.sparse import issparse
 
-from colonnade.algorithms import find_method
+from colonnade.algorithms import METHODS, find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.data import Partition, Task, load, split
@@ -157,6 +157,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     method, options = _method(config.protocol)
     count = len(parties)
     options.check(count)
+    _check_party_dropout(config.train.party_dropout, method, options)
     training = _training(config.train, count, rows, task, options)
     return Plan(
         method,
@@ -229,7 +230,20 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
         limit=limit,
         eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
         metric=metric,
+        party_dropout=train.party_dropout,
     )
+
+
+def _check_party_dropout(probability: float, method: Method, options: Options) -> None:
+    """Only a server that has the parties' blocks before it can replace one."""
+    key = "train.party_dropout"
+    if not 0 <= probability < 1:
+        raise ConfigError(key, probability, "is a probability: 0 (off) or more, and below 1")
+    if probability and not method.party_dropout:
+        advice = f"{method.name} cannot: use one of {', '.join(m.name for m in METHODS.values() if m.party_dropout)}"
+        raise ConfigError(key, probability, advice)
+    if probability and getattr(options, "labels", "server") == "shared":
+        raise ConfigError(key, probability, "parties that run the server's half, too (labels = 'shared'), cannot")
 
 
 def _limit(train: TrainConfig) -> Every:

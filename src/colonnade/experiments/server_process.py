@@ -6,7 +6,7 @@ The same runs across organisations (`serve`) and with all others on one machine 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ from colonnade.protocol.errors import ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 
-__all__ = ["ServerProcess", "Stalled"]
+__all__ = ["ServerProcess", "Stalled", "parties_now", "run_id"]
 
 SAY_WAITING_AFTER_S = 5.0
 CERTIFICATE_WARNING_DAYS = 14
@@ -63,7 +63,7 @@ class ServerProcess(Keeper):
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
-        self.identity, self._pins = load_identity(config), members_of(config)
+        self.identity, self.pins = load_identity(config), members_of(config)
         self.share = _server_share(config)
         parties = parties_of(config)
         self.plan = plan = make_plan(config, parties, len(self.share.y_train), self.share.task)
@@ -73,7 +73,7 @@ class ServerProcess(Keeper):
         self.folder = _folder(out, config)
         self.rows: list[dict[str, Any]] = []
         self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
-        self.shared = shared_part(config, self._pins)
+        self.shared = shared_part(config, self.pins)
         self.node = Node(role, plan.method.payloads, out / "state", parties, limits_of(config), log, self)
         terms = Terms(
             self.shared, self.share.rows, self.share.ids_sha256, dict(zip(parties, plan.widths, strict=True))
@@ -81,11 +81,11 @@ class ServerProcess(Keeper):
         self.service = Service(
             self.node,
             self.identity,
-            self._pins,
+            self.pins,
             terms,
             self.status,
             admit_late=config.network.admit_late,
-            run=_run_id(out),
+            run=run_id(out),
             relay=plan.method.peers,
         )
         self.address = config.network.address
@@ -128,7 +128,7 @@ class ServerProcess(Keeper):
         stopped = stop_on_signals(self.node)
         self.node.open()
         self._say_start()
-        self.address = await self.service.start(self._wanted_address())
+        self.address = await self.service.start(self.wanted_address())
         replace_file(self.out / "address", [self.address.encode()])
         self.log.info("listening", address=self.address, digest=shared_digest(self.shared)[:16])
         tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
@@ -157,7 +157,7 @@ class ServerProcess(Keeper):
         self.log.info("ended", status=status, updates=summary["updates"], value=summary["value"])
         return summary
 
-    def _wanted_address(self) -> str:
+    def wanted_address(self) -> str:
         """A port that the system chose at the first start is kept: the parties know it."""
         address, before = self.config.network.address, self.out / "address"
         return before.read_text() if address.endswith(":0") and before.is_file() else address
@@ -222,20 +222,6 @@ class ServerProcess(Keeper):
         node, last = self.node, self.rows[-1] if self.rows else {}
         progress = node.role.progress  # type: ignore[attr-defined]
         staleness = last.get("staleness") or []
-        parties = []
-        for index, peer in enumerate(node.peers.values()):
-            parties.append(
-                {
-                    "name": peer.name,
-                    "state": _state_of(peer),
-                    "steps_per_s": round(peer.rate(), 2),
-                    "staleness": round(staleness[index], 2) if index < len(staleness) else None,
-                    "bytes_up": peer.bytes_in,
-                    "bytes_down": peer.bytes_out,
-                    "bytes_eval": peer.bytes_evaluation,
-                    "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
-                }
-            )
         waited = time.monotonic() - self._moved_at
         return {
             "protocol": self.plan.method.name,
@@ -250,7 +236,7 @@ class ServerProcess(Keeper):
             "waits_for": self.waits_for(),
             "waited_s": round(waited, 1),
             "digest": shared_digest(self.shared),
-            "parties": parties,
+            "parties": parties_now(node, staleness),
         }
 
     def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
@@ -308,7 +294,7 @@ class Stalled(Exception):
     """Nobody who could move the training on has come back in time."""
 
 
-def _run_id(out: Path) -> str:
+def run_id(out: Path) -> str:
     """Tells this run from every other; a server that goes on keeps it."""
     path = out / "run_id"
     if not path.is_file():
@@ -337,10 +323,27 @@ def _folder(out: Path, config: Config) -> RunFolder:
     """New, or gone on with: then addresses, paths and own limits may have changed, nothing else."""
     if not (out / "config.toml").is_file():
         return RunFolder.create(out, config)
-    before, now = from_dict(read_toml(out / "config.toml")).network, config.network
-    own = {key: getattr(before, key) for key in now.__struct_fields__ if key not in SHARED_NETWORK}
+    before, now = from_dict(read_toml(out / "config.toml")), config.network
+    own = {key: getattr(before.network, key) for key in now.__struct_fields__ if key not in SHARED_NETWORK}
     network = msgspec.structs.replace(now, **own)
-    return RunFolder.reopen(out, msgspec.structs.replace(config, network=network))
+    return RunFolder.reopen(out, msgspec.structs.replace(config, network=network, predict=before.predict))
+
+
+def parties_now(node: Node, staleness: Sequence[float] = ()) -> list[dict[str, Any]]:
+    """The rows of the live table."""
+    return [
+        {
+            "name": peer.name,
+            "state": _state_of(peer),
+            "steps_per_s": round(peer.rate(), 2),
+            "staleness": round(staleness[index], 2) if index < len(staleness) else None,
+            "bytes_up": peer.bytes_in,
+            "bytes_down": peer.bytes_out,
+            "bytes_eval": peer.bytes_evaluation,
+            "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
+        }
+        for index, peer in enumerate(node.peers.values())
+    ]
 
 
 def _state_of(peer: Any) -> str:

@@ -68,8 +68,8 @@ def prepare_up(
     return up
 
 
-def reopen_up(config: Config, out: Path) -> "FederationUp":
-    """Go on with a federation that was stopped."""
+def reopen_up(config: Config, out: Path, predict: bool = False) -> "FederationUp":
+    """Go on with a federation that was stopped; or bring one up that has ended, to predict."""
     RunFolder.reopen(out, config)
     nodes = out / "nodes"
     if not (nodes / SERVER / "config.toml").is_file():
@@ -77,7 +77,7 @@ def reopen_up(config: Config, out: Path) -> "FederationUp":
     certificates = (nodes / "certificates").glob("*.pem")
     names = {path.stem for path in certificates} - {SERVER, "ca"}
     order = [name for name in _order(nodes) if name in names]
-    return FederationUp(config, out, tuple(order), ())
+    return FederationUp(config, out, tuple(order), (), predict)
 
 
 def _order(nodes: Path) -> list[str]:
@@ -141,9 +141,12 @@ class Child:
 class FederationUp:
     """Starts, watches and stops the processes of a federation."""
 
-    def __init__(self, config: Config, out: Path, parties: tuple[str, ...], notes: tuple[str, ...]) -> None:
-        self.config, self.out, self.parties, self.notes = config, out, parties, notes
+    def __init__(
+        self, config: Config, out: Path, parties: tuple[str, ...], notes: tuple[str, ...], predict: bool = False
+    ) -> None:
+        self.config, self.out, self.parties, self.notes, self._predict = config, out, parties, notes, predict
         self.nodes = out / "nodes"
+        self.server_run = self.nodes / SERVER / "run"
         self.children = {name: self._child(name) for name in (SERVER, *parties)}
         self.address = ""
         self.stopping = False
@@ -153,6 +156,7 @@ class FederationUp:
         verb = ["serve"] if name == SERVER else ["join", "--party", name]
         command = [sys.executable, "-m", "colonnade", verb[0], str(folder / "config.toml"), *verb[1:]]
         command += ["--out", str(folder / "run"), "--log-json", "--parent", str(os.getpid())]
+        command += ["--predict"] if self._predict else []
         return Child(name, command, folder / "log.jsonl")
 
     def write_config(self, name: str, address: str) -> None:
@@ -175,10 +179,10 @@ class FederationUp:
     async def run(self, on_status: OnStatus | None = None) -> dict[str, Any]:
         """Until the server ends; the summary."""
         try:
-            await self._start()
+            await self.start()
             while self.children[SERVER].code not in (0, 1):  # killed: it is started again, below
                 await asyncio.sleep(0.25)
-                await self._look_after()
+                await self.look_after()
                 if on_status is not None and (status := await self.status()) is not None:
                     on_status(status)
             await self._farewell()
@@ -186,14 +190,15 @@ class FederationUp:
             await self.stop()
         return self._collect()
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """The server first, then the parties, who must know its address."""
         server = self.children[SERVER]
-        address = self.nodes / SERVER / "run" / "address"
+        address = self.server_run / "address"
         before = address.stat().st_mtime_ns if address.exists() else None
         await server.start()
         while not address.exists() or address.stat().st_mtime_ns == before:
             await asyncio.sleep(0.05)
-            await self._look_after()
+            await self.look_after()
             if server.code is not None:
                 return
         self.address = address.read_text()
@@ -201,7 +206,7 @@ class FederationUp:
             self.write_config(name, self.address)
             await self.children[name].start()
 
-    async def _look_after(self) -> None:
+    async def look_after(self) -> None:
         """A killed process starts again; one that gave up by itself ends all with its own words."""
         for child in self.children.values():
             code = child.code
@@ -235,7 +240,7 @@ class FederationUp:
             self.children[name].stop()
         await asyncio.gather(*(child.gone(FAREWELL_S) for child in self.children.values()))
         for name in COPIED:
-            made = self.nodes / SERVER / "run" / name
+            made = self.server_run / name
             if made.is_file():
                 shutil.copyfile(made, self.out / name)
 

@@ -1,5 +1,6 @@
 """Torch networks: how they are named, built, trained as flat vectors and judged."""
 
+from colonnade.models.absent import PartyDropout, with_party_dropout
 from colonnade.models.build import Factory, party_module, server_module
 from colonnade.models.metrics import METRICS, default_metric
 from colonnade.models.network import Network
@@ -15,10 +16,12 @@ __all__ = [
     "Network",
     "Objective",
     "OptimiserSpec",
+    "PartyDropout",
     "Regulariser",
     "ServerNetwork",
     "aggregated_width",
     "default_metric",
     "party_module",
     "server_module",
+    "with_party_dropout",
 ]

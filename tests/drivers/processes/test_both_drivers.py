@@ -336,7 +336,7 @@ def test_what_was_learnt_in_one_run_does_not_go_into_another(shares, tmp_path):
     config = config_of("party-1", shares, tables("vafl", {}))
     party = PartyProcess(config, "party-1", tmp_path, Log("party-1", stream=io.StringIO()))
     (tmp_path / "state").mkdir()
-    party._meet("first")
-    party._meet("first")
+    party.meet("first")
+    party.meet("first")
     with pytest.raises(ConfigError, match="holds another run of this federation: choose another --out"):
-        party._meet("second")
+        party.meet("second")

@@ -330,7 +330,7 @@ def test_who_does_not_speak_tls(federation: Federation) -> None:
 
 def hello_of(federation: Federation, name: str, **changes: Any) -> Hello:
     process = party_of(federation, name)
-    hello = process._hello(1, Position(0, 0, 0, 0))
+    hello = process.hello(1, Position(0, 0, 0, 0))
     return Hello(**({field: getattr(hello, field) for field in hello.__struct_fields__} | changes))
 
 

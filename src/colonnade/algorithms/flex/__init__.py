@@ -35,7 +35,7 @@ _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 
 
 def _method(name: str, paper: str, summary: str, options: type) -> Method:
-    return Method(name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party)
+    return Method(name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party, party_dropout=True)
 
 
 METHODS = (

@@ -32,7 +32,7 @@ from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
 from colonnade.algorithms.vafl.line import STEPS
 from colonnade.algorithms.vafl.messages import LARGEST, Skip, are_sane
-from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module
+from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module, with_party_dropout
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
@@ -75,10 +75,9 @@ class Server(Judging):
         objective = Objective(setup.task, setup.y_train)
         inputs = aggregated_width(setup.aggregate, setup.widths)
         module = server_module(setup.model, inputs, setup.task.outputs, derive(seed, "init", self.name))
+        module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate)
         optimiser, rule = local_rule(training.server_optimiser, setup.options, None)
-        self.network = ServerNetwork(
-            module.to(setup.device), optimiser, objective, setup.aggregate, len(setup.parties)
-        )  # fmt: skip
+        self.network = ServerNetwork(module.to(setup.device), optimiser, objective, how, len(setup.parties))
         self._targets = objective.targets(setup.y_train)
         self._walk = Walk(len(setup.y_train), training.batch_size, seed, "batches")
         self._seed = derive(seed, "layers", self.name)

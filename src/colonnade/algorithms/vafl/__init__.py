@@ -50,6 +50,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        party_dropout=True,
     ),
     Method(
         "vafl",
@@ -60,6 +61,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        party_dropout=True,
     ),
     Method(
         "t-sync",
@@ -70,5 +72,6 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        party_dropout=True,
     ),
 )

@@ -18,7 +18,7 @@ from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
 from colonnade.algorithms.vafl.line import Request, check_upload, fields, first_of_each, part_by_step, without
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
-from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module
+from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module, with_party_dropout
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     Effect,
@@ -54,8 +54,9 @@ class Server(Judging):
         objective = Objective(setup.task, setup.y_train)
         inputs = aggregated_width(setup.aggregate, setup.widths)
         module = server_module(setup.model, inputs, setup.task.outputs, derive(setup.training.seed, "init", self.name))
+        module, how = with_party_dropout(module, setup.training.party_dropout, setup.widths, setup.aggregate)
         self.network = self.network_type(
-            module.to(setup.device), setup.training.server_optimiser, objective, setup.aggregate, len(setup.parties)
+            module.to(setup.device), setup.training.server_optimiser, objective, how, len(setup.parties)
         )
         self._targets = objective.targets(setup.y_train)
         self._widths = setup.widths

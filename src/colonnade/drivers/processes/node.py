@@ -137,6 +137,10 @@ class Node:
             for name, due in list(self.timers.items()):
                 self._set_alarm(name, due)
 
+    def read(self) -> bool:
+        """Become what checkpoint and log say, and no more: nothing runs, nothing is written; whether there was any."""
+        return self._recover()
+
     def _recover(self) -> bool:
         """Checkpoint, then log; whether there was anything."""
         checkpoint = self.folder / "checkpoint.safetensors"

@@ -1,0 +1,96 @@
+"""A party's rows by their ids: all that its files have, trained on or not, encoded and scaled as in the training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars
+
+from colonnade.data.block import Block, refuse_unusable
+from colonnade.data.ids import ids_as_text
+from colonnade.data.prepare import Prepared
+from colonnade.data.progress import silent
+from colonnade.data.share import PartyShare
+from colonnade.data.table import Table
+from colonnade.data.tables import check_columns, column_names, npz_arrays, read_columns
+from colonnade.data.task import Array
+from colonnade.protocol.errors import ConfigError, DataError
+
+
+def normalised(id: str) -> str:
+    """An id as it is looked up: the rule of `ids_as_text`."""
+    return id.strip()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookup:
+    """Features by id."""
+
+    places: dict[str, int]
+    x: Array  # float32 (rows, features)
+
+    def find(self, ids: Sequence[str]) -> Array:
+        """The row of each id, -1 where there is none."""
+        return np.array([self.places.get(id, -1) for id in ids], np.int64)
+
+
+def party_lookup(share: PartyShare, files: Sequence[str | Path], id: str | None) -> Lookup:
+    """Of a share's own rows, or of all rows in a party's files; of two rows with one id the later file's counts."""
+    if share.prepared is None:
+        if share.ids is None:
+            raise DataError(f"{share.name}: its share has no ids; train again with this release")
+        return Lookup(_places(share.ids), np.concatenate([share.train, share.test]))
+    parts = [_read(Path(file).expanduser(), share, share.prepared, id) for file in files]
+    ids = polars.concat([found for found, _ in parts])
+    return Lookup(_places(ids), np.concatenate([x for _, x in parts]))
+
+
+def _places(ids: polars.Series) -> dict[str, int]:
+    return dict(zip(ids, range(len(ids)), strict=True))
+
+
+def _read(file: Path, share: PartyShare, prepared: Prepared, id: str | None) -> tuple[polars.Series, Array]:
+    """Ids and features of a file; without an id column rows are counted from 0, as the others count them."""
+    if not file.is_file():
+        raise ConfigError("party.predict_data", str(file), "there is no such file")
+    try:
+        x, ids = _arrays(file) if file.suffix.lower() == ".npz" else _table(file, prepared, id)
+        rows, index = np.arange(len(x)), np.arange(len(share.columns))
+        if isinstance(x, np.ndarray):
+            index = _places_of(share.columns, x.shape[1], file)
+        missing = "refuse" if prepared.encoder.means is None else "mean"
+        refuse_unusable(Block(x, rows, index), share.name, share.columns, missing, "party")
+    except DataError as error:
+        raise error if str(file) in str(error) else DataError(f"{file}: {error}") from None
+    texts = polars.Series("ids", rows).cast(polars.String) if ids is None else ids_as_text(file, ids)
+    return texts.alias("ids"), prepared.scaler.fill(Block(x, rows, index, prepared.encoder))
+
+
+def _table(file: Path, prepared: Prepared, id: str | None) -> tuple[Table, polars.Series | None]:
+    encoder = prepared.encoder
+    names = column_names(file, silent)
+    check_columns(file, names, id=id, section="party")
+    if absent := [name for name in encoder.names if name not in names]:
+        raise DataError(f"there is no column '{absent[0]}', which the party was trained with")
+    categorical = [name for name, held in zip(encoder.names, encoder.categories, strict=True) if held is not None]
+    columns, texts = read_columns(file, encoder.names, () if id is None else (id,), categorical, silent)
+    for name, column in columns.items():
+        if column.categories is not None and name not in categorical:
+            raise DataError(f"column '{name}' must hold numbers, as in the training")
+    return Table([columns[name] for name in encoder.names]), None if id is None else texts[id]
+
+
+def _arrays(file: Path) -> tuple[Array, polars.Series | None]:
+    arrays, _ = npz_arrays(file, lambda key: key in ("x", "ids"))
+    if "x" not in arrays or arrays["x"].ndim != 2:
+        raise DataError("there is no array 'x' of rows and columns")
+    return arrays["x"], polars.Series("ids", arrays["ids"]) if "ids" in arrays else None
+
+
+def _places_of(columns: Sequence[str], width: int, file: Path) -> Array:
+    """An .npz has the columns x0, x1, …"""
+    places = np.array([int(name.removeprefix("x")) for name in columns], np.int64)
+    if places.max() >= width:
+        raise DataError(f"{width} columns, but the party was trained with '{columns[int(places.argmax())]}'")
+    return places

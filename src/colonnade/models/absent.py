@@ -1,0 +1,40 @@
+"""Party dropout: the server learns what to put in the place of a party that is not there.
+
+In training each party's block of each row is replaced, with probability p, by a vector u_m of θ_0 that is learned with
+the rest: the loss teaches u_m to stand for an absent party, and the server's network to do without any of them. The
+replaced blocks have no gradient, so a party learns nothing from rows that it was left out of.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from colonnade.models.server import aggregate
+
+__all__ = ["PartyDropout", "with_party_dropout"]
+
+
+class PartyDropout(nn.Module):
+    """The server's module with a gate before it; in evaluation mode the gate is open."""
+
+    def __init__(self, inner: nn.Module, widths: Sequence[int], how: str, probability: float) -> None:
+        super().__init__()
+        self.inner, self._how, self._probability = inner, how, probability
+        self._parties = len(widths)
+        self._of_party = [party for party, width in enumerate(widths) for _ in range(width)]  # of each place in h
+        self.fallback = nn.Parameter(torch.zeros(sum(widths)))  # u_1 … u_M
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(rows, Σ widths) → the output."""
+        if self.training:
+            draws = torch.rand(len(h), self._parties)  # on the CPU: that generator is seeded and put back
+            away = (draws < self._probability)[:, self._of_party].to(h.device)
+            h = torch.where(away, self.fallback, h)
+        output: Tensor = self.inner(aggregate(self._how, h, self._parties))
+        return output
+
+
+def with_party_dropout(module: nn.Module, probability: float, widths: Sequence[int], how: str) -> tuple[nn.Module, str]:
+    """The module and the aggregate that a server's network is made from; with p = 0 they are as they were."""
+    return (module, how) if not probability else (PartyDropout(module, widths, how, probability), "concat")

@@ -1,0 +1,133 @@
+"""Whoever asks: ids from a file, answers from the server's endpoint as a CSV; and a federation brought up for that."""
+
+import asyncio
+import contextlib
+import csv
+import http.client
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from colonnade.data.ids import ids_as_text
+from colonnade.data.progress import silent
+from colonnade.data.tables import TABLES, check_columns, column_names, read_columns
+from colonnade.experiments.up import FederationUp
+from colonnade.protocol.errors import ColonnadeError, ConfigError
+
+__all__ = ["Door", "ask", "door_of", "read_ids", "up_for_questions", "write_answers"]
+
+PER_REQUEST = 1000
+PATIENCE_S = 60.0
+
+Answers = list[dict[str, Any]]
+
+
+class Door(NamedTuple):
+    """Where to ask, and as whom."""
+
+    address: str
+    token: str
+
+    def request(self, method: str, path: str, content: Any = None) -> Any:
+        """One request; a refusal is said in the server's words."""
+        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
+        body = None if content is None else json.dumps(content)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        with contextlib.closing(connection):
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            found = json.loads(response.read() or b"{}")
+        if response.status != 200:
+            raise ColonnadeError(f"{self.address}: {found.get('error', response.reason)}")
+        return found
+
+    def answers(self) -> bool:
+        """Whether anybody is there."""
+        try:
+            self.request("GET", "/status")
+        except (OSError, http.client.HTTPException):
+            return False
+        return True
+
+
+def door_of(run: Path) -> Door | None:
+    """The endpoint of a server's folder, if it ever had one."""
+    folder = run / "predict"
+    if not (folder / "http").is_file() or not (folder / "token").is_file():
+        return None
+    return Door((folder / "http").read_text("ascii"), (folder / "token").read_text("ascii").strip())
+
+
+def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> tuple[list[str], Answers]:
+    """Classes, and an answer for each id, piece by piece."""
+    classes: list[str] = []
+    answers: Answers = []
+    for start in range(0, len(ids), PER_REQUEST):
+        found = door.request("POST", "/predict", {"ids": list(ids[start : start + PER_REQUEST])})
+        classes = found["classes"]
+        answers += found["answers"]
+        on_progress(len(answers))
+    return classes, answers
+
+
+def read_ids(path: Path, column: str | None) -> list[str]:
+    """One id per line; of a .csv, .csv.gz or .parquet a column."""
+    if not path.is_file():
+        raise ConfigError("--ids", str(path), "there is no such file")
+    if not path.name.lower().endswith(TABLES):
+        ids = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    else:
+        names = column_names(path, silent)
+        column = names[0] if column is None and len(names) == 1 else column
+        if column is None:
+            raise ConfigError("--column", None, f"name the column of {path.name} with the ids: {', '.join(names[:8])}")
+        check_columns(path, names, id=column, section="--column")
+        _, texts = read_columns(path, (), (column,), (), silent)
+        ids = ids_as_text(path, texts[column]).to_list()
+    if not ids:
+        raise ConfigError("--ids", str(path), "holds no id")
+    return ids
+
+
+def write_answers(path: Path, classes: Sequence[str], answers: Answers) -> None:
+    """A row for each id; what is several names is separated by spaces."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        chances = [f"probability of {name}" for name in classes]
+        table.writerow(["id", "prediction", *chances, "parties", "cached", "fallback", "refused"])
+        for answer in answers:
+            values = answer["probabilities"] or [""] * len(classes)
+            prediction = "" if answer["prediction"] is None else answer["prediction"]
+            names = [" ".join(answer[key]) for key in ("parties", "cached", "fallback")]
+            table.writerow([answer["id"], prediction, *values, *names, answer["refused"] or ""])
+
+
+@contextlib.contextmanager
+def up_for_questions(federation: FederationUp) -> Iterator[Door]:
+    """Bring all roles of a finished run up from their checkpoints, and stop them afterwards."""
+    with asyncio.Runner() as runner:
+        try:
+            yield runner.run(_bring_up(federation))
+        finally:
+            runner.run(federation.stop())
+
+
+async def _bring_up(federation: FederationUp) -> Door:
+    """Wait until all parties are connected: then answers rest on all of them."""
+    async with asyncio.timeout(PATIENCE_S * 2):
+        await federation.start()
+        while True:
+            await federation.look_after()
+            door = door_of(federation.server_run)
+            if door is not None and await asyncio.to_thread(_all_here, door):
+                return door
+            await asyncio.sleep(0.1)
+
+
+def _all_here(door: Door) -> bool:
+    try:
+        status = door.request("GET", "/status")
+    except (OSError, http.client.HTTPException):
+        return False
+    return all(party["state"] == "connected" for party in status["parties"])

@@ -1,0 +1,260 @@
+"""The predicting roles as processes: made from what the training left on the disk, met over the same streams.
+
+    OUT/state/          what was trained; read, and left as it is
+    OUT/predict/token   who may ask the server over HTTP; made at the first start, for its owner's eyes
+    OUT/predict/http    where
+    OUT/predict/means   what the parties told to stand in for them
+
+The handshake is that of the training (config, certificates, ids) with the phase beside it: who still trains does not
+meet who predicts by accident.
+"""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from colonnade.algorithms.evaluation import Evaluation
+from colonnade.algorithms.method import SERVER, Method
+from colonnade.data import party_lookup
+from colonnade.data.lookup import normalised
+from colonnade.drivers.files import replace_file
+from colonnade.drivers.processes.dial import Dialler
+from colonnade.drivers.processes.fleeting import FleetingNode
+from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.wire import Bye
+from colonnade.experiments.config import Config
+from colonnade.experiments.own_side import SHARE, limits_of, stop_on_signals
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess, parties_now, run_id
+from colonnade.experiments.terms import Terms, shared_digest
+from colonnade.models import PartyDropout
+from colonnade.predict.http import Closed, HttpDoor, answers_of
+from colonnade.predict.messages import PAYLOADS, Asked, Computed, Mean
+from colonnade.predict.party import PredictParty
+from colonnade.predict.server import PredictServer
+from colonnade.predict.standing_in import StandIns
+from colonnade.protocol import state
+from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Payload
+from colonnade.protocol.role import Role
+
+__all__ = ["PredictPartyProcess", "PredictServerProcess"]
+
+PHASE = {"phase": "predict"}
+
+
+class PredictServerProcess(Keeper):
+    """The server after the training: its network, its parties, its door."""
+
+    def __init__(self, training: ServerProcess) -> None:
+        config, self._training, self.out = training.config, training, training.out
+        self.config, self.log, self._parties = config, training.log, training.plan.parties
+        role = _trained_server(training)
+        plan, own = training.plan, config.predict
+        if own.min_parties > len(plan.parties):
+            raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
+        self._stand_ins = StandIns(own.away, plan.widths, own.cache_rows, own.min_parties)
+        self._task = training.share.task
+        self._role = PredictServer(
+            plan.parties, plan.widths, role.network, role.evaluation, self._stand_ins, own.deadline_s
+        )
+        self._learn_stand_ins(role)
+        self.node = FleetingNode(
+            self._role, PAYLOADS, self.out / "predict", plan.parties, limits_of(config), self.log, self
+        )
+        self.shared = training.shared | PHASE
+        widths = dict(zip(plan.parties, plan.widths, strict=True))
+        terms = Terms(self.shared, training.share.rows, training.share.ids_sha256, widths)
+        self.service = Service(
+            self.node, training.identity, training.pins, terms, self.status, run=run_id(self.out)
+        )  # fmt: skip
+        self._updates = role.progress.k
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Computed]] = {}
+        self.answered = 0
+
+    def _learn_stand_ins(self, role: Any) -> None:
+        """Learned vectors, or the means that were told at an earlier start."""
+        gate = role.network.reader
+        if isinstance(gate, PartyDropout):
+            vector = gate.fallback.detach().cpu().numpy().copy()
+            self._stand_ins.learned({n: vector[block] for n, block in enumerate(self._stand_ins.blocks)})
+        elif self._means_file.is_file():
+            told = state.unpack(self._means_file.read_bytes())
+            self._stand_ins.learned({self._parties.index(name): vector for name, vector in told.items()})
+
+    @property
+    def _means_file(self) -> Path:
+        return self.out / "predict" / "means.safetensors"
+
+    def emitted(self, record: Payload, node: Node) -> None:
+        """An answer for whoever waits for it; or a mean, to be kept."""
+        if isinstance(record, Mean):
+            replace_file(self._means_file, state.chunks(dict(self._role.means())), 0o600)
+        elif isinstance(record, Computed):
+            waiting = self._waiting.pop(record.number, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(record)
+
+    async def ask(self, ids: list[str]) -> dict[str, Any]:
+        """Predictions for ids, with what each rests on."""
+        if self.node.ended.is_set():
+            raise Closed
+        self._number += 1
+        here = [peer.name for peer in self.node.peers.values() if peer.stream is not None]
+        waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
+        began = self.node.clock()
+        self.node.tell(Asked(self._number, [normalised(id) for id in ids], here))
+        computed = await waiting
+        self.answered += len(ids)
+        spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
+        self.log.info("answered", ids=len(ids), away=",".join(computed.away) or "nobody", ms=spent_ms)
+        return answers_of(ids, computed, self._parties, self._task)
+
+    async def run(self) -> str:
+        """Answer until stopped."""
+        torch.set_num_threads(1)
+        (self.out / "predict").mkdir(parents=True, exist_ok=True, mode=0o700)
+        stopped = stop_on_signals(self.node)
+        self.node.open()
+        address = await self.service.start(self._training.wanted_address())
+        replace_file(self.out / "address", [address.encode()])
+        own = self.config.predict
+        door = HttpDoor(self, own.http, _token(self.out / "predict" / "token"), own.max_ids, own.max_body_mb)
+        watch = asyncio.ensure_future(self.node.watch())
+        try:
+            where = await door.open()
+            replace_file(self.out / "predict" / "http", [where.encode()])
+            self.log.info("predicting", address=address, http=where, digest=shared_digest(self.shared)[:16])
+            await self.node.ended.wait()
+        finally:
+            watch.cancel()
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(Closed())
+            await door.close()
+            await self.service.hang_up()
+            self.node.close()
+        if self.node.error is not None:
+            raise self.node.error
+        self.log.info("ended", answered=self.answered)
+        return stopped[0] if stopped else "stopped"
+
+    def status(self) -> dict[str, Any]:
+        """For the live table, and for whoever asks."""
+        return {
+            "protocol": self._training.plan.method.name,
+            "state": "predicting",
+            "clock_s": round(self.node.clock() / NANOSECONDS, 1),
+            "updates": self._updates,
+            "updates_per_s": 0.0,
+            "epochs": 0.0,
+            "fraction": 1.0,
+            "metric": "",
+            "value": None,
+            "waits_for": [],
+            "waited_s": 0.0,
+            "digest": shared_digest(self.shared),
+            "answered": self.answered,
+            "fallback": list(self._role.means()),
+            "parties": parties_now(self.node),
+        }
+
+
+class PredictPartyProcess:
+    """A party after the training: its network, and all its rows by id."""
+
+    def __init__(self, training: PartyProcess) -> None:
+        config, self._training, self.log = training.config, training, training.log
+        self.config, self.out = config, training.out
+        share = training.share
+        refuse_summing(training.method, training.node.role)
+        if not (self.out / "state" / "checkpoint.safetensors").is_file():
+            raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
+        training.refuse_others_state()
+        training.node.read()
+        table = party_lookup(share, _files(config), config.party.id)
+        told = None if config.train.party_dropout else share.train
+        role = PredictParty(training.node.role, table, training.width, told)
+        self.node = FleetingNode(role, PAYLOADS, self.out / "predict", (SERVER,), limits_of(config), self.log)
+        self.rows = len(table.places)
+        training.shared = training.shared | PHASE
+
+    async def run(self) -> str:
+        """Answer until stopped."""
+        torch.set_num_threads(1)
+        training = self._training
+        stopped = stop_on_signals(self.node)
+        self.node.open()
+        address = self.config.network.address
+        dialler = Dialler(
+            self.node, training.identity, address, training.hello, lambda _: Bye("", 0.0), training.meet
+        )  # fmt: skip
+        tasks = [asyncio.ensure_future(task) for task in (dialler.run(), self.node.watch(), self.node.ended.wait())]
+        self.log.info("predicting", server=address, rows=self.rows, digest=shared_digest(training.shared)[:16])
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self.node.error is not None:
+                raise self.node.error
+            if tasks[0].done():
+                tasks[0].result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.node.close()
+        self.log.info("ended")
+        return stopped[0] if stopped else "stopped"
+
+
+def _trained_server(training: ServerProcess) -> Any:
+    """The role as the training left it."""
+    plan = training.plan
+    role: Any = training.node.role
+    refuse_summing(plan.method, role)
+    reader = Node(
+        role, plan.method.payloads, training.out / "state", plan.parties, limits_of(training.config), training.log
+    )
+    if not reader.read() or reader.finished == "":
+        raise ConfigError(
+            "--predict", str(training.out), "training has not ended here: start it without --predict first"
+        )
+    return role
+
+
+def refuse_summing(method: Method, role: Role) -> None:
+    """Where the server never sees an embedding, it does not see one for a prediction either."""
+    if method.party_labels or not (
+        isinstance(getattr(role, "evaluation", None), Evaluation) or hasattr(role, "reading")
+    ):
+        advice = (
+            "shows the server sums only, never a party's own embedding or margin; predictions by such sums are not in "
+            "this release, and plain embeddings would break what the method promises"
+        )
+        raise ConfigError("protocol.name", method.name, advice)
+
+
+def _files(config: Config) -> list[str]:
+    party = config.party
+    assert party.data is not None
+    if party.predict_data is None:
+        return [party.data]
+    if party.data.endswith(SHARE):
+        advice = "needs party.data to be this party's own file, not a share that was made of a table of all"
+        raise ConfigError("party.predict_data", party.predict_data, advice)
+    return [party.data, party.predict_data]
+
+
+def _token(path: Path) -> str:
+    """Made at the first start; nobody but its owner reads it."""
+    if not path.is_file():
+        replace_file(path, [secrets.token_urlsafe(32).encode()], 0o600)
+    token = path.read_text(encoding="ascii").strip()
+    if len(token) < 16:
+        raise CheckpointError(f"{path}: too short to keep anybody out; remove it, and a new one is made")
+    return token

@@ -1,0 +1,99 @@
+"""What stands in for a party's block when the party is away or does not have an id, by policy and in its order.
+
+    cached      the block as this party last sent it for this id; not if the party is here and no longer has the id
+    fallback    a vector for all ids: learned with `train.party_dropout`, else the mean of the training embeddings
+    refuse      nothing: the id gets no prediction
+
+An id of which no block is a party's own (sent now, or cached) is refused whatever the policy: that would be a guess
+about nobody.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from colonnade.protocol.messages import Array
+
+__all__ = ["AWAY", "CACHED", "FALLBACK", "LACKS", "SENT", "Cache", "StandIns", "why_refused"]
+
+SENT, CACHED, FALLBACK, AWAY, LACKS = range(5)  # what a block is; the last two: nothing stands in
+
+
+class Cache:
+    """The newest blocks of each party by id; the oldest go first. In memory only."""
+
+    def __init__(self, parties: int, rows: int) -> None:
+        self._rows = rows
+        self._of: list[OrderedDict[str, Array]] = [OrderedDict() for _ in range(parties)]
+
+    def keep(self, party: int, id: str, block: Array) -> None:
+        """As of now."""
+        kept = self._of[party]
+        kept[id] = block
+        kept.move_to_end(id)
+        if len(kept) > self._rows:
+            kept.popitem(last=False)
+
+    def forget(self, party: int, id: str) -> None:
+        """The party does not have it any more."""
+        self._of[party].pop(id, None)
+
+    def get(self, party: int, id: str) -> Array | None:
+        """The block, if it is known."""
+        return self._of[party].get(id)
+
+
+class StandIns:
+    """Fills in what is missing."""
+
+    def __init__(self, policy: Sequence[str], widths: Sequence[int], cache_rows: int, least: int) -> None:
+        self._policy, self._least = policy, least
+        edges = np.cumsum([0, *widths])
+        self.blocks = [slice(int(edges[n]), int(edges[n + 1])) for n in range(len(widths))]
+        self.cache = Cache(len(widths), cache_rows) if "cached" in policy else None
+        self.fallback: dict[int, Array] = {}  # party → vector
+
+    def learned(self, vectors: Mapping[int, Array]) -> None:
+        """Vectors that stand in for parties."""
+        self.fallback |= vectors
+
+    def sent(self, party: int, ids: Sequence[str], has: Array, values: Array) -> None:
+        """A party answered: keep what it has, forget what it has not."""
+        if self.cache is None:
+            return
+        rows = iter(values)
+        for id, there in zip(ids, has, strict=True):
+            if there:
+                self.cache.keep(party, id, next(rows).copy())
+            else:
+                self.cache.forget(party, id)
+
+    def fill(self, h: Array, what: Array, ids: Sequence[str]) -> None:
+        """Put what the policy allows into the blocks of h that are AWAY or LACKS, and note it in `what`."""
+        for party, block in enumerate(self.blocks):
+            for row in np.flatnonzero(what[:, party] >= AWAY).tolist():
+                self._fill_one(h, what, row, party, block, ids[row])
+        own = (what <= CACHED).sum(1)
+        what[(own < self._least)[:, None] & (what == FALLBACK)] = AWAY  # too few parties' own to rest on
+
+    def _fill_one(self, h: Array, what: Array, row: int, party: int, block: slice, id: str) -> None:
+        for step in self._policy:
+            if step == "cached" and self.cache is not None and what[row, party] == AWAY:
+                kept = self.cache.get(party, id)
+                if kept is not None:
+                    h[row, block], what[row, party] = kept, CACHED
+                    return
+            elif step == "fallback" and party in self.fallback:
+                h[row, block], what[row, party] = self.fallback[party], FALLBACK
+                return
+
+
+def why_refused(what: Array, parties: Sequence[str], away: Sequence[str]) -> str:
+    """Why a row has no prediction; "" if it has one."""
+    if (what <= FALLBACK).all():
+        return ""
+    if not (what <= CACHED).any():
+        return "nobody has this id" if not away else f"no party that answered has this id; away: {', '.join(away)}"
+    missing = [name for name, code in zip(parties, what, strict=True) if code > CACHED]
+    return f"rests on too few parties: nothing stands in for {', '.join(missing)} (predict.away, predict.min_parties)"
