@@ -160,7 +160,7 @@ def federation(tmp_path, monkeypatch):
             for child in children:
                 child.end()
 
-        monkeypatch.setattr(made, "_start", start)
+        monkeypatch.setattr(made, "start", start)
         monkeypatch.setattr(made, "status", ask)
         monkeypatch.setattr(made, "_collect", lambda: {"status": "finished"})
         return made

@@ -1,0 +1,123 @@
+"""A bank, a shop and an insurer as three folders: python examples/three_folders.py DIR [--data UCI] [--aligned]
+
+Made from the UCI credit card data (30,000 clients): the bank has the credit limit, the person and the bills, and knows
+who defaulted; the shop and the insurer have repayment records of different months, so that each knows a part of what
+the other knows. Nobody's column is anybody else's, the client numbers are made up.
+
+    DIR/bank/       bank.csv (columns and label), server.toml (the bank runs the server) and bank.toml
+    DIR/shop/       shop.csv, shop.toml
+    DIR/insurer/    insurer.csv, insurer.toml
+    DIR/*/new.csv   clients who came later: nobody trains on them; the shop and the insurer do not have all of them
+
+Each has some of the clients, in an order of its own, so that the tables must be aligned; with --aligned all three have
+the same clients in the same order.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import polars
+
+LABEL = "default"
+PARTIES = {
+    "bank": ["LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", *(f"BILL_AMT{month}" for month in range(1, 7))],
+    "shop": ["PAY_0", "PAY_3", "PAY_5", "PAY_AMT1", "PAY_AMT2", "PAY_AMT3"],
+    "insurer": ["PAY_2", "PAY_4", "PAY_6", "PAY_AMT4", "PAY_AMT5", "PAY_AMT6"],
+}
+HAVE = {"bank": 1.0, "shop": 0.9, "insurer": 0.9}  # of all clients, unless they are aligned
+HAVE_NEW = {"bank": 1.0, "shop": 0.8, "insurer": 0.8}
+SEED = 7
+CATEGORIES = 'categorical = ["SEX", "EDUCATION", "MARRIAGE"]\n'
+
+SHARED = """# --- what all agree upon: the same in all files; the handshake compares it ---
+
+[model]
+party = "mlp:32"
+embedding = 16
+server = "mlp:32"
+
+[protocol]
+name = "vafl"
+
+[train]
+batch_size = 256
+optimiser = "adam"
+learning_rate = 0.001
+epochs = 10
+eval_every = "1 epoch"
+metric = "auc"
+party_dropout = 0.3 # so that the model can do without one of them
+seed = 0
+
+[network]
+parties = ["bank", "shop", "insurer"] # in this order
+
+# --- one's own; paths begin where the command is typed ---
+
+"""
+CERTIFICATES = """certificate = "{folder}{name}.pem"
+key = "{folder}{name}.key"
+authority = "{folder}ca.pem"
+members = "{folder}members.toml"
+"""
+
+
+def server_config() -> str:
+    """The bank's server: it has the labels."""
+    own = 'address = "127.0.0.1:7450"\n' + CERTIFICATES.format(folder="federation/", name="server")
+    data = f'[server]\ndata = "bank.csv"\nlabel = "{LABEL}"\nid = "client"\n'
+    return f"# The server, at the bank.  colonnade serve server.toml\n\n{SHARED}{own}\n{data}"
+
+
+def party_config(name: str) -> str:
+    """A party: its own columns."""
+    own = 'address = "127.0.0.1:7450" # where the bank\'s server listens\n' + CERTIFICATES.format(folder="", name=name)
+    columns = ", ".join(f'"{column}"' for column in PARTIES[name])
+    data = f'[party]\ndata = "{name}.csv"\nid = "client"\ncolumns = [{columns}]\npredict_data = "new.csv"\n'
+    categories = CATEGORIES if name == "bank" else ""
+    return f"# The {name}.  colonnade join {name}.toml --party {name}\n\n{SHARED}{own}\n{data}{categories}"
+
+
+def read(data: Path) -> polars.DataFrame:
+    """All clients, with made-up numbers in no order."""
+    frame = polars.read_csv(data / "UCI_Credit_Card.csv.gz", infer_schema=False).rename(
+        {"default.payment.next.month": LABEL}
+    )
+    numbers = np.random.default_rng(SEED).permutation(9 * len(frame))[: len(frame)] + 10**6
+    clients = polars.Series("client", [f"C{number}" for number in numbers])
+    return frame.drop("ID").insert_column(0, clients)
+
+
+def write(folder: Path, file: str, frame: polars.DataFrame) -> None:
+    """One CSV file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    frame.write_csv(folder / file)
+    shown = ", ".join(frame.columns[:4])
+    print(f"{folder / file}: {len(frame)} clients; {shown}, ...")
+
+
+def main(target: Path, data: Path, *, aligned: bool, rows: int, new: int) -> None:
+    """Write all three folders."""
+    frame = read(data)[: rows + new]
+    known, later = frame[: len(frame) - new], frame[len(frame) - new :]
+    generator = np.random.default_rng(SEED + 1)
+    for name, columns in PARTIES.items():
+        label = [LABEL] if name == "bank" else []
+        chosen = np.arange(len(known)) if aligned else generator.permutation(len(known))[: int(HAVE[name] * len(known))]
+        write(target / name, f"{name}.csv", known[chosen].select("client", *columns, *label))
+        met = generator.permutation(len(later))[: int(HAVE_NEW[name] * len(later))]
+        write(target / name, "new.csv", later[np.sort(met)].select("client", *columns))
+        (target / name / f"{name}.toml").write_text(party_config(name), encoding="utf-8")
+    (target / "bank" / "server.toml").write_text(server_config(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="Three folders from UCI credit card columns.")
+    arguments.add_argument("target", type=Path, metavar="DIR")
+    arguments.add_argument("--data", type=Path, default=Path("../shared/data/uci-credit-card"))
+    arguments.add_argument("--aligned", action="store_true", help="the same clients in the same order everywhere")
+    arguments.add_argument("--rows", type=int, default=28_000, help="clients to train and test on")
+    arguments.add_argument("--new", type=int, default=2_000, help="clients who came later")
+    given = arguments.parse_args()
+    main(given.target, given.data, aligned=given.aligned, rows=given.rows, new=given.new)

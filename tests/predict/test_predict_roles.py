@@ -1,0 +1,215 @@
+"""The predicting server and party by hand: who is asked, what is waited for, what is refused."""
+
+import numpy as np
+import pytest
+
+from colonnade.algorithms.evaluation import EvaluateRows, RowsRead
+from colonnade.data import Lookup
+from colonnade.predict.messages import Ask, Asked, Compute, Computed, Find, Found, Mean
+from colonnade.predict.party import MAX_ASKED, PredictParty
+from colonnade.predict.server import PredictServer
+from colonnade.predict.standing_in import AWAY, FALLBACK, LACKS, SENT, StandIns
+from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.events import (
+    CancelTimer,
+    Emit,
+    PeerJoined,
+    PeerLost,
+    Received,
+    Send,
+    SetTimer,
+    Started,
+    TimerFired,
+    Work,
+    WorkDone,
+)
+
+SECOND = 10**9
+
+
+class Objective:
+    def predict(self, output):
+        return np.stack([1 - output, output], 1)
+
+
+class Network:
+    """The output is the sum of all blocks."""
+
+    objective = Objective()
+
+    def output(self, h):
+        return h.sum(1)
+
+
+class Plain:
+    def gathered(self, h):
+        return h
+
+
+class Trained:
+    """A party's role: the embedding of x is (x, 10 x); remembers that it was given a key."""
+
+    name = "shop"
+    entropy = None
+
+    def handle(self, event, now):
+        self.entropy = event.entropy
+        return []
+
+    def compute(self, job):
+        assert isinstance(job, EvaluateRows)
+        x = self._x_test[job.start : job.stop]
+        return RowsRead(job.number, job.start, np.concatenate([x, 10 * x], 1).astype(np.float32))
+
+
+@pytest.fixture
+def server():
+    stand_ins = StandIns(("cached", "fallback", "refuse"), (1, 2), 10, 1)
+    made = PredictServer(("bank", "shop"), (1, 2), Network(), Plain(), stand_ins, deadline_s=2.0)
+    yield made
+    made.validate()
+
+
+@pytest.fixture
+def party():
+    table = Lookup({"a": 0, "b": 1}, np.array([[1.0], [2.0]], np.float32))
+    return PredictParty(Trained(), table, 2, table.x)
+
+
+def found(number, has, *rows, start=0):
+    values = np.array(rows, np.float32) if rows else np.zeros((0, 2), np.float32)
+    return Found(number, start, np.array(has), values)
+
+
+def of_bank(number, *values):
+    return Found(number, 0, np.ones(len(values), bool), np.array(values, np.float32)[:, None])
+
+
+def computed(server, effects):
+    """The answer of the job that the effects end with."""
+    work = next(effect for effect in effects if isinstance(effect, Work))
+    result = server.compute(work.job)
+    assert server.handle(WorkDone(work.token, result), 0) == [Emit(result)]
+    return result
+
+
+def test_all_who_are_here_are_asked_and_the_answer_is_of_all(server):
+    effects = server.handle(Asked(1, ["a", "b"], ["bank", "shop"]), 5)
+    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["bank", "shop"]
+    assert effects[0].message.ids == ["a", "b"] and SetTimer("1", 5 + 2 * SECOND) in effects
+    assert server.handle(Received("bank", of_bank(1, 0.5, 0.25)), 6) == []
+    effects = server.handle(Received("shop", found(1, [True, True], [1, 2], [3, 4])), 7)
+    assert CancelTimer("1") in effects and not server.requests
+    result = computed(server, effects)
+    assert result.values[:, 1].tolist() == [3.5, 7.25] and (result.blocks == SENT).all() and result.away == []
+
+
+def test_a_party_without_a_line_is_not_waited_for(server):
+    server.handle(Received("shop", Mean(np.array([1, 1], np.float32))), 0)
+    server.handle(Asked(1, ["a"], ["bank"]), 0)
+    result = computed(server, server.handle(Received("bank", of_bank(1, 0.5)), 1))
+    assert result.values[0, 1] == 2.5 and result.blocks.tolist() == [[SENT, FALLBACK]] and result.away == ["shop"]
+
+
+def test_with_nobody_here_the_answer_comes_at_once(server):
+    result = computed(server, server.handle(Asked(1, ["a"], []), 0))
+    assert result.blocks.tolist() == [[AWAY, AWAY]] and result.away == ["bank", "shop"]
+
+
+@pytest.mark.parametrize("event", [TimerFired("1", 0), PeerLost("shop"), PeerJoined("shop", True)])
+def test_who_is_killed_during_a_request_is_done_without(server, event):
+    server.handle(Asked(1, ["a"], ["bank", "shop"]), 0)
+    server.handle(Received("bank", of_bank(1, 0.5)), 1)
+    result = computed(server, server.handle(event, 2 * SECOND))
+    assert result.blocks.tolist() == [[SENT, AWAY]] and result.away == ["shop"]
+    assert server.handle(Received("shop", found(1, [True], [1, 2])), 3 * SECOND) == [], "it comes too late"
+
+
+def test_what_was_sent_once_is_there_when_its_party_is_not(server):
+    server.handle(Asked(1, ["a"], ["bank", "shop"]), 0)
+    server.handle(Received("bank", of_bank(1, 0.5)), 1)
+    server.handle(Received("shop", found(1, [True], [1, 2])), 1)
+    server.handle(Asked(2, ["a"], ["bank"]), 2)
+    assert computed(server, server.handle(Received("bank", of_bank(2, 0.5)), 3)).values[0, 1] == 3.5
+
+
+def test_an_id_that_a_party_does_not_have(server):
+    server.handle(Asked(1, ["a", "x"], ["bank", "shop"]), 0)
+    server.handle(Received("bank", of_bank(1, 0.5, 0.5)), 1)
+    result = computed(server, server.handle(Received("shop", found(1, [True, False], [1, 2])), 1))
+    assert result.blocks.tolist() == [[SENT, SENT], [SENT, LACKS]]
+
+
+def test_many_ids_are_asked_for_in_pieces(server):
+    ids = [str(number) for number in range(MAX_ASKED + 1)]
+    sends = [effect for effect in server.handle(Asked(1, ids, ["shop"]), 0) if isinstance(effect, Send)]
+    assert [len(send.message.ids) for send in sends] == [MAX_ASKED, 1] and sends[1].message.start == MAX_ASKED
+    assert server.handle(Received("shop", found(1, [True], [1, 2], start=MAX_ASKED)), 1) == []
+    effects = server.handle(Received("shop", found(1, [False] * MAX_ASKED)), 1)
+    assert computed(server, effects).blocks[:, 1].tolist() == [LACKS] * MAX_ASKED + [SENT]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        found(1, [True, True], [1, 2]),
+        found(1, [True]),
+        found(1, [True], [1, 2, 3]),
+        found(1, [True], [1, 1e9]),
+        Found(1, 0, np.array([1], np.uint8), np.zeros((1, 2), np.float32)),
+        Mean(np.zeros(3, np.float32)),
+        Mean(np.full(2, 1e9, np.float32)),
+        Ask(1, 0, ["a"]),
+    ],
+    ids=["too many", "too few", "too wide", "absurd", "no truth values", "wide mean", "absurd mean", "no answer"],
+)
+def test_an_answer_that_cannot_be_is_refused_and_changes_nothing(server, message):
+    server.handle(Asked(1, ["a"], ["bank", "shop"]), 0)
+    with pytest.raises(RemoteProtocolError, match="shop"):
+        server.handle(Received("shop", message), 1)
+    assert server.requests[1].owed == {"bank": [0], "shop": [0]} and not server.stand_ins.fallback
+
+
+def test_a_party_embeds_what_it_has(party):
+    work = party.handle(Received("server", Ask(4, 8, ["b", "x", "a"])), 0)[0]
+    result = party.compute(work.job)
+    assert (result.number, result.start, result.has.tolist()) == (4, 8, [True, False, True])
+    assert result.values.tolist() == [[2, 20], [1, 10]]
+    assert party.handle(WorkDone(work.token, result), 0) == [Send("server", result)]
+
+
+def test_a_party_that_has_nothing_says_so(party):
+    work = party.handle(Received("server", Ask(4, 0, ["x"])), 0)[0]
+    assert party.compute(work.job).values.shape == (0, 2)
+
+
+def test_noise_is_never_drawn_twice_alike(party):
+    jobs = [party.handle(Received("server", Ask(1, 0, ["a"])), 0)[0].job for _ in range(2)]
+    assert all(isinstance(job, Find) for job in jobs) and jobs[0].job != jobs[1].job
+
+
+def test_a_party_tells_its_mean_at_the_start_and_to_a_server_that_has_forgotten(party):
+    work = party.handle(Started(b"key"), 0)[0]
+    assert party._trained.entropy == b"key"
+    mean = party.compute(work.job)
+    assert mean.values.tolist() == [1.5, 15]
+    assert party.handle(WorkDone(work.token, mean), 0) == [Send("server", mean)]
+    assert party.handle(PeerJoined("server", True), 0) == [Send("server", mean)]
+    assert party.handle(PeerJoined("server"), 0) == []
+
+
+@pytest.mark.parametrize("ids", [[], ["a"] * (MAX_ASKED + 1), ["a" * 1000]], ids=["none", "too many", "too long"])
+def test_a_question_that_is_too_much_is_refused(party, ids):
+    with pytest.raises(RemoteProtocolError, match="asks for"):
+        party.handle(Received("server", Ask(1, 0, ids)), 0)
+
+
+def test_a_party_answers_nobody_but_the_server(party):
+    for sender, message in (("shop", Ask(1, 0, ["a"])), ("server", Mean(np.zeros(2, np.float32)))):
+        with pytest.raises(RemoteProtocolError, match="does not expect"):
+            party.handle(Received(sender, message), 0)
+
+
+def test_the_result_has_the_shape_of_its_rows(server):
+    job = Compute(1, np.ones((3, 3), np.float32), np.zeros((3, 2), np.uint8), [])
+    assert isinstance(server.compute(job), Computed) and server.compute(job).values.shape == (3, 2)
