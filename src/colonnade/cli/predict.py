@@ -3,7 +3,7 @@
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -52,9 +52,9 @@ def predict(
         )
     write_answers(out, classes, answers)
     refused = Counter(answer["refused"] for answer in answers if answer["refused"])
-    rests = Counter(" ".join(answer["parties"]) for answer in answers if not answer["refused"])
-    for names, count in rests.most_common():
-        _say(f"{count} ids: answers that rest on {names or 'cached embeddings alone'}")
+    rests = Counter(_rests_on(answer) for answer in answers if not answer["refused"])
+    for words, count in rests.most_common():
+        _say(f"{count} ids: {words}")
     for words, count in refused.most_common():
         _say(f"{count} ids without an answer: {words}")
     _say(f"Written: {out}")
@@ -92,6 +92,13 @@ def _usual_folder(config: Path) -> Path:
     made = [path for path in made if (path / "nodes").is_dir()]
     newest = max(made, key=lambda path: int(path.name.rpartition("-")[2]), default=served)
     return served if served.is_dir() else newest
+
+
+def _rests_on(answer: dict[str, Any]) -> str:
+    """What an answer rests on, in words."""
+    parts = [f"rest on {', '.join(answer['parties']) or 'nobody now'}"]
+    parts += [f"{kind}: {', '.join(answer[kind])}" for kind in ("cached", "fallback") if answer[kind]]
+    return "; ".join(parts)
 
 
 def _say(text: str) -> None:

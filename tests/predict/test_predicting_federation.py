@@ -1,0 +1,327 @@
+"""A whole federation that predicts: trained from files, brought up from its checkpoints, asked over HTTP, one loop."""
+
+import asyncio
+import io
+import json
+from contextlib import asynccontextmanager
+
+import numpy as np
+import polars
+import pytest
+
+from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.drivers.processes import dial
+from colonnade.drivers.processes.certificates import throw_away
+from colonnade.drivers.processes.logs import Log
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess
+from colonnade.predict import processes
+from colonnade.predict.asking import door_of
+from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
+
+NAMES = ("bank", "shop")
+ROWS, LATER = 120, 6
+PATIENCE_S = 60.0
+TRAIN = {"updates": 40, "eval_every": 20, "learning_rate": 0.2, "batch_size": 16}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(dial, "LONGEST_PAUSE_S", 0.1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Files of the bank (with the label), of the shop, and clients who came later."""
+    generator = np.random.default_rng(0)
+    ids = [f"C{row:03}" for row in generator.permutation(ROWS + LATER)]
+    x = generator.normal(size=(ROWS + LATER, 5)).round(3)
+    frame = polars.DataFrame({"client": ids, **{f"x{n}": x[:, n] for n in range(5)}})
+    frame = frame.with_columns(polars.Series("city", generator.choice(["Rom", "Ulm"], ROWS + LATER)))
+    frame = frame.with_columns(polars.Series("late", np.where(x[:, 0] + x[:, 3] > 0, "yes", "no")))
+    columns = {"bank": ["x0", "x1", "city"], "shop": ["x2", "x3", "x4"]}
+    for name in NAMES:
+        label = ["late"] if name == "bank" else []
+        frame[:ROWS].select("client", *columns[name], *label).write_csv(tmp_path / f"{name}.csv")
+        frame[ROWS : ROWS + (LATER if name == "bank" else 3)].select("client", *columns[name]).write_csv(
+            tmp_path / f"{name}-new.csv"
+        )
+    throw_away(NAMES, tmp_path / "keys")
+    return tmp_path
+
+
+class World:
+    """The configs of all roles, and their processes in one event loop."""
+
+    def __init__(self, folder, method="sync", **more):
+        self.folder, self.method, self.address = folder, method, "127.0.0.1:0"
+        self.more = more
+        self.logs = {}
+
+    def config(self, name, **own):
+        keys = self.folder / "keys"
+        network = {
+            "parties": list(NAMES), "address": self.address, "certificate": f"{keys}/{name}.pem",
+            "key": f"{keys}/{name}.key", "authority": f"{keys}/ca.pem", "members": f"{keys}/members.toml",
+        }  # fmt: skip
+        if name == "server":
+            section = {"server": {"data": f"{self.folder}/bank.csv", "label": "late", "id": "client"}}
+        else:
+            columns = ["x0", "x1", "city"] if name == "bank" else ["x2", "x3", "x4"]
+            more = {"predict_data": f"{self.folder}/{name}-new.csv", "columns": columns}
+            section = {"party": {"data": f"{self.folder}/{name}.csv", "id": "client"} | more}
+        return from_dict(
+            {
+                "protocol": {"name": self.method},
+                "model": {"party": "linear", "embedding": 3, "server": "mlp:4"} | self.more.get("model", {}),
+                "train": TRAIN | self.more.get("train", {}),
+                "predict": {"http": "127.0.0.1:0"} | self.more.get("predict", {}) | own,
+                "network": network,
+                **section,
+            }
+        )
+
+    def log(self, name):
+        self.logs[name] = io.StringIO()
+        return Log(name, stream=self.logs[name])
+
+    def server(self, **own):
+        return ServerProcess(self.config("server", **own), self.folder / "run" / "server", self.log("server"))
+
+    def party(self, name):
+        return PartyProcess(self.config(name), name, self.folder / "run" / name, self.log(name))
+
+    async def train(self):
+        self.address = "127.0.0.1:0"
+        server = self.server()
+        running = asyncio.ensure_future(server.run())
+        await until(lambda: (server.out / "address").is_file() or running.done())
+        self.address = (server.out / "address").read_text()
+        ends = await asyncio.gather(running, *(self.party(name).run() for name in NAMES))
+        assert ends[0]["status"] == "finished"
+
+    @asynccontextmanager
+    async def up(self, *names, **own):
+        """Server and parties from their checkpoints; the way to ask."""
+        self.address = "127.0.0.1:0"
+        server = PredictServerProcess(self.server(**own))
+        running = {"server": asyncio.ensure_future(server.run())}
+        (server.out / "predict" / "http").unlink(missing_ok=True)
+        try:
+            await until(lambda: (server.out / "predict" / "http").is_file() or running["server"].done())
+            self.address, nodes = (server.out / "address").read_text(), {}
+            for name in names:
+                party = PredictPartyProcess(self.party(name))
+                nodes[name] = party.node
+                running[name] = asyncio.ensure_future(party.run())
+            peers = server.node.peers
+            told = 0 if self.more.get("train", {}).get("party_dropout") else len(names)
+            await until(lambda: all(peers[name].stream for name in names) and len(server._role.means()) >= told)
+            door = door_of(server.out)
+
+            async def ask(*ids):
+                found = await asyncio.to_thread(door.request, "POST", "/predict", {"ids": list(ids)})
+                return found["answers"]
+
+            ask.server, ask.nodes, ask.running = server, nodes, running
+            yield ask
+        finally:
+            for task in running.values():
+                task.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
+
+async def until(condition):
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+def ids_of(folder, file, count=5):
+    return polars.read_csv(folder / file)["client"].to_list()[:count]
+
+
+def expected(world, ids):
+    """The same from the trained networks, without any messages."""
+    server, parties = world.server(), [world.party(name) for name in NAMES]
+    role = processes._trained_server(server)
+    blocks = []
+    for party in parties:
+        answering = PredictPartyProcess(party).node.role
+        rows = answering._table.find(ids)
+        assert (rows >= 0).all()
+        blocks.append(party.node.role.network.read(answering._table.x[rows]))
+    h = role.evaluation.gathered(np.concatenate(blocks, 1))
+    return role.network.objective.predict(role.network.output(h)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("sync", {}),
+        ("vafl", {"train": {"party_dropout": 0.3}}),
+        ("p-bcd", {}),
+        ("wait", {"model": {"aggregate": "mean"}}),
+        ("cascaded", {"train": {"learning_rate": 0.01}}),
+    ],
+    ids=["sync", "vafl-dropout", "p-bcd", "wait", "cascaded"],
+)
+def test_a_federation_predicts_what_its_networks_say_and_again_after_a_restart(folder, method, more):
+    world = World(folder, method, **more)
+    ids = ids_of(folder, "bank.csv") + ids_of(folder, "bank-new.csv", 3)
+
+    async def story():
+        await world.train()
+        async with world.up(*NAMES) as ask:
+            first = await ask(*ids)
+        async with world.up(*NAMES) as ask:
+            return first, await ask(*ids)
+
+    first, again = asyncio.run(story())
+    assert first == again, "the same bits"
+    assert [answer["probabilities"] for answer in first] == expected(world, ids)
+    assert all(answer["parties"] == list(NAMES) and answer["refused"] is None for answer in first)
+    assert not any(id in log.getvalue() for log in world.logs.values() for id in ids), "no ids in logs"
+
+
+@pytest.fixture
+def trained(folder):
+    world = World(folder)
+    asyncio.run(world.train())
+    return world
+
+
+def test_who_is_away_is_stood_in_for_by_policy_and_said(trained):
+    ids = ids_of(trained.folder, "bank.csv", 2)
+
+    async def story():
+        async with trained.up(*NAMES) as ask:
+            full = await ask(ids[0])
+            ask.nodes["shop"].ended.set()
+            await until(lambda: ask.server.node.peers["shop"].stream is None)
+            cached, fallback = await ask(*ids)
+        async with trained.up("bank", away=["refuse"]) as ask:
+            refused = await ask(ids[0])
+        async with trained.up("bank") as ask:  # the shop's mean was told before, and kept
+            return full[0], cached, fallback, refused[0], (await ask(ids[0]))[0]
+
+    full, cached, fallback, refused, later = asyncio.run(story())
+    assert full["parties"] == ["bank", "shop"] and not full["cached"]
+    assert (cached["parties"], cached["cached"], cached["fallback"]) == (["bank"], ["shop"], [])
+    assert np.allclose(cached["probabilities"], full["probabilities"], atol=1e-6)
+    assert (fallback["parties"], fallback["fallback"]) == (["bank"], ["shop"]) and fallback["prediction"]
+    assert refused["prediction"] is None and "nothing stands in for shop" in refused["refused"]
+    assert later["fallback"] == ["shop"] and later["refused"] is None
+
+
+def test_a_party_that_falls_silent_during_a_request_costs_the_deadline_and_no_more(trained):
+    ids = ids_of(trained.folder, "bank.csv", 2)
+
+    async def story():
+        async with trained.up(*NAMES, deadline_s=0.3) as ask:
+            shop = ask.nodes["shop"]
+            shop.jobs.submit = lambda work: None  # it hears the question, and never answers
+            return await asyncio.wait_for(ask(*ids), PATIENCE_S)
+
+    answers = asyncio.run(story())
+    assert [answer["fallback"] for answer in answers] == [["shop"], ["shop"]]
+
+
+def test_ids_that_some_have_and_that_nobody_has(trained):
+    new = ids_of(trained.folder, "bank-new.csv", LATER)
+
+    async def story():
+        async with trained.up(*NAMES) as ask:
+            return await ask(new[0], f" {new[-1]} ", "nobody")
+
+    both, bank, nobody = asyncio.run(story())
+    assert both["parties"] == ["bank", "shop"]
+    assert (bank["parties"], bank["fallback"]) == (["bank"], ["shop"]), "trimmed, and not at the shop"
+    assert nobody["refused"] == "nobody has this id" and nobody["probabilities"] is None
+
+
+def test_a_wrong_token_is_said(trained):
+    async def story():
+        async with trained.up("bank") as ask:
+            door = door_of(ask.server.out)._replace(token="guess")
+            with pytest.raises(ColonnadeError, match="wrong token"):
+                await asyncio.to_thread(door.request, "GET", "/status")
+            mode = (ask.server.out / "predict" / "token").stat().st_mode
+            assert mode & 0o777 == 0o600
+
+    asyncio.run(story())
+
+
+def test_files_that_changed_since_the_training_are_refused(trained):
+    path = trained.folder / "shop.csv"
+    frame = polars.read_csv(path)
+    frame.with_columns(x2=frame["x2"] + 1.0 * (frame["client"] == frame["client"][0])).write_csv(path)
+    with pytest.raises(ConfigError, match=r"shop.*begun with something else \(features"):
+        PredictPartyProcess(trained.party("shop"))
+    frame.reverse().write_csv(path)
+    with pytest.raises(ConfigError, match=r"begun with something else \((features|ids)"):
+        PredictPartyProcess(trained.party("shop"))
+    frame.write_csv(path)
+    PredictPartyProcess(trained.party("shop"))
+
+
+def test_who_still_trains_is_not_let_in(trained):
+    async def story():
+        async with trained.up("bank"):
+            (trained.folder / "run" / "shop" / "summary.json").unlink()
+            with pytest.raises(RemoteProtocolError, match="phase: None there, 'predict' here"):
+                await trained.party("shop").run()
+
+    asyncio.run(story())
+
+
+def test_nothing_trained_nothing_predicted(folder):
+    world = World(folder)
+    with pytest.raises(ConfigError, match="training has not ended here"):
+        PredictServerProcess(world.server())
+    with pytest.raises(ConfigError, match="nothing was trained here"):
+        PredictPartyProcess(world.party("bank"))
+
+
+@pytest.mark.parametrize("method", ["fedvs", "asysqn-sgd"])
+def test_methods_that_only_show_sums_are_not_asked_for_more(tmp_path, method):
+    names = tuple(f"p{n}" for n in range(5))
+    scale = "minmax" if method == "fedvs" else None
+    data = split(load("breast-cancer"), parties=5, scale=scale)
+    throw_away(names, tmp_path / "keys")
+    save_share(server_share(data), tmp_path / "server.safetensors")
+    save_share(party_share(data, 0, method != "fedvs"), tmp_path / "p0.safetensors")
+    model = {"party": "polynomial:2", "aggregate": "mean"} if method == "fedvs" else {}
+
+    def config(name, section):
+        network = {
+            "parties": list(names), "certificate": f"{tmp_path}/keys/{name}.pem", "key": f"{tmp_path}/keys/{name}.key",
+            "authority": f"{tmp_path}/keys/ca.pem", "members": f"{tmp_path}/keys/members.toml",
+        }  # fmt: skip
+        own = {section: {"data": f"{tmp_path}/{name}.safetensors"}}
+        return from_dict({"protocol": {"name": method}, "model": model, "network": network, **own})
+
+    log = Log("x", stream=io.StringIO())
+    server = ServerProcess(config("server", "server"), tmp_path / "server", log)
+    party = PartyProcess(config("p0", "party"), "p0", tmp_path / "p0", log)
+    for make in (lambda: PredictServerProcess(server), lambda: PredictPartyProcess(party)):
+        with pytest.raises(ConfigError, match="shows the server sums only"):
+            make()
+
+
+def test_the_status_says_who_is_here(trained):
+    async def story():
+        async with trained.up("bank") as ask:
+            return await asyncio.to_thread(door_of(ask.server.out).request, "GET", "/status")
+
+    status = asyncio.run(story())
+    assert {party["name"]: party["state"] for party in status["parties"]} == {
+        "bank": "connected",
+        "shop": "not here yet",
+    }
+    assert status["state"] == "predicting" and json.dumps(status)
