@@ -63,7 +63,7 @@ class PartyProcess:
         plan = _with_own_settings(make_plan(config, parties, len(self.share.train), task), config, name)
         refuse_joint(plan)
         assert plan.method.party is not None
-        self.method = plan.method
+        self.plan = plan
         index = parties.index(name)
         share = self.share
         role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))

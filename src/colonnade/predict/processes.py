@@ -11,11 +11,13 @@ meet who predicts by accident.
 
 import asyncio
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from colonnade.algorithms.asysqn.party import predictions
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.method import SERVER, Method
 from colonnade.data import party_lookup
@@ -25,9 +27,10 @@ from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.fleeting import FleetingNode
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import Bye
 from colonnade.experiments.config import Config
-from colonnade.experiments.own_side import SHARE, limits_of, stop_on_signals
+from colonnade.experiments.own_side import SHARE, limits_of, members_of, stop_on_signals
 from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.server_process import ServerProcess, parties_now, run_id
 from colonnade.experiments.terms import Terms, shared_digest
@@ -37,6 +40,7 @@ from colonnade.predict.messages import PAYLOADS, Asked, Computed, Mean
 from colonnade.predict.party import PredictParty
 from colonnade.predict.server import PredictServer
 from colonnade.predict.standing_in import StandIns
+from colonnade.predict.summed import SUM_PAYLOADS, SummedParty, SummedServer
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
@@ -58,35 +62,40 @@ class PredictServerProcess(Keeper):
         plan, own = training.plan, config.predict
         if own.min_parties > len(plan.parties):
             raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
-        self._stand_ins = StandIns(own.away, plan.widths, own.cache_rows, own.min_parties)
         self._task = training.share.task
-        self._role = PredictServer(
-            plan.parties, plan.widths, role.network, role.evaluation, self._stand_ins, own.deadline_s
-        )
-        self._learn_stand_ins(role)
+        self._role = self._summed_role() if plan.method.party_labels else self._plain_role(role)
+        payloads = SUM_PAYLOADS if plan.method.party_labels else PAYLOADS
         self.node = FleetingNode(
-            self._role, PAYLOADS, self.out / "predict", plan.parties, limits_of(config), self.log, self
+            self._role, payloads, self.out / "predict", plan.parties, limits_of(config), self.log, self
         )
         self.shared = training.shared | PHASE
         widths = dict(zip(plan.parties, plan.widths, strict=True))
         terms = Terms(self.shared, training.share.rows, training.share.ids_sha256, widths)
         self.service = Service(
-            self.node, training.identity, training.pins, terms, self.status, run=run_id(self.out)
+            self.node, training.identity, training.pins, terms, self.status, run=run_id(self.out),
+            relay=plan.method.peers,
         )  # fmt: skip
         self._updates = role.progress.k
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Computed]] = {}
         self.answered = 0
 
-    def _learn_stand_ins(self, role: Any) -> None:
-        """Learned vectors, or the means that were told at an earlier start."""
+    def _summed_role(self) -> PredictServer:
+        """Of linear methods: the server learns sums of margins."""
+        return SummedServer(self._parties, partial(predictions, task=self._task), self.config.predict.deadline_s)
+
+    def _plain_role(self, role: Any) -> PredictServer:
+        """Of methods whose parties send embeddings; who is away is stood in for."""
+        own, widths = self.config.predict, self._training.plan.widths
+        stand_ins = StandIns(own.away, widths, own.cache_rows, own.min_parties)
         gate = role.network.reader
         if isinstance(gate, PartyDropout):
             vector = gate.fallback.detach().cpu().numpy().copy()
-            self._stand_ins.learned({n: vector[block] for n, block in enumerate(self._stand_ins.blocks)})
+            stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks)})
         elif self._means_file.is_file():
             told = state.unpack(self._means_file.read_bytes())
-            self._stand_ins.learned({self._parties.index(name): vector for name, vector in told.items()})
+            stand_ins.learned({self._parties.index(name): vector for name, vector in told.items()})
+        return PredictServer(self._parties, widths, role.network, role.evaluation, stand_ins, own.deadline_s)
 
     @property
     def _means_file(self) -> Path:
@@ -173,15 +182,25 @@ class PredictPartyProcess:
         config, self._training, self.log = training.config, training, training.log
         self.config, self.out = config, training.out
         share = training.share
-        refuse_summing(training.method, training.node.role)
+        plan = training.plan
+        refuse_coded(plan.method, training.node.role)
         if not (self.out / "state" / "checkpoint.safetensors").is_file():
             raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
         training.refuse_others_state()
         training.node.read()
         table = party_lookup(share, _files(config), config.party.id)
-        told = None if config.train.party_dropout else share.train
-        role = PredictParty(training.node.role, table, training.width, told)
-        self.node = FleetingNode(role, PAYLOADS, self.out / "predict", (SERVER,), limits_of(config), self.log)
+        summed, peers = plan.method.party_labels, plan.method.peers
+        if summed:
+            role: PredictParty = SummedParty(training.node.role, table, plan.parties, plan.options)
+        else:
+            told = None if config.train.party_dropout else share.train
+            role = PredictParty(training.node.role, table, training.width, told)
+        payloads = SUM_PAYLOADS if summed else PAYLOADS
+        others = [name for name in plan.parties if name != training.name] if peers else []
+        self.node = FleetingNode(
+            role, payloads, self.out / "predict", (SERVER,), limits_of(config), self.log, far=others
+        )  # fmt: skip
+        self._switchboard = Switchboard(self.node, training.identity, members_of(config)) if peers else None
         self.rows = len(table.places)
         training.shared = training.shared | PHASE
 
@@ -193,7 +212,8 @@ class PredictPartyProcess:
         self.node.open()
         address = self.config.network.address
         dialler = Dialler(
-            self.node, training.identity, address, training.hello, lambda _: Bye("", 0.0), training.meet
+            self.node, training.identity, address, training.hello, lambda _: Bye("", 0.0), training.meet,
+            self._switchboard,
         )  # fmt: skip
         tasks = [asyncio.ensure_future(task) for task in (dialler.run(), self.node.watch(), self.node.ended.wait())]
         self.log.info("predicting", server=address, rows=self.rows, digest=shared_digest(training.shared)[:16])
@@ -216,7 +236,7 @@ def _trained_server(training: ServerProcess) -> Any:
     """The role as the training left it."""
     plan = training.plan
     role: Any = training.node.role
-    refuse_summing(plan.method, role)
+    refuse_coded(plan.method, role)
     reader = Node(
         role, plan.method.payloads, training.out / "state", plan.parties, limits_of(training.config), training.log
     )
@@ -227,13 +247,12 @@ def _trained_server(training: ServerProcess) -> Any:
     return role
 
 
-def refuse_summing(method: Method, role: Role) -> None:
-    """Where the server never sees an embedding, it does not see one for a prediction either."""
-    if method.party_labels or not (
-        isinstance(getattr(role, "evaluation", None), Evaluation) or hasattr(role, "reading")
-    ):
+def refuse_coded(method: Method, role: Role) -> None:
+    """Where the server never sees a party's embedding, it does not see one for a prediction either."""
+    plain = isinstance(getattr(role, "evaluation", None), Evaluation) or hasattr(role, "reading")
+    if not plain and not method.party_labels:
         advice = (
-            "shows the server sums only, never a party's own embedding or margin; predictions by such sums are not in "
+            "shows the server coded sums only, never a party's own embedding; predictions by coded sums are not in "
             "this release, and plain embeddings would break what the method promises"
         )
         raise ConfigError("protocol.name", method.name, advice)

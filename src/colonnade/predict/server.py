@@ -56,15 +56,15 @@ class PredictServer:
         self,
         parties: Sequence[str],
         widths: Sequence[int],
-        network: ServerNetwork,
-        evaluation: Evaluation,
+        network: ServerNetwork | None,
+        evaluation: Evaluation | None,
         stand_ins: StandIns,
         deadline_s: float,
     ) -> None:
         self.name = "server"
         self._parties, self._widths = tuple(parties), tuple(widths)
         self._index = {name: n for n, name in enumerate(parties)}
-        self._network, self._gathered = network, evaluation.gathered
+        self._network, self._evaluation = network, evaluation
         self.stand_ins, self._deadline = stand_ins, round(deadline_s * NANOSECONDS)
         self.requests: dict[int, Request] = {}
         self.jobs = 0
@@ -107,7 +107,7 @@ class PredictServer:
         return [*effects, *self._finish_if_complete(asked.number)]
 
     def _chunk(self, name: str) -> int:
-        return max(1, min(MAX_ASKED, CHUNK_NUMBERS // self._widths[self._index[name]]))
+        return max(1, min(MAX_ASKED, CHUNK_NUMBERS // max(1, self._widths[self._index[name]])))
 
     def _found(self, sender: str, found: Found) -> list[Effect]:
         """A chunk; of a request that is answered already it comes too late."""
@@ -160,6 +160,10 @@ class PredictServer:
         if request.owed:
             return []
         del self.requests[number]
+        return self._conclude(number, request)
+
+    def _conclude(self, number: int, request: Request) -> list[Effect]:
+        """Let the policy fill in what is missing, and run the network."""
         self.stand_ins.fill(request.h, request.what, request.ids)
         self.jobs += 1
         job = Compute(number, request.h, request.what, request.away)
@@ -167,10 +171,10 @@ class PredictServer:
 
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
-        if not isinstance(job, Compute):
+        network, evaluation = self._network, self._evaluation
+        if not isinstance(job, Compute) or network is None or evaluation is None:
             raise LocalProtocolError(f"server: no job {type(job).__name__}")
-        network = self._network
-        values = network.objective.predict(network.output(self._gathered(job.h)))
+        values = network.objective.predict(network.output(evaluation.gathered(job.h)))
         return Computed(job.number, values.reshape(len(job.h), -1), job.blocks, job.away)
 
     def means(self) -> Mapping[str, Array]:

@@ -1,0 +1,170 @@
+"""Predictions by masked sums: the server sees sums only, an id that somebody lacks is refused, nobody stands in."""
+
+import asyncio
+import io
+
+import numpy as np
+import pytest
+
+from colonnade.algorithms.asysqn.party import predictions
+from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.drivers.processes import dial
+from colonnade.drivers.processes.certificates import throw_away
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Node
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess
+from colonnade.predict.asking import door_of
+from colonnade.predict.messages import Asked
+from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.predict.standing_in import AWAY, LACKS
+from colonnade.predict.summed import Contribute, Summed, SummedServer
+from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.events import Emit, PeerLost, Received, Send, Started, TimerFired
+
+NAMES = ("p1", "p2", "p3")
+PATIENCE_S = 60.0
+
+
+async def until(condition):
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+def config_of(name, folder, address):
+    network = {
+        "parties": list(NAMES), "address": address, "certificate": f"{folder}/keys/{name}.pem",
+        "key": f"{folder}/keys/{name}.key", "authority": f"{folder}/keys/ca.pem",
+        "members": f"{folder}/keys/members.toml",
+    }  # fmt: skip
+    own = {"server" if name == "server" else "party": {"data": f"{folder}/{name}.safetensors"}}
+    train = {"epochs": 1, "learning_rate": 0.05, "batch_size": 64, "eval_every": "1 epoch"}
+    tables = {"protocol": {"name": "asysqn-sgd"}, "train": train, "predict": {"http": "127.0.0.1:0"}}
+    return from_dict(tables | {"network": network} | own)
+
+
+def process(name, folder, address="127.0.0.1:0"):
+    config, log = config_of(name, folder, address), Log(name, stream=io.StringIO())
+    if name == "server":
+        return ServerProcess(config, folder / "run" / name, log)
+    return PartyProcess(config, name, folder / "run" / name, log)
+
+
+async def together(server, make_party, ready):
+    """All roles in one loop; what `ready` gives, when all are connected."""
+    running = [asyncio.ensure_future(server.run())]
+    address = server.out / "address"
+    address.unlink(missing_ok=True)
+    await until(lambda: address.is_file() or running[0].done())
+    running += [asyncio.ensure_future(make_party(name, address.read_text()).run()) for name in NAMES]
+    try:
+        return await ready(running)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def test_a_sum_is_what_all_margins_say_and_nothing_but_sums_crosses(tmp_path, monkeypatch):
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.02)
+    data = split(load("breast-cancer"), parties=3)
+    throw_away(NAMES, tmp_path / "keys")
+    save_share(server_share(data), tmp_path / "server.safetensors")
+    for index, name in enumerate(("p1", "p2", "p3")):
+        save_share(party_share(data, index, True), tmp_path / f"{name}.safetensors")
+    renamed = dict(zip(data.parties, NAMES, strict=True))
+    assert len(renamed) == 3
+    sent = []
+    original = Node._send
+    monkeypatch.setattr(
+        Node, "_send", lambda self, to, message: (sent.append((to, message)), original(self, to, message))
+    )
+    ids = list(data.ids[:4])
+
+    async def train(running):
+        await asyncio.gather(*running)
+
+    async def ask(running):
+        server = await_server[0]
+        await until(lambda: all(peer.stream for peer in server.node.peers.values()))
+        door = door_of(server.out)
+        sent.clear()
+        return await asyncio.to_thread(door.request, "POST", "/predict", {"ids": [*ids, "nobody"]})
+
+    await_server = []
+
+    async def story():
+        await together(process("server", tmp_path), lambda name, at: process(name, tmp_path, at), train)
+        await_server.append(PredictServerProcess(process("server", tmp_path)))
+        party = lambda name, at: PredictPartyProcess(process(name, tmp_path, at))  # noqa: E731
+        return await together(await_server[0], party, ask)
+
+    answers = asyncio.run(story())["answers"]
+    parties = [process(name, tmp_path) for name in NAMES]
+    for party in parties:
+        party.node.read()
+    margins = [party.node.role.margins(party.share.train[:4]) for party in parties]
+    expected = predictions(np.sum(margins, 0), data.task)
+    assert np.allclose([answer["probabilities"] for answer in answers[:4]], expected, atol=1e-6)
+    assert answers[0]["parties"] == list(NAMES) and answers[4]["refused"] == "nobody has this id"
+    to_server = {type(message).__name__ for to, message in sent if to == "server"}
+    assert to_server == {"Found", "Summed"}
+    assert all(message.values.size == 0 for to, message in sent if type(message).__name__ == "Found")
+    masked = [message.values for _, message in sent if type(message).__name__ == "Masked"]
+    assert masked and all(values.dtype == np.uint64 for values in masked)
+
+
+@pytest.fixture
+def server():
+    made = SummedServer(NAMES, lambda theta: np.stack([-theta, theta], 1), 1.0)
+    made.handle(Started(b"key"), 0)
+    return made
+
+
+def found(number, has):
+    from colonnade.predict.messages import Found
+
+    return Found(number, 0, np.array(has), np.zeros((sum(has), 0), np.float32))
+
+
+def ask(server, *has):
+    server.handle(Asked(1, ["a", "b"], list(NAMES)), 0)
+    effects = []
+    for name, held in zip(NAMES, has, strict=True):
+        effects = server.handle(Received(name, found(1, held)), 0)
+    return effects
+
+
+def test_only_ids_that_all_have_are_summed(server):
+    effects = ask(server, [True, True], [True, False], [True, True])
+    assert all(isinstance(effect, Send) and effect.message.ids == ["a"] for effect in effects) and len(effects) == 3
+    message = effects[0].message
+    answer = server.handle(Received(NAMES[message.root], Summed(message.nonce, np.array([2.0]))), 1)[-1]
+    assert isinstance(answer, Emit) and answer.record.values[0].tolist() == [-2, 2]
+    assert answer.record.blocks[1].tolist() == [0, LACKS, 0] and not server.sums
+
+
+@pytest.mark.parametrize("event", [TimerFired("1", 0), PeerLost("p2")])
+def test_a_sum_that_does_not_come_is_no_answer(server, event):
+    nonce = ask(server, [True, True], [True, True], [True, True])[0].message.nonce
+    answer = server.handle(event, 1)[-1]
+    assert (answer.record.blocks == AWAY).all()
+    assert server.handle(Received("p1", Summed(nonce, np.zeros(2))), 2) == []
+
+
+def test_with_a_party_away_nothing_is_summed(server):
+    effects = server.handle(Asked(1, ["a"], ["p1", "p2"]), 0)
+    effects = server.handle(Received("p1", found(1, [True])), 0)
+    effects = server.handle(Received("p2", found(1, [True])), 0)
+    assert not any(isinstance(effect, Send) and isinstance(effect.message, Contribute) for effect in effects)
+    assert effects[-1].record.away == ["p3"] and not server.sums
+
+
+def test_a_sum_of_another_shape_is_refused(server):
+    nonce = ask(server, [True, True], [True, True], [True, True])[0].message.nonce
+    with pytest.raises(RemoteProtocolError, match="shape"):
+        server.handle(Received("p1", Summed(nonce, np.zeros(3))), 1)
