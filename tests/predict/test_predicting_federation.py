@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import shutil
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -274,8 +275,31 @@ def test_who_still_trains_is_not_let_in(trained):
     async def story():
         async with trained.up("bank"):
             (trained.folder / "run" / "shop" / "summary.json").unlink()
-            with pytest.raises(RemoteProtocolError, match="phase: None there, 'predict' here"):
+            with pytest.raises(RemoteProtocolError, match="start shop with --predict"):
                 await trained.party("shop").run()
+
+    asyncio.run(story())
+
+
+def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
+    """At the end of a training one party may be quicker than another's goodbye."""
+
+    async def story():
+        trained.address = "127.0.0.1:0"
+        shutil.rmtree(trained.folder / "run" / "server")
+        server = trained.server()
+        training = asyncio.ensure_future(server.run())
+        await until((server.out / "address").is_file)
+        trained.address = (server.out / "address").read_text()
+        early = PredictPartyProcess(trained.party("shop"))
+        answering = asyncio.ensure_future(early.run())
+        await until(lambda: "training has not ended here" in trained.logs["shop"].getvalue())
+        assert not answering.done() and not training.done()
+        for task in (answering, training):
+            task.cancel()
+        await asyncio.gather(answering, training, return_exceptions=True)
+        await server.service.hang_up()
+        server.node.close()
 
     asyncio.run(story())
 

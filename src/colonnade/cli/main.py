@@ -86,7 +86,10 @@ def run(
     try:
         summary = execute()
     except KeyboardInterrupt:
-        _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
+        if checked.predict.stay and (out / "summary.json").is_file():
+            _say(f"Stopped. To answer again: colonnade up --resume {out} --predict")
+        else:
+            _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
         raise typer.Exit(130) from None
     console.print(summary_table(summary))
     if summary["note"]:

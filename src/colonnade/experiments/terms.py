@@ -11,6 +11,7 @@ from typing import Any
 
 from colonnade import __version__
 from colonnade.data.ids import digest_of_rows
+from colonnade.drivers.processes.service import Later
 from colonnade.drivers.processes.wire import PROTOCOL, Hello
 from colonnade.experiments.config import Config, difference, to_dict
 from colonnade.protocol.codec import VERSION
@@ -57,6 +58,10 @@ class Terms:
                 f"protocol {hello.protocol} (release {hello.release}) there, {PROTOCOL} ({__version__}) here: "
                 "use the same release"
             )
+        if hello.shared.get("phase") != (phase := self._shared.get("phase")):
+            if phase is None:
+                return Later(f"training has not ended here: {party} is welcome for predictions when it has")
+            return f"training has ended here, and predictions are answered: start {party} with --predict"
         try:
             differs = difference(hello.shared, self._shared)
         except (TypeError, RecursionError):  # keys that cannot be sorted, tables without a bottom

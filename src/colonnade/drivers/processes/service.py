@@ -36,7 +36,7 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 
-__all__ = ["BROKEN", "FAREWELL_S", "JOIN", "SERVICE", "STATUS", "Service", "channel_options", "until_it_ends"]
+__all__ = ["BROKEN", "FAREWELL_S", "JOIN", "SERVICE", "STATUS", "Later", "Service", "channel_options", "until_it_ends"]
 
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
 HANDSHAKE_S = 10.0
@@ -69,6 +69,12 @@ def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: fl
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
     ]
+
+
+class Later(str):
+    """A difference that time will settle: whoever is refused for it may come again."""
+
+    __slots__ = ()
 
 
 class Refused(Exception):
@@ -189,7 +195,7 @@ class Service:
         hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
         differs = self._terms(name, hello)
         if differs:
-            raise Refused(differs)
+            raise Refused(str(differs), final=not isinstance(differs, Later))
         if not self._admit_late:
             self._wait_for_all(name)
         return hello
