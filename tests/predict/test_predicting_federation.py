@@ -190,6 +190,19 @@ def test_a_federation_predicts_what_its_networks_say_and_again_after_a_restart(f
     assert not any(id in log.getvalue() for log in world.logs.values() for id in ids), "no ids in logs"
 
 
+def test_a_method_with_noise_answers_under_noise_that_is_never_the_same(folder):
+    world = World(folder, "wait-dp", model={"aggregate": "mean"})
+    id = ids_of(folder, "bank.csv", 1)[0]
+
+    async def story():
+        await world.train()
+        async with world.up(*NAMES) as ask:
+            return [(await ask(id))[0]["probabilities"] for _ in range(2)]
+
+    first, second = asyncio.run(story())
+    assert first != second and expected(world, [id])[0] not in (first, second)
+
+
 @pytest.fixture
 def trained(folder):
     world = World(folder)

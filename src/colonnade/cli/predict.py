@@ -75,7 +75,7 @@ def _door(config: Path, run: Path | None) -> AbstractContextManager["Door"]:
     if door is not None and door.answers():
         return nullcontext(door)
     if not together:
-        where = f"nobody answers at {door.address}" if door is not None else "no server has predicted from it yet"
+        where = f"nobody answers at {door.address}" if door is not None else "no server answers questions from it now"
         advice = (
             f"{where}: start `colonnade serve {config} --predict`, and the parties with `colonnade join ... --predict`"
         )

@@ -19,7 +19,9 @@ __all__ = ["Door", "ask", "door_of", "read_ids", "up_for_questions", "write_answ
 
 PER_REQUEST = 1000
 PATIENCE_S = 60.0
+UP_S = 120.0  # for all roles to come up from their checkpoints
 
+SILENCE = (OSError, http.client.HTTPException, ValueError)  # nobody, or somebody else
 Answers = list[dict[str, Any]]
 
 
@@ -44,11 +46,15 @@ class Door(NamedTuple):
 
     def answers(self) -> bool:
         """Whether anybody is there."""
+        return self.status() is not None
+
+    def status(self) -> dict[str, Any] | None:
+        """What the server says of itself; None: it is not there."""
         try:
-            self.request("GET", "/status")
-        except (OSError, http.client.HTTPException):
-            return False
-        return True
+            found: dict[str, Any] = self.request("GET", "/status")
+        except SILENCE:
+            return None
+        return found
 
 
 def door_of(run: Path) -> Door | None:
@@ -64,7 +70,12 @@ def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> t
     classes: list[str] = []
     answers: Answers = []
     for start in range(0, len(ids), PER_REQUEST):
-        found = door.request("POST", "/predict", {"ids": list(ids[start : start + PER_REQUEST])})
+        try:
+            found = door.request("POST", "/predict", {"ids": list(ids[start : start + PER_REQUEST])})
+        except SILENCE as error:
+            raise ColonnadeError(
+                f"{door.address}: no answer to ids from {start}: {error}; see the server's log"
+            ) from None
         classes = found["classes"]
         answers += found["answers"]
         on_progress(len(answers))
@@ -115,19 +126,18 @@ def up_for_questions(federation: FederationUp) -> Iterator[Door]:
 
 async def _bring_up(federation: FederationUp) -> Door:
     """Wait until all parties are connected: then answers rest on all of them."""
-    async with asyncio.timeout(PATIENCE_S * 2):
-        await federation.start()
-        while True:
-            await federation.look_after()
-            door = door_of(federation.server_run)
-            if door is not None and await asyncio.to_thread(_all_here, door):
-                return door
-            await asyncio.sleep(0.1)
-
-
-def _all_here(door: Door) -> bool:
-    try:
-        status = door.request("GET", "/status")
-    except (OSError, http.client.HTTPException):
-        return False
-    return all(party["state"] == "connected" for party in status["parties"])
+    door, missing = None, list(federation.parties)
+    (federation.server_run / "predict" / "http").unlink(missing_ok=True)  # of a server that was killed
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(UP_S):
+            await federation.start()
+            while missing:
+                await federation.look_after()
+                await asyncio.sleep(0.1)
+                door = door_of(federation.server_run)
+                status = None if door is None else await asyncio.to_thread(door.status)
+                if status is not None:
+                    missing = [party["name"] for party in status["parties"] if party["state"] != "connected"]
+    if missing or door is None:
+        raise ColonnadeError(f"not up within {UP_S:g} s: {', '.join(missing)}; see the logs in {federation.nodes}")
+    return door

@@ -146,6 +146,7 @@ class PredictServerProcess(Keeper):
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(Closed())
+            (self.out / "predict" / "http").unlink(missing_ok=True)
             await door.close()
             await self.service.hang_up()
             self.node.close()
