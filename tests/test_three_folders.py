@@ -1,0 +1,76 @@
+"""examples/three_folders.py on a small table of the same shape: who has what, and configs that fit each other."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+
+from colonnade.data import read_party_share, read_server_share
+from colonnade.experiments.config import from_dict, read_toml
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "three_folders.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("three_folders", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def made(script, tmp_path):
+    columns = [column for held in script.PARTIES.values() for column in held]
+    generator = np.random.default_rng(0)
+    frame = polars.DataFrame({"ID": np.arange(1, 101)} | {name: generator.integers(1, 4, 100) for name in columns})
+    frame = frame.with_columns(polars.Series("default.payment.next.month", np.arange(100) % 2))
+    frame.write_csv(tmp_path / "UCI_Credit_Card.csv.gz", compression="gzip")
+
+    def make(**more):
+        script.main(tmp_path / "folders", tmp_path, rows=80, new=20, **more)
+        return tmp_path / "folders"
+
+    return make
+
+
+def clients(folder, name, file):
+    return polars.read_csv(folder / name / file)["client"].to_list()
+
+
+def test_the_folders_differ_unless_they_are_aligned(script, made):
+    folder = made(aligned=False)
+    held = {name: clients(folder, name, f"{name}.csv") for name in script.PARTIES}
+    assert [len(ids) for ids in held.values()] == [80, 72, 72]
+    assert set(held["shop"]) != set(held["insurer"]) and set(held["shop"]) < set(held["bank"])
+    folder = made(aligned=True)
+    assert len({tuple(clients(folder, name, f"{name}.csv")) for name in script.PARTIES}) == 1
+    assert [len(clients(folder, name, "new.csv")) for name in script.PARTIES] == [20, 16, 16]
+    assert not set(clients(folder, "bank", "new.csv")) & set(clients(folder, "bank", "bank.csv"))
+
+
+def test_the_label_is_at_the_bank_alone_and_is_no_feature(script, made):
+    folder = made(aligned=True)
+    for name in script.PARTIES:
+        assert (script.LABEL in polars.read_csv(folder / name / f"{name}.csv").columns) == (name == "bank")
+        config = from_dict(read_toml(folder / name / f"{name}.toml"))
+        share = read_party_share(
+            folder / name / config.party.data, name=name, id=config.party.id, columns=config.party.columns,
+            categorical=config.party.categorical, test_fraction=0.2, seed=0,
+        )  # fmt: skip
+        assert share.columns == tuple(script.PARTIES[name])
+    server = from_dict(read_toml(folder / "bank" / "server.toml")).server
+    labels = read_server_share(
+        folder / "bank" / server.data, label=server.label, id=server.id, test_fraction=0.2, seed=0
+    )
+    assert labels.ids_sha256 == share.ids_sha256 and labels.task.kind == "binary"
+
+
+def test_the_configs_agree_above_the_line(made):
+    folder = made(aligned=True)
+    texts = [path.read_text() for path in folder.glob("*/*.toml")]
+    assert len(texts) == 4
+    assert len({re.search(r"# --- what all.*?(?=# --- one's)", text, re.DOTALL)[0] for text in texts}) == 1
