@@ -41,7 +41,7 @@ from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.data import Partition
 from colonnade.models.metrics import measure as judge
 from colonnade.models.polynomial import Polynomial
-from colonnade.privacy.field import add
+from colonnade.privacy.field import total
 from colonnade.protocol.errors import TrainingDiverged
 
 PARTIES, COLUMNS, WIDTH, BATCH, ROWS = 14, 784, 64, 256, 1024
@@ -61,9 +61,8 @@ class Stage:
         self.top = torch.nn.Linear(WIDTH, 10)
         self.y = torch.from_numpy(draw.integers(0, 10, BATCH))
         shares = [share_data(coded_data(x, 1, OPTIONS, "x"), self.code, SEEDS[0]) for x in self.x]
-        held = [np.concatenate([own[n] for own in shares], axis=1) for n in range(PARTIES)]
-        self.places = np.arange(BATCH // OPTIONS.K)
-        self.batch = [own[self.places] for own in held]
+        self.held = [np.concatenate([own[n] for own in shares], axis=1) for n in range(PARTIES)]
+        self.places = draw.permutation(ROWS // OPTIONS.K)[: BATCH // OPTIONS.K]
         self.rows = np.add.outer(np.arange(OPTIONS.K) * (ROWS // OPTIONS.K), self.places).ravel()
 
     def step(self, h: torch.Tensor) -> torch.Tensor:
@@ -90,10 +89,8 @@ class Stage:
 
     def evaluate(self, shares: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray:
         """Party n's answer."""
-        blinding = shares[0][1][n]
-        for _, own in shares[1:]:
-            blinding = add(blinding, own[n])
-        return coded_sum(self.batch[n], np.concatenate([models[n] for models, _ in shares]), blinding)
+        w, blinding = np.concatenate([models[n] for models, _ in shares]), total([own[n] for _, own in shares])
+        return coded_sum(self.held[n][self.places], w, blinding)
 
     def decode(self, answers: list[np.ndarray]) -> torch.Tensor:
         """The server's average."""
