@@ -201,7 +201,7 @@ def test_test_rows_go_through_the_code_and_change_nothing(simulate):
 
 def test_test_rows_in_chunks(simulate, monkeypatch):
     whole = simulate(tables(CALM, {"updates": 2}), parties=5).records
-    for module in ("party", "testing"):
+    for module in ("answered", "testing"):
         monkeypatch.setattr(f"colonnade.algorithms.fedvs.{module}.CHUNK_PLACES", 100)
     parts = simulate(tables(CALM, {"updates": 2}), parties=5).records
     assert [record.loss for record in parts] == pytest.approx([record.loss for record in whole], rel=1e-3)

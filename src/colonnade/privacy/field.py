@@ -175,7 +175,7 @@ def _product(whole: Array, limbs: Limbs, order: Literal["C", "F"]) -> Array:
 
 
 def _reduce_short(product: Array, result: Array) -> None:
-    """One limb's product of one block mod p, into the result: below 2⁵³ by more than p, so that all of this is exact."""
+    """One limb's product of one block mod p, into the result: below 2⁵³ by more than p, so all of it is exact."""
     quotient = product * (1 / P)
     np.rint(quotient, out=quotient)
     quotient *= -P

@@ -13,8 +13,10 @@ from colonnade.algorithms.fedvs.messages import Gradient
 from colonnade.algorithms.fedvs.plain_messages import Average, Averaged, Begin, Upload
 from colonnade.algorithms.fedvs.plain_party import deviation
 from colonnade.algorithms.fedvs.server import averaging_network
+from colonnade.algorithms.judging import Judging
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
+from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.vafl.messages import LARGEST, are_sane
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -51,7 +53,7 @@ class AveragedEvaluation(Evaluation):
         return Evaluated(self.number, loss, measure(self._metric, network.objective.task, self._y, prediction, loss))
 
 
-class PlainServer:
+class PlainServer(Judging):
     """Holds θ_0 and the labels, and sees every party's embeddings."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -64,7 +66,7 @@ class PlainServer:
         self._targets = self.network.objective.targets(setup.y_train)
         self._walk = SegmentWalk(len(setup.y_train), setup.training, setup.options.K)
         self._seed = derive(setup.training.seed, "layers", self.name)
-        self.progress = Progress(setup.training)
+        self.progress, self.staleness = Progress(setup.training), Staleness(len(setup.parties))  # nothing is stale
         self.evaluation = AveragedEvaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric)
 
         self.present: dict[str, bool] = {}
@@ -89,9 +91,7 @@ class PlainServer:
             case WorkDone(result=Averaged() as result):
                 return self._averaged(result)
             case WorkDone(result=Evaluated() as result):
-                self.evaluation.running = False
-                report = self.progress.report(result, [0.0] * len(self._parties), self.evaluation.missing)
-                return [*report, *self._advance()]
+                return self._evaluated(result)
             case TimerFired(name=name) if name == EVALUATE_TIMER:
                 return [*self._evaluate(), *self.progress.evaluation_timer_fired(event)]
             case TimerFired(name=name) if name == END_TIMER:
@@ -193,16 +193,6 @@ class PlainServer:
         elif self.progress.evaluation_due():
             self.due = "evaluate"
         return [*sends, *self._advance()]
-
-    def _evaluate(self) -> list[Effect]:
-        return [] if self.evaluation.running or self.progress.ending else self.evaluation.begin(self.present)
-
-    def _end(self, reason: str) -> list[Effect]:
-        """One last evaluation, then the end."""
-        if self.progress.ending:
-            return []
-        self.progress.ending = reason
-        return [] if self.evaluation.running else self.evaluation.begin(self.present)
 
     def _joined(self, peer: str, anew: bool) -> list[Effect]:
         self.present[peer] = True
