@@ -280,7 +280,7 @@ class ServerProcess(Keeper):
             "seed": train.seed,
             "driver": "processes",
             "status": status,
-            "note": self.note,
+            "note": "; ".join(filter(None, (self.note, principal.get("note", "")))),
             "updates": principal["updates"],
             "epochs": principal["epochs"],
             "clock_s": node.now / NANOSECONDS,
