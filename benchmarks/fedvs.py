@@ -168,15 +168,23 @@ def credit(folder: Path) -> Partition:
 SETS: dict[str, dict[str, Any]] = {
     "mnist": {"load": mnist, "party": "polynomial:1", "width": 32, "server": "mlp:32,32", "places": 256,
               "metric": "accuracy", "seconds": 400.0, "tuning": (8000, 2000), "server_rate": 0.2,
-              "party_rate": 3.0, "factors": {}},
+              "party_rate": 3.0, "factors": {"wait": 2.0}},
     "credit": {"load": credit, "party": "polynomial:2", "width": 16, "server": CreditTop, "places": 32,
                "metric": "auc", "seconds": 600.0, "tuning": (None, None), "server_rate": 0.05,
-               "party_rate": 0.5, "factors": {}},
+               "party_rate": 0.5, "factors": {"fedvs": 2.0, "wait": 4.0, "ignore": 4.0}},
 }  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {"fedvs": {"T": 1}, "wait": {}, "ignore": {}, "vafl": {}, "wait-dp": {}}
 FACTORS = (0.5, 1.0, 2.0)
-TUNING = {"fedvs": 0.5, "wait": 1.0, "ignore": 0.5, "vafl": 0.25, "wait-dp": 1.0}  # of the time: rounds cost unequally
+TUNING = {
+    "fedvs": 0.25,
+    "wait": 1.0,
+    "ignore": 0.25,
+    "vafl": 0.15,
+    "wait-dp": 1.0,
+}  # of the time: rounds cost unequally
 EVALUATIONS = 20
+OUT = "of the experiment: a picture (.png or .html); its numbers are beside it (.json) and are not made again"
+Found = dict[str, dict[str, list[dict[str, Any]]]]  # runs of each seed, by set and method
 COLOURS = {"fedvs": "#d62728", "wait": "#7f7f7f", "ignore": "#1f77b4", "vafl": "#2ca02c", "wait-dp": "#bcbd22"}
 
 
@@ -259,25 +267,26 @@ def line(label: str, runs: list[dict[str, Any]]) -> str:
 
 
 def experiment(args: argparse.Namespace) -> None:
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    numbers = args.out.with_suffix(".json")
+    found: Found = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
     for name in args.sets:
         which = SETS[name]
         data = which["load"](args.data)
-        print(f"{name}: {len(data.y_train)} + {len(data.y_test)} rows, {len(data.train)} parties, {args.seeds} seeds; "
-              f"{which['metric']} at fifths of {which['seconds']:g} s of the clock")  # fmt: skip
-        found[name] = {}
+        print(
+            f"{name}: {len(data.y_train)} + {len(data.y_test)} rows, {len(data.train)} parties, {args.seeds} seeds; "
+            f"{which['metric']} at fifths of {which['seconds']:g} s of the clock"
+        )
         for method in args.methods:
-            factor = which["factors"].get(method, 1.0)
-            runs = [train(which, data, method, METHODS[method], which["seconds"], s, factor) for s in range(args.seeds)]
-            found[name][method] = runs
+            runs = found.setdefault(name, {}).setdefault(method, [])
+            for seed in range(len(runs), args.seeds):
+                factor = which["factors"].get(method, 1.0)
+                runs.append(train(which, data, method, METHODS[method], which["seconds"], seed, factor))
+                numbers.write_text(json.dumps(found), encoding="utf-8")
             print(line(method, runs), flush=True)
-            if args.out is not None:
-                args.out.with_suffix(".json").write_text(json.dumps(found), encoding="utf-8")
-    if args.out is not None:
-        save(draw(found), args.out)
+    save(draw(found), args.out)
 
 
-def draw(found: dict[str, dict[str, list[dict[str, Any]]]]) -> Figure:
+def draw(found: Found) -> Figure:
     """The metric against time, a panel for each set."""
     figure = make_subplots(1, len(found), subplot_titles=list(found))
     for column, (name, methods) in enumerate(found.items(), 1):
@@ -340,9 +349,7 @@ def main() -> None:
         other.add_argument("--sets", type=lambda text: text.split(","), default=list(SETS))
         other.add_argument("--seeds", type=int, default=3 if name == "experiment" else 1)
         other.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
-        other.add_argument(
-            "--out", type=Path, help="of the experiment: a picture, .png or .html, and its numbers beside it"
-        )
+        other.add_argument("--out", type=Path, default=Path("fedvs.html"), help=OUT)
     args = parser.parse_args()
     torch.set_num_threads(1)
     with threadpool_limits(1):

@@ -461,7 +461,7 @@ class Server:
             return ""
         missing = ", ".join(f"{name} ({count}×)" for name, count in sorted(self.missed.items())) or "nobody"
         return (
-            f"rounds were tried again {self.retries}×, where fewer than {self._code.needed} parties could answer in time; "
+            f"rounds were tried again {self.retries}×, where fewer than {self._code.needed} could answer in time; "
             f"missing: {missing}; if they are only slow, raise protocol.deadline_s"
         )
 
