@@ -233,6 +233,7 @@ class PlainServer(Judging):
                 "sensitivity": 2 * self._options.clip,
                 "sigma": deviation(self._options),
                 "releases_of_a_row": self._releases(),
+                "releases_of_a_test_row": self.evaluation.number,
                 "epsilon_composed": spent["epsilon"],
             }
         return {
