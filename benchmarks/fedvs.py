@@ -170,7 +170,7 @@ SETS: dict[str, dict[str, Any]] = {
               "party_rate": 3.0, "factors": {"wait": 2.0, "wait-dp": 2.0}},
     "credit": {"load": credit, "party": "polynomial:2", "width": 16, "server": CreditTop, "batch": 64,
                "metric": "auc", "seconds": 1500.0, "tuning": (None, None), "server_rate": 0.05,
-               "party_rate": 0.5, "factors": {"wait": 4.0, "wait-dp": 4.0, "ignore": 4.0, "vafl": 0.5}},
+               "party_rate": 0.5, "factors": {"wait": 4.0, "wait-dp": 4.0, "ignore": 4.0, "vafl": 16.0}},
 }  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {"fedvs": {"T": 1}, "wait": {}, "ignore": {}, "vafl": {}, "wait-dp": {}}
 FACTORS = (0.5, 1.0, 2.0)
