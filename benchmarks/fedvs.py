@@ -167,7 +167,7 @@ def credit(folder: Path) -> Partition:
 SETS: dict[str, dict[str, Any]] = {
     "mnist": {"load": mnist, "party": "polynomial:1", "width": 32, "server": "mlp:32,32", "batch": 512,
               "metric": "accuracy", "seconds": 400.0, "tuning": (8000, 2000), "server_rate": 0.2,
-              "party_rate": 3.0, "factors": {"wait": 2.0, "wait-dp": 2.0}},
+              "party_rate": 3.0, "factors": {"fedvs": 4.0, "wait": 4.0, "wait-dp": 16.0, "ignore": 4.0, "vafl": 4.0}},
     "credit": {"load": credit, "party": "polynomial:2", "width": 16, "server": CreditTop, "batch": 64,
                "metric": "auc", "seconds": 1500.0, "tuning": (None, None), "server_rate": 0.05,
                "party_rate": 0.5, "factors": {"wait": 4.0, "wait-dp": 4.0, "ignore": 4.0, "vafl": 16.0}},
