@@ -209,14 +209,17 @@ def machines(compute: Any) -> dict[str, Any]:
 
 def train(
     which: dict[str, Any], data: Partition, name: str, options: dict[str, Any], seconds: float, seed: int,
-    factor: float = 1.0, clock: dict[str, Any] | None = None, work: str = "delays",
+    factor: float = 1.0, clock: dict[str, Any] | None = None, work: str = "delays", rounds: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One run: its curve, rounds per second, and what it says about itself."""
     own = {} if name == "vafl" else {"work": work, "K": 2}  # K·|B| is the batch: |B| is the paper's
+    limit: dict[str, Any] = {"seconds": seconds, "eval_every": f"{seconds / EVALUATIONS:g} s"}
+    if rounds is not None:
+        limit = {"updates": rounds, "eval_every": max(1, rounds // EVALUATIONS)}
     run = colonnade.prepare(
         data, {"name": name, **own, **options}, which["party"], which["server"],
-        embedding=which["width"], aggregate="mean", clock=clock or delays(len(data.train)), seed=seed, seconds=seconds,
-        batch_size=which["batch"], metric=which["metric"], eval_every=f"{seconds / EVALUATIONS:g} s",
+        embedding=which["width"], aggregate="mean", clock=clock or delays(len(data.train)), seed=seed,
+        batch_size=which["batch"], metric=which["metric"], **limit,
         learning_rate={"server": factor * which["server_rate"], "party": factor * which["party_rate"]},
     )  # fmt: skip
     start = time.perf_counter()
@@ -246,15 +249,22 @@ def spread(values: list[float]) -> str:
     return f"{mean(values):.3f} ± {pstdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
 
 
+def late(run: dict[str, Any]) -> float:
+    """The mean over the last fifth."""
+    return mean(run["values"][-EVALUATIONS // 5 :])
+
+
 def line(label: str, runs: list[dict[str, Any]]) -> str:
-    """What is shown of a method: rounds per second, the metric by fifths of the time, and its mean over the last fifth."""
+    """What is shown of a method: rounds per second, the metric by fifths of the time and over the last fifth."""
     length = min(len(run["values"]) for run in runs)
     curve = [mean(run["values"][i] for run in runs) for i in range(length)]
     fifths = " ".join(f"{value:.3f}" for value in curve[:: max(1, EVALUATIONS // 5)])
     text = f"{label:<14} {mean(run['rate'] for run in runs):7.2f} rounds/s  {fifths}"
-    text += f"  last fifth {spread([mean(run['values'][-EVALUATIONS // 5 :]) for run in runs])}"
+    text += f"  last fifth {spread([late(run) for run in runs])}"
     if "by_the_taken" in runs[0]:
         text += f"  (judged by the fast half: {spread([run['by_the_taken'] for run in runs])})"
+    if "in_plain_numbers" in runs[0]:
+        text += f"  (in plain numbers, as many rounds: {spread([run['in_plain_numbers'] for run in runs])})"
     if runs[0]["privacy"]:
         method = runs[0]["method"]
         text += f"  ε′ = {method['epsilon_per_release']:g}, {method['releases_of_a_row']} releases of a row: "
@@ -278,8 +288,21 @@ def experiment(args: argparse.Namespace) -> None:
                 factor = which["factors"].get(method, 1.0)
                 runs.append(train(which, data, method, METHODS[method], which["seconds"], seed, factor))
                 numbers.write_text(json.dumps(found), encoding="utf-8")
+            if method == "fedvs":
+                compare_with_plain(which, data, runs)
+                numbers.write_text(json.dumps(found), encoding="utf-8")
             print(line(method, runs), flush=True)
     save(draw(found), args.out)
+
+
+def compare_with_plain(which: dict[str, Any], data: Partition, runs: list[dict[str, Any]]) -> None:
+    """The control: `wait` at the same rate, for as many rounds."""
+    for seed, run in enumerate(runs):
+        if "in_plain_numbers" not in run:
+            rounds = round(run["rate"] * run["clock"][-1])
+            factor = which["factors"].get("fedvs", 1.0)
+            plain = train(which, data, "wait", {}, 0.0, seed, factor, clock=machines({"mean_s": 0.01}), rounds=rounds)
+            run["in_plain_numbers"] = late(plain)
 
 
 def draw(found: Found) -> Figure:
