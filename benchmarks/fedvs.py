@@ -6,7 +6,7 @@
     python benchmarks/fedvs.py tune --data DIR [--sets …] [--methods …]
 
 **round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. The floor is
-N/K × 2 limbs of the plaintext forward product in float64. Lower quartiles of alternating rounds.
+N/K × 2 limbs of the plaintext forward product in float64. CPU time, lower quartiles of alternating rounds.
 
 **experiment**: half of the parties delay an embedding by Exp(0.1 s), the others by Exp(2 + 4i/N s); 300 Mbit/s links;
 sharing a model is delayed by Exp(log²N/|B| of that). `fedvs`, `wait`, `ignore`, `vafl` and `wait-dp` on the same data,
