@@ -319,7 +319,7 @@ def draw(found: Found) -> Figure:
             )
         figure.update_xaxes(title="clock (s)", row=1, col=column)
         figure.update_yaxes(title=SETS[name]["metric"], row=1, col=column)
-    figure.update_layout(template="plotly_white", height=480, width=980, margin={"l": 50, "r": 20, "t": 50, "b": 50})
+    figure.update_layout(template="plotly_white", height=580, width=980, margin={"l": 50, "r": 20, "t": 50, "b": 50})
     return figure
 
 
