@@ -64,7 +64,7 @@ def write_folders(folder: Path, count: int, common: float, labels: bool) -> dict
     generator, both = random.Random(0), int(count * common)
     members = ["server", *PARTIES] if labels else list(PARTIES)
     tables: dict[str, list[str]] = {}
-    for place, name in enumerate(members):
+    for name in members:
         own = [f"{name[0].upper()}{number:09}" for number in range(count - both)]
         tables[name] = [*(f"C{number:09}" for number in range(both)), *own]
         generator.shuffle(tables[name])
@@ -95,7 +95,9 @@ def bare_s(count: int, others: int) -> float:
     for place in range(0, SAMPLE, BARE_CHUNK):
         blinder.raised(points[place : place + BARE_CHUNK])
     raised = time.perf_counter() - start
-    print(f"bare library: {hashed / SAMPLE * 1e6:.0f} µs to hash and raise an id, {raised / SAMPLE * 1e6:.0f} µs to raise")
+    print(
+        f"bare library: {hashed / SAMPLE * 1e6:.0f} µs to hash and raise an id, {raised / SAMPLE * 1e6:.0f} µs to raise"
+    )
     return count * (hashed + others * raised) / SAMPLE
 
 
@@ -136,8 +138,12 @@ def main() -> None:
     bare = (before + after) / 2
     traffic = summaries["server"]["bytes_up"] + summaries["server"]["bytes_down"]
     print(f"{len(tables)} tables of {options.ids:,} ids, {common:,} in common, as in the plain intersection")
-    print(f"  {seconds:.0f} s, {options.ids / seconds:,.0f} rows/s; bare library {bare:.0f} s, ratio {seconds / bare:.2f}")
-    print(f"  to and from the server {traffic / 1e6:.0f} MB, relayed {summaries['server']['bytes_relayed'] / 1e6:.0f} MB")
+    print(
+        f"  {seconds:.0f} s, {options.ids / seconds:,.0f} rows/s; bare library {bare:.0f} s, ratio {seconds / bare:.2f}"
+    )
+    print(
+        f"  to and from the server {traffic / 1e6:.0f} MB, relayed {summaries['server']['bytes_relayed'] / 1e6:.0f} MB"
+    )
     print(f"  peak MB: {', '.join(f'{who} {peak}' for who, peak in peaks.items())}")
 
 
