@@ -1,5 +1,5 @@
-"""The command line: run, compare, protocols, demo, report, attack, privacy; certs, align, serve, join, up
-and status.
+"""The command line: run, compare, protocols, demo, report, attack, privacy; init, certs, align, serve, join, up and
+status.
 """
 
 import shlex
@@ -18,6 +18,7 @@ from colonnade.cli import network
 from colonnade.cli.align import align
 from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
+from colonnade.cli.init import init
 from colonnade.cli.privacy import privacy_app
 from colonnade.protocol.errors import ColonnadeError
 
@@ -200,6 +201,7 @@ app.add_typer(attack_app, name="attack")
 app.add_typer(privacy_app, name="privacy")
 network.register(app)
 app.command()(align)
+app.command()(init)
 
 
 def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:
