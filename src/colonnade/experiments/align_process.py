@@ -9,7 +9,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from colonnade.algorithms.alignment import (
 from colonnade.algorithms.method import SERVER
 from colonnade.data import Alignment, Ids, clean_ids, read_id_column, save_alignment
 from colonnade.drivers.files import replace_file
-from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
@@ -73,6 +71,13 @@ class _Writer(Keeper):
             node.log.info("aligned", common=len(record.rows), file=self._path, digest=record.sha256[:16])
 
 
+class _Node(Node):
+    """Its log mends broken lines; since nothing is gone on with, there are no checkpoints."""
+
+    def checkpoint(self) -> None:
+        """None."""
+
+
 class AligningPartyProcess(PartyProcess):
     """A party of an alignment: its ids, and the order that it will train in."""
 
@@ -90,7 +95,7 @@ class AligningPartyProcess(PartyProcess):
         writer = _Writer(name, lambda: role.member.ring.members if role.member.ring is not None else (), ids, path)
         _forget(out)
         others = [other for other in parties if other != name]
-        self.node = Node(role, PAYLOADS, out / "state", (SERVER,), _limits(config), log, writer, far=others)
+        self.node = _Node(role, PAYLOADS, out / "state", (SERVER,), limits_of(config), log, writer, far=others)
         self._switchboard = Switchboard(self.node, self.identity, pins)
         self._run = ""
 
@@ -138,7 +143,7 @@ class AligningServerProcess(ServerProcess):
         self.role = role
         self.shared = shared_part_of_alignment(config, self._pins)
         _forget(out)
-        self.node = Node(role, PAYLOADS, out / "state", parties, _limits(config), log, keeper)
+        self.node = _Node(role, PAYLOADS, out / "state", parties, limits_of(config), log, keeper)
         terms = Terms(self.shared, 0, "", dict.fromkeys(parties, 0))
         run = secrets.token_hex(16)
         self.service = Service(self.node, self.identity, self._pins, terms, self.status, run=run, relay=True)
@@ -232,11 +237,6 @@ def _ids(section: PartyConfig | ServerConfig, name: str, config: Config, whose: 
 def chunk_of(config: Config) -> int:
     """Points to raise at a time: so many that `BULK` times as many fit into a message."""
     return max(1, min(CHUNK, int(0.8 * limits_of(config).max_message_bytes) // (BULK * POINT_BYTES)))
-
-
-def _limits(config: Config) -> Limits:
-    """Without checkpoints: nothing is gone on with."""
-    return replace(limits_of(config), checkpoint_s=1e9, max_log_mb=1e9)
 
 
 def _forget(out: Path) -> None:

@@ -261,4 +261,5 @@ class AligningServer:
     def summary(self) -> dict[str, Any]:
         """Sizes, and nothing else."""
         found = {} if self.matched is None else {"common": self.matched.size}
-        return {"weights": next(iter(self.digests.values()), ""), "ids": dict(self.counts), **found}
+        ids = {name: self.counts[name] for name in self.members if name in self.counts}
+        return {"weights": next(iter(self.digests.values()), ""), "ids": ids, **found}
