@@ -48,7 +48,8 @@ class AlignAll:
     def _child(self, name: str, path: Path) -> Child:
         out = self._out(name)
         out.mkdir(parents=True, exist_ok=True)
-        (out / "log.jsonl").unlink(missing_ok=True)
+        for old in ("log.jsonl", "summary.json"):  # of an earlier alignment
+            (out / old).unlink(missing_ok=True)
         command = [sys.executable, "-m", "colonnade", "align", path.name, "--out", str(out), "--log-json"]
         return Child(name, [*command, "--parent", str(os.getpid())], out / "log.jsonl", path.parent)
 

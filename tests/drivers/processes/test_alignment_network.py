@@ -54,7 +54,8 @@ class Organisations:
             self.write(name, ids)
 
     def write(self, name, ids):
-        lines = [f"{one},{'yes' if int(one[2:] or 0) % 3 else 'no'},{hash(one) % 97}.5" for one in ids]
+        numbered = [(one, int(one[2:] or 0)) for one in ids]
+        lines = [f"{one},{'yes' if number % 3 else 'no'},{number * 31 % 97}.5" for one, number in numbered]
         (self.folder / name / "table.csv").write_text("\n".join(["nr,sick,x", *lines]) + "\n")
 
     def config(self, name, **more):
@@ -258,6 +259,10 @@ def test_before_anything_is_dialled(organisations, tmp_path):
         make(AligningServerProcess, "server", **{"network.parties": ["lab"], "server.data": None})
     with pytest.raises(ConfigError, match=r"network.certificate = .* is lab's, who is no party"):
         make(AligningPartyProcess, "lab", **{"network.parties": ["clinic"]})
+    with pytest.raises(ConfigError, match=r"align.case = 'upper': use one of 'keep', 'fold'"):
+        make(AligningPartyProcess, "lab", **{"align.case": "upper"})
+    with pytest.raises(ConfigError, match=r"align.cases = 'fold': unknown key; did you mean 'case'"):
+        make(AligningPartyProcess, "lab", **{"align.cases": "fold"})
     organisations.write("lab", ["P-1", "", "P-1"])
     with pytest.raises(
         DataError, match=r"lab: .*table.csv: column 'nr': 1 rows have no id, 1 rows have an id that came"
@@ -267,6 +272,28 @@ def test_before_anything_is_dialled(organisations, tmp_path):
     assert "rows=3 ids=1 empty=1 repeated=1" in made.log.stream.getvalue() and made.bars() == {"lab": (0, 0)}
     with pytest.raises(ConfigError, match=r"--party = 'clinic': network.certificate is lab's"):
         aligning_process(organisations.config("lab"), "clinic", lambda _: tmp_path, lambda _: made.log)
+
+
+def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
+    """In small messages, with a line that breaks at every tenth that the server or the lab gets."""
+    received, count = Node.received, [0]
+
+    def note(node, peer, sequence, body):
+        received(node, peer, sequence, body)
+        count[0] += 1
+        if count[0] % 10 == 0 and node.role.name in ("server", "lab"):
+            line = organisations.processes["server"].node.peers["lab"].stream
+            if line is not None:
+                line.drop("a test")
+
+    monkeypatch.setattr(Node, "received", note)
+    small = {"network.max_message_mb": 0.01, "network.heartbeat_s": 0.1, "network.lost_after_s": 30.0}
+    summary, _ = organisations.align(tools, **dict.fromkeys(COUNTS, small))
+    assert summary["status"] == "finished" and count[0] > 60
+    assert "cause='a test'" in organisations.processes["server"].log.stream.getvalue()
+    orders = [organisations.order(name) for name in COUNTS]
+    assert orders[0] == orders[1] == orders[2]
+    assert set(orders[0]) == set.intersection(*map(set, organisations.ids.values()))
 
 
 def test_a_partys_restart_in_the_middle_ends_it_for_all(organisations, tools, monkeypatch):
