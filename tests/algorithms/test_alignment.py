@@ -185,6 +185,19 @@ def test_nobody_but_the_server_sees_a_set_that_all_have_raised():
     assert {pair for pair in places if pair[1] != "server"} == {("bank",) * 2, ("shop",) * 2, ("insurer",) * 2}
 
 
+def test_no_party_ever_holds_two_sets_that_could_be_compared():
+    run = Aligned(tables(30, 28, 26, 24, server=25))
+    ring = run.server.ring
+    for name in ring.members[:-1]:
+        held = {name: {frozenset([name])}}  # by owner: who has raised what this party had in its hands
+        for receiver, _, message in run.heard:
+            if receiver == name and isinstance(message, Points):
+                exponents = frozenset(ring.path(message.owner)[: message.hops])
+                held.setdefault(message.owner, set()).update([exponents, exponents | {name}])
+        every = [exponents for sets in held.values() for exponents in sets]
+        assert len(held) == 5 and len(every) == len(set(every)) == 9
+
+
 def test_the_secret_of_the_order_is_not_told_to_a_server_without_ids():
     run = Aligned(tables(30, 28, 26))
     assert {receiver for receiver, _, m in run.heard if isinstance(m, Secret)} == {"shop", "insurer"}
