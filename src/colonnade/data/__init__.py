@@ -6,10 +6,12 @@
 
 The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
 (of rows), `idx`, `images`, `delimited`, `tables`, `libsvm`, `mfeat` and `physionet` (file formats), `sources` (names
-and paths to tables), `columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers),
-`partition` (all of it), `share` and `share_file` (what one role holds of it).
+and paths to tables), `alignment` (whose rows are the same), `columns` (who holds which), `encoding`, `block`,
+`scaling` and `prepare` (one party's numbers), `partition` (all of it), `share` and `share_file` (what one role holds of
+it).
 """
 
+from colonnade.data.alignment import Alignment, IdRules, Ids, clean_ids, read_id_column
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
 from colonnade.data.encoding import Encoder
 from colonnade.data.partition import Partition, split
@@ -22,27 +24,40 @@ from colonnade.data.share import (
     read_server_share,
     server_share,
 )
-from colonnade.data.share_file import load_party_share, load_server_share, save_share
+from colonnade.data.share_file import (
+    load_alignment,
+    load_party_share,
+    load_server_share,
+    save_alignment,
+    save_share,
+)
 from colonnade.data.sources import load
 from colonnade.data.task import Task
 
 __all__ = [
+    "Alignment",
     "Dataset",
     "Encoder",
+    "IdRules",
+    "Ids",
     "Partition",
     "PartyShare",
     "Scaler",
     "ServerShare",
     "Task",
     "View",
+    "clean_ids",
     "from_arrays",
     "from_views",
     "load",
+    "load_alignment",
     "load_party_share",
     "load_server_share",
     "party_share",
+    "read_id_column",
     "read_party_share",
     "read_server_share",
+    "save_alignment",
     "save_share",
     "server_share",
     "split",

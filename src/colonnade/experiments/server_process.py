@@ -6,7 +6,7 @@ The same runs across organisations (`serve`) and with all others on one machine 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from colonnade.experiments.config import Config, from_dict, read_toml
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.own_side import (
     SHARE,
+    alignment_of,
     limits_of,
     load_identity,
     members_of,
@@ -88,7 +89,11 @@ class ServerProcess(Keeper):
             run=_run_id(out),
             relay=plan.method.peers,
         )
-        self.address = config.network.address
+        self._begin_watching()
+
+    def _begin_watching(self) -> None:
+        """What is known of the run beside the role."""
+        self.address = self.config.network.address
         self._moved_at = time.monotonic()
         self._waiting_said = 0.0
         self._k = 0
@@ -154,7 +159,7 @@ class ServerProcess(Keeper):
         self.node.close()
         if status != "stopped":
             self._write(summary)
-        self.log.info("ended", status=status, updates=summary["updates"], value=summary["value"])
+        self._say_end(summary)
         return summary
 
     def _wanted_address(self) -> str:
@@ -171,6 +176,9 @@ class ServerProcess(Keeper):
         days = expires_in_days(self.identity)
         if days < CERTIFICATE_WARNING_DAYS:
             self.log.warning("the certificate expires soon", days=days)
+
+    def _say_end(self, summary: dict[str, Any]) -> None:
+        self.log.info("ended", status=summary["status"], updates=summary["updates"], value=summary["value"])
 
     def _how_it_ended(self, stopped: list[str]) -> str:
         error = self.node.error
@@ -221,21 +229,6 @@ class ServerProcess(Keeper):
         """The live table, as data."""
         node, last = self.node, self.rows[-1] if self.rows else {}
         progress = node.role.progress  # type: ignore[attr-defined]
-        staleness = last.get("staleness") or []
-        parties = []
-        for index, peer in enumerate(node.peers.values()):
-            parties.append(
-                {
-                    "name": peer.name,
-                    "state": _state_of(peer),
-                    "steps_per_s": round(peer.rate(), 2),
-                    "staleness": round(staleness[index], 2) if index < len(staleness) else None,
-                    "bytes_up": peer.bytes_in,
-                    "bytes_down": peer.bytes_out,
-                    "bytes_eval": peer.bytes_evaluation,
-                    "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
-                }
-            )
         waited = time.monotonic() - self._moved_at
         return {
             "protocol": self.plan.method.name,
@@ -250,8 +243,23 @@ class ServerProcess(Keeper):
             "waits_for": self.waits_for(),
             "waited_s": round(waited, 1),
             "digest": shared_digest(self.shared),
-            "parties": parties,
+            "parties": self._parties(last.get("staleness") or []),
         }
+
+    def _parties(self, staleness: Sequence[float] = ()) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": peer.name,
+                "state": _state_of(peer),
+                "steps_per_s": round(peer.rate(), 2),
+                "staleness": round(staleness[index], 2) if index < len(staleness) else None,
+                "bytes_up": peer.bytes_in,
+                "bytes_down": peer.bytes_out,
+                "bytes_eval": peer.bytes_evaluation,
+                "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
+            }
+            for index, peer in enumerate(self.node.peers.values())
+        ]
 
     def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
         """`status` for a thread that is not the event loop's."""
@@ -328,6 +336,7 @@ def _server_share(config: Config) -> ServerShare:
         Path(server.data),
         label=server.label,
         id=server.id,
+        aligned=alignment_of(server.aligned, SERVER, "server"),
         test_fraction=config.data.test_fraction,
         seed=config.train.seed,
     )
