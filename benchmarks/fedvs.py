@@ -1,38 +1,48 @@
 """FedVS: what a secure round costs beside a plaintext one, and the paper's experiment under its own delays.
 
     python benchmarks/fedvs.py round [--rounds 30]
-    python benchmarks/fedvs.py experiment --data DIR [--set mnist|credit] [--rows 4000] [--seconds 120] [--methods …]
-    python benchmarks/fedvs.py sweep --data DIR [--rows 2000] [--seconds 60]
+    python benchmarks/fedvs.py experiment --data DIR [--sets mnist,credit] [--seeds 3] [--out fedvs.png]
+    python benchmarks/fedvs.py sweep --data DIR [--seeds 1]
+    python benchmarks/fedvs.py tune --data DIR [--sets …] [--methods …]
 
 **round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. The floor is
-N/K × 2 limbs of the plaintext forward product in float64. Lower quartiles of alternating rounds.
+N/K × 2 limbs of the plaintext forward product in float64. CPU time, lower quartiles of alternating rounds.
 
 **experiment**: half of the parties delay an embedding by Exp(0.1 s), the others by Exp(2 + 4i/N s); 300 Mbit/s links;
-sharing a model is delayed by log²N/|B| of that. `fedvs`, `wait`, `ignore`, `vafl` and `wait-dp` on the same data.
+sharing a model is delayed by Exp(log²N/|B| of that). `fedvs`, `wait`, `ignore`, `vafl` and `wait-dp` on the same data,
+each at the rate that `tune` found best for it. MNIST: all 60,000 + 10,000 rows; UCI credit card: 24,000 + 6,000.
+`--sets credit-reversed` has the columns in reverse order: the stragglers then hold those that tell the most.
 
-**sweep**: `fedvs` with several K and T (the paper's Fig. 3 and 4).
+**sweep**: `fedvs` with several K and T on MNIST (the paper's Fig. 3 and 4), K·|B| = 512: under the delays, and where
+the time goes into computing, 50 ms for a local step.
+
+**tune**: the metric at the end for rates × ½ … × 2 of those of `SETS` (and on, while the best is at
+an edge), in shorter runs.
 """
 
 import argparse
+import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, quantiles
+from statistics import mean, pstdev
 from typing import Any
 
 import numpy as np
 import torch
+from aggregation import save
+from field import measure
+from plotly.graph_objects import Figure
+from plotly.subplots import make_subplots
 from threadpoolctl import threadpool_limits
 
 import colonnade
 from colonnade.algorithms.fedvs.coding import LIMBS, average, coded_data, coded_sum, share_data, share_model
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.data import Partition
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.run import prepare
+from colonnade.models.metrics import measure as judge
 from colonnade.models.polynomial import Polynomial
-from colonnade.privacy.field import add
+from colonnade.privacy.field import total
 
 PARTIES, COLUMNS, WIDTH, BATCH, ROWS = 14, 784, 64, 256, 1024
 OPTIONS = FedvsOptions(K=2, T=1)
@@ -51,9 +61,8 @@ class Stage:
         self.top = torch.nn.Linear(WIDTH, 10)
         self.y = torch.from_numpy(draw.integers(0, 10, BATCH))
         shares = [share_data(coded_data(x, 1, OPTIONS, "x"), self.code, SEEDS[0]) for x in self.x]
-        held = [np.concatenate([own[n] for own in shares], axis=1) for n in range(PARTIES)]
-        self.places = np.arange(BATCH // OPTIONS.K)
-        self.batch = [own[self.places] for own in held]
+        self.held = [np.concatenate([own[n] for own in shares], axis=1) for n in range(PARTIES)]
+        self.places = draw.permutation(ROWS // OPTIONS.K)[: BATCH // OPTIONS.K]
         self.rows = np.add.outer(np.arange(OPTIONS.K) * (ROWS // OPTIONS.K), self.places).ravel()
 
     def step(self, h: torch.Tensor) -> torch.Tensor:
@@ -80,10 +89,8 @@ class Stage:
 
     def evaluate(self, shares: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray:
         """Party n's answer."""
-        blinding = shares[0][1][n]
-        for _, own in shares[1:]:
-            blinding = add(blinding, own[n])
-        return coded_sum(self.batch[n], np.concatenate([models[n] for models, _ in shares]), blinding)
+        w, blinding = np.concatenate([models[n] for models, _ in shares]), total([own[n] for _, own in shares])
+        return coded_sum(self.held[n][self.places], w, blinding)
 
     def decode(self, answers: list[np.ndarray]) -> torch.Tensor:
         """The server's average."""
@@ -94,17 +101,6 @@ class Stage:
         """A secure round, with everybody's answer."""
         shares = self.share()
         self.learn(self.step(self.decode([self.evaluate(shares, n) for n in range(PARTIES)])))
-
-
-def measure(tasks: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Seconds of each, the first call not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for _ in range(rounds + 1):
-        for name, task in tasks.items():
-            start = time.perf_counter()
-            task()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: quantiles(values[1:], n=4)[0] for name, values in seconds.items()}
 
 
 def time_a_round(rounds: int) -> None:
@@ -134,21 +130,20 @@ def time_a_round(rounds: int) -> None:
 # --- the paper's experiment ----------------------------------------------------------------------------------------
 
 
-def mnist(folder: Path, rows: int, parties: int) -> Partition:
-    """So many rows of MNIST (seven of eight for training), the columns in `parties` pieces."""
-    whole = colonnade.load("mnist", dir=folder / "mnist")
-    chosen = np.random.default_rng(0).permutation(60_000)[:rows]
-    x, y = np.asarray(whole.x)[chosen].astype(np.float32) / 255, np.asarray(whole.y)[chosen]
-    table = colonnade.from_arrays(x, y, name="mnist")
-    return colonnade.split(table, parties=parties, scale="none", test_fraction=0.125)
+class CreditTop(torch.nn.Sequential):
+    """App. D: Linear-BatchNorm-Linear-ReLU-BatchNorm-WeightNorm-Linear, the sigmoid in the loss."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        nn = torch.nn
+        last = nn.utils.parametrizations.weight_norm(nn.Linear(inputs, outputs))
+        super().__init__(
+            nn.Linear(inputs, inputs), nn.BatchNorm1d(inputs), nn.Linear(inputs, inputs), nn.ReLU(),
+            nn.BatchNorm1d(inputs), last,
+        )  # fmt: skip
 
 
-def credit(folder: Path, rows: int, parties: int) -> Partition:
-    """So many rows of UCI credit card, and a fifth of that for testing."""
-    file = folder / "uci-credit-card" / "UCI_Credit_Card.csv.gz"
-    whole = colonnade.load(str(file), label="default.payment.next.month", id="ID")
-    data = colonnade.split(whole, parties=parties, scale="minmax")
-    tests = rows // 5
+def fewer(data: Partition, rows: int | None, tests: int | None) -> Partition:
+    """The first rows of each kind; those of a partition are shuffled."""
     return replace(
         data,
         train=tuple(own[:rows] for own in data.train), test=tuple(own[:tests] for own in data.test),
@@ -156,68 +151,211 @@ def credit(folder: Path, rows: int, parties: int) -> Partition:
     )  # fmt: skip
 
 
+def mnist(folder: Path) -> Partition:
+    """MNIST, the columns in 14 pieces of two lines each."""
+    return colonnade.split(colonnade.load("mnist", dir=folder / "mnist"), parties=14, scale="minmax")
+
+
+def credit(folder: Path, order: int = 1) -> Partition:
+    """UCI credit card, standardised; three deviations are cut off and become 1, for all methods alike."""
+    file = folder / "uci-credit-card" / "UCI_Credit_Card.csv.gz"
+    whole = colonnade.load(str(file), label="default.payment.next.month", id="ID")
+    pieces = np.array_split(np.array(whole.columns)[::order], 11)
+    held = {f"party-{n}": piece.tolist() for n, piece in enumerate(pieces, 1)}
+    data = colonnade.split(whole, how=held, scale="standard")
+    cut = {kind: tuple(np.clip(own, -3, 3) / 3 for own in getattr(data, kind)) for kind in ("train", "test")}
+    return replace(data, **cut)
+
+
+def credit_reversed(folder: Path) -> Partition:
+    """The same with its columns in reverse order: the stragglers hold those that tell the most."""
+    return credit(folder, -1)
+
+
 SETS: dict[str, dict[str, Any]] = {
-    "mnist": {"load": mnist, "parties": 14, "party": "polynomial:1", "width": 32, "server": "mlp:32", "batch": 512,
-              "rate": {"server": 0.2, "party": 3.0}, "metric": "accuracy", "K": 2},
-    "credit": {"load": credit, "parties": 11, "party": "polynomial:2", "width": 16, "server": "mlp:16", "batch": 64,
-               "rate": {"server": 0.2, "party": 2.0}, "metric": "auc", "K": 2},
+    "mnist": {"load": mnist, "party": "polynomial:1", "width": 32, "server": "mlp:32,32", "batch": 512,
+              "metric": "accuracy", "seconds": 400.0, "tuning": (8000, 2000), "server_rate": 0.2,
+              "party_rate": 3.0, "factors": {"fedvs": 4.0, "wait": 4.0, "wait-dp": 16.0, "ignore": 4.0, "vafl": 4.0}},
+    "credit": {"load": credit, "party": "polynomial:2", "width": 16, "server": CreditTop, "batch": 64,
+               "metric": "auc", "seconds": 1500.0, "tuning": (None, None), "server_rate": 0.05,
+               "party_rate": 0.5, "factors": {"wait": 4.0, "wait-dp": 4.0, "ignore": 4.0, "vafl": 16.0}},
 }  # fmt: skip
+SETS["credit-reversed"] = SETS["credit"] | {"load": credit_reversed}
 METHODS: dict[str, dict[str, Any]] = {"fedvs": {"T": 1}, "wait": {}, "ignore": {}, "vafl": {}, "wait-dp": {}}
+FACTORS = (0.5, 1.0, 2.0)
+TUNING = {
+    "fedvs": 0.25,
+    "wait": 1.0,
+    "ignore": 0.25,
+    "vafl": 0.15,
+    "wait-dp": 1.0,
+}  # of the time: rounds cost unequally
+EVALUATIONS = 20
+OUT = "of the experiment: a picture (.png or .html); its numbers are beside it (.json) and are not made again"
+Found = dict[str, dict[str, list[dict[str, Any]]]]  # runs of each seed, by set and method
+COLOURS = {"fedvs": "#d62728", "wait": "#7f7f7f", "ignore": "#1f77b4", "vafl": "#2ca02c", "wait-dp": "#bcbd22"}
 
 
 def delays(parties: int) -> dict[str, Any]:
     """Sec. 6.2."""
     half = parties // 2
     means = [0.1] * (parties - half) + [2 + 4 * i / parties for i in range(1, half + 1)]
+    return machines([{"kind": "exponential", "mean_s": value} for value in means])
+
+
+def machines(compute: Any) -> dict[str, Any]:
     link = {"latency_s": 0.0, "bandwidth_mbps": 300.0}
-    compute = [{"kind": "exponential", "mean_s": value} for value in means]
     return {"compute": compute, "network": link, "server": {"compute": {"mean_s": 0.001}, "network": link}}
 
 
-def tables(which: dict[str, Any], name: str, options: dict[str, Any], seconds: float, seed: int) -> dict[str, Any]:
-    own = {} if name == "vafl" else {"work": "delays", "K": which["K"]}
-    return {
-        "protocol": {"name": name, **own, **options},
-        "model": {"party": which["party"], "embedding": which["width"], "server": which["server"], "aggregate": "mean"},
-        "clock": delays(which["parties"]),
-        "train": {
-            "batch_size": which["batch"], "learning_rate": which["rate"], "seconds": seconds, "metric": which["metric"],
-            "eval_every": f"{seconds / 8:g} s", "seed": seed,
-        },
-    }  # fmt: skip
-
-
-def run(which: dict[str, Any], data: Partition, name: str, options: dict[str, Any], seconds: float, seeds: int) -> None:
-    curves, rates, last = [], [], {}
+def train(
+    which: dict[str, Any], data: Partition, name: str, options: dict[str, Any], seconds: float, seed: int,
+    factor: float = 1.0, clock: dict[str, Any] | None = None, work: str = "delays", rounds: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """One run: its curve, rounds per second, and what it says about itself."""
+    own = {} if name == "vafl" else {"work": work, "K": 2}  # K·|B| is the batch: |B| is the paper's
+    limit: dict[str, Any] = {"seconds": seconds, "eval_every": f"{seconds / EVALUATIONS:g} s"}
+    if rounds is not None:
+        limit = {"updates": rounds, "eval_every": max(1, rounds // EVALUATIONS)}
+    run = colonnade.prepare(
+        data, {"name": name, **own, **options}, which["party"], which["server"],
+        embedding=which["width"], aggregate="mean", clock=clock or delays(len(data.train)), seed=seed,
+        batch_size=which["batch"], metric=which["metric"], **limit,
+        learning_rate={"server": factor * which["server_rate"], "party": factor * which["party_rate"]},
+    )  # fmt: skip
     start = time.perf_counter()
-    for seed in range(seeds):
-        made = prepare(from_dict(tables(which, name, options, seconds, seed)), data)
-        last = made.execute()
-        rates.append(last["updates"] / last["clock_s"])
-        curves.append([row["value"] or float("nan") for row in made.rows])
-    length = min(map(len, curves))
-    curve = " ".join(f"{mean(values):.3f}" for values in zip(*(own[:length] for own in curves), strict=True))
-    spent = last["privacy"]
-    noise = f"  ε′ = 5 a release, ε = {spent['epsilon']:.0f} in all" if spent else ""
-    label = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
-    took = time.perf_counter() - start
-    print(f"{label:<16} {mean(rates):7.2f} rounds/s  {which['metric']} {curve}{noise}  ({took:.0f} s)", flush=True)
+    summary = run.execute()
+    curve = [row for row in run.rows if row["value"] is not None and summary["status"] != "diverged"]
+    found = {
+        "values": [row["value"] for row in curve], "clock": [row["clock_s"] for row in curve],
+        "rate": summary["updates"] / summary["clock_s"], "took": time.perf_counter() - start,
+        "privacy": summary["privacy"], "method": summary.get("method"),
+    }  # fmt: skip
+    if name == "ignore":
+        found["by_the_taken"] = by_the_taken(run, which["metric"])
+    return found
+
+
+def by_the_taken(run: Any, metric: str) -> float:
+    """`ignore`, judged at the end without those whom it ignores: averages of the fast half only."""
+    server = run.simulator.nodes[0].role
+    table, y = server.evaluation._table.values, run.federation.data.y_test
+    half = (len(run.federation.parties) + 1) // 2
+    h = table.reshape(len(y), len(run.federation.parties), -1)[:, :half].mean(1)
+    loss, prediction = server.network.evaluate(h, server.network.objective.targets(y))
+    return float(judge(metric, server.network.objective.task, y, prediction, loss)[metric])
+
+
+def spread(values: list[float]) -> str:
+    return f"{mean(values):.3f} ± {pstdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
+
+
+def late(run: dict[str, Any]) -> float:
+    """The mean over the last fifth."""
+    return mean(run["values"][-EVALUATIONS // 5 :])
+
+
+def line(label: str, runs: list[dict[str, Any]]) -> str:
+    """What is shown of a method: rounds per second, the metric by fifths of the time and over the last fifth."""
+    length = min(len(run["values"]) for run in runs)
+    curve = [mean(run["values"][i] for run in runs) for i in range(length)]
+    fifths = " ".join(f"{value:.3f}" for value in curve[:: max(1, EVALUATIONS // 5)])
+    text = f"{label:<14} {mean(run['rate'] for run in runs):7.2f} rounds/s  {fifths}"
+    text += f"  last fifth {spread([late(run) for run in runs])}"
+    if "by_the_taken" in runs[0]:
+        text += f"  (judged by the fast half: {spread([run['by_the_taken'] for run in runs])})"
+    if "in_plain_numbers" in runs[0]:
+        text += f"  (in plain numbers, as many rounds: {spread([run['in_plain_numbers'] for run in runs])})"
+    if runs[0]["privacy"]:
+        method = runs[0]["method"]
+        text += f"  ε′ = {method['epsilon_per_release']:g}, {method['releases_of_a_row']} releases of a row: "
+        text += f"ε = {runs[0]['privacy']['epsilon']:.1f}"
+    return f"{text}  ({sum(run['took'] for run in runs):.0f} s)"
 
 
 def experiment(args: argparse.Namespace) -> None:
-    which = SETS[args.set]
-    data = which["load"](args.data, args.rows, which["parties"])
-    print(f"{args.set}: {len(data.y_train)} + {len(data.y_test)} rows, {which['parties']} parties; "
-          f"{which['metric']} at eighths of {args.seconds:g} s of the clock")  # fmt: skip
-    for name in args.methods.split(","):
-        run(which, data, name, METHODS[name], args.seconds, args.seeds)
+    numbers = args.out.with_suffix(".json")
+    found: Found = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+    for name in args.sets:
+        which = SETS[name]
+        data = which["load"](args.data)
+        print(
+            f"{name}: {len(data.y_train)} + {len(data.y_test)} rows, {len(data.train)} parties, {args.seeds} seeds; "
+            f"{which['metric']} at fifths of {which['seconds']:g} s of the clock"
+        )
+        for method in args.methods:
+            runs = found.setdefault(name, {}).setdefault(method, [])
+            for seed in range(len(runs), args.seeds):
+                factor = which["factors"].get(method, 1.0)
+                runs.append(train(which, data, method, METHODS[method], which["seconds"], seed, factor))
+                numbers.write_text(json.dumps(found), encoding="utf-8")
+            if method == "fedvs":
+                compare_with_plain(which, data, runs)
+                numbers.write_text(json.dumps(found), encoding="utf-8")
+            print(line(method, runs), flush=True)
+    save(draw({name: found[name] for name in args.sets}), args.out)
+
+
+def compare_with_plain(which: dict[str, Any], data: Partition, runs: list[dict[str, Any]]) -> None:
+    """The control: `wait` at the same rate, for as many rounds."""
+    for seed, run in enumerate(runs):
+        if "in_plain_numbers" not in run:
+            rounds = round(run["rate"] * run["clock"][-1])
+            factor = which["factors"].get("fedvs", 1.0)
+            plain = train(which, data, "wait", {}, 0.0, seed, factor, clock=machines({"mean_s": 0.01}), rounds=rounds)
+            run["in_plain_numbers"] = late(plain)
+
+
+def draw(found: Found) -> Figure:
+    """The metric against time, a panel for each set."""
+    figure = make_subplots(1, len(found), subplot_titles=list(found))
+    for column, (name, methods) in enumerate(found.items(), 1):
+        for method, runs in methods.items():
+            length = min(len(run["values"]) for run in runs)
+            x = [mean(run["clock"][i] for run in runs) for i in range(length)]
+            y = [mean(run["values"][i] for run in runs) for i in range(length)]
+            figure.add_scatter(
+                x=x, y=y, name=method, line_color=COLOURS[method], showlegend=column == 1, row=1, col=column
+            )
+        figure.update_xaxes(title="clock (s)", row=1, col=column)
+        figure.update_yaxes(title=SETS[name]["metric"], row=1, col=column)
+    figure.update_layout(template="plotly_white", height=580, width=980, margin={"l": 50, "r": 20, "t": 50, "b": 50})
+    return figure
+
+
+def tune(args: argparse.Namespace) -> None:
+    for name in args.sets:
+        which = SETS[name]
+        data = fewer(which["load"](args.data), *which["tuning"])
+        for method in args.methods:
+            ends: dict[float, float] = {}
+            waiting = list(FACTORS)
+            while waiting:  # the grid grows where its best is an edge
+                for factor in waiting:
+                    seconds = TUNING[method] * which["seconds"]
+                    values = train(which, data, method, METHODS[method], seconds, 0, factor)["values"]
+                    ends[factor] = mean(values[-3:] or [0.0])
+                    print(f"    {name} {method} ×{factor:g} {ends[factor]:.4f}", flush=True)
+                best = max(ends, key=ends.__getitem__)
+                waiting = [
+                    best * step for step in (0.5, 2) if best in (min(ends), max(ends)) and best * step not in ends
+                ]
+            shown = "  ".join(f"×{factor:g} {ends[factor]:.3f}" for factor in sorted(ends))
+            print(f"{name} {method:<8} {shown}  best ×{best:g}", flush=True)
 
 
 def sweep(args: argparse.Namespace) -> None:
-    which = SETS[args.set]
-    data = which["load"](args.data, args.rows, which["parties"])
-    for k, t in ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (2, 3)):
-        run(which | {"K": k}, data, "fedvs", {"K": k, "T": t}, args.seconds, args.seeds)
+    """Fig. 3 (a) and 4: delays outweigh computing; Fig. 3 (b): computing outweighs them."""
+    which = SETS["mnist"]
+    data = fewer(which["load"](args.data), *which["tuning"])
+    even = machines({"mean_s": 0.05})
+    codes = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (2, 2), (2, 3), (2, 4)]
+    for title, clock, work, seconds in (("delays", None, "delays", 80.0), ("computing", even, "arithmetic", 80.0)):
+        for k, t in codes if work == "delays" else codes[:5]:
+            factor = which["factors"].get("fedvs", 1.0)
+            options = {"K": k, "T": t}
+            runs = [train(which, data, "fedvs", options, seconds, s, factor, clock, work) for s in range(args.seeds)]
+            print(line(f"{title} K={k} T={t}", runs), flush=True)
 
 
 def main() -> None:
@@ -225,21 +363,20 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("round")
     one.add_argument("--rounds", type=int, default=30)
-    for name in ("experiment", "sweep"):
+    for name in ("experiment", "sweep", "tune"):
         other = commands.add_parser(name)
         other.add_argument("--data", type=Path, required=True)
-        other.add_argument("--set", choices=list(SETS), default="mnist")
-        other.add_argument("--rows", type=int, default=4000)
-        other.add_argument("--seconds", type=float, default=120.0)
-        other.add_argument("--seeds", type=int, default=1)
-        other.add_argument("--methods", default=",".join(METHODS), help="of the experiment")
+        other.add_argument("--sets", type=lambda text: text.split(","), default=["mnist", "credit"])
+        other.add_argument("--seeds", type=int, default=3 if name == "experiment" else 1)
+        other.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
+        other.add_argument("--out", type=Path, default=Path("fedvs.html"), help=OUT)
     args = parser.parse_args()
     torch.set_num_threads(1)
     with threadpool_limits(1):
         if args.command == "round":
             time_a_round(args.rounds)
         else:
-            (experiment if args.command == "experiment" else sweep)(args)
+            {"experiment": experiment, "sweep": sweep, "tune": tune}[args.command](args)
 
 
 if __name__ == "__main__":

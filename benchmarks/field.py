@@ -4,8 +4,8 @@
 
 256×784 by 784×64 uniform elements, one thread. The floor is one float64 product of 256×784 by 784×128: both limbs,
 side by side. Measured: with both factors as they come from the wire, and with factors made ready before (`centre`d
-data, `split` model). Also what the other steps of a FedVS round cost at N = 14, K = 2, T = 1. All times are
-lower quartiles of alternating rounds (a shared machine only ever adds); `galois` compiles once before it is measured.
+data, `split` model). Also what the other steps of a FedVS round cost at N = 14, K = 2, T = 1. All times are CPU
+time, lower quartiles of alternating rounds; `galois` compiles once before it is measured.
 """
 
 import argparse
@@ -27,13 +27,13 @@ Task = Callable[[], object]
 
 
 def measure(tasks: dict[str, Task], rounds: int) -> dict[str, float]:
-    """Seconds of each, the first call not counted."""
+    """CPU seconds of each, the first call not counted: on a busy machine, long tasks wait longer than short ones."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(rounds + 1):
         for name, task in tasks.items():
-            start = time.perf_counter()
+            start = time.process_time()
             task()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.process_time() - start)
     return {name: quantiles(values[1:], n=4)[0] for name, values in seconds.items()}
 
 

@@ -2,14 +2,21 @@
 
 Breast-cancer data of scikit-learn: a clinic and a laboratory have half of the columns each, the server the diagnosis.
 The patient numbers are made up; all files have them in the same order.
+
+With --apart the tables are as life writes them, for colonnade align: each organisation knows some patients only, in an
+order of its own, the clinic writes small letters and has a few patients twice, and there are no configs yet.
 """
 
 import csv
+import random
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from sklearn.datasets import load_breast_cancer
+
+KNOWN = {"server": 540, "clinic": 500, "lab": 450}  # patients of 569
 
 
 def write(path: Path, columns: list[str], rows: list[list[object]]) -> None:
@@ -20,21 +27,37 @@ def write(path: Path, columns: list[str], rows: list[list[object]]) -> None:
     print(f"{path}: {len(rows)} patients; {', '.join(columns[:4])}{', ...' if columns[4:] else ''}")
 
 
-def main(target: Path) -> None:
-    """Write server/labels.csv, clinic/clinic.csv and lab/lab.csv, and each one's config beside its data."""
+def tables() -> Iterator[tuple[str, str, list[str], list[list[object]]]]:
+    """Of each organisation: its folder, its file, the columns, the rows."""
     data = load_breast_cancer()
     patients = [f"P{number:04}" for number in range(1, len(data.target) + 1)]
     names, half = [str(name) for name in data.feature_names], len(data.feature_names) // 2
     labels = [[patient, str(data.target_names[y])] for patient, y in zip(patients, data.target, strict=True)]
-    write(target / "server" / "labels.csv", ["patient", "diagnosis"], labels)
+    yield "server", "labels.csv", ["patient", "diagnosis"], labels
     for party, part in (("clinic", slice(half)), ("lab", slice(half, None))):
         rows = [[patient, *x[part]] for patient, x in zip(patients, data.data.tolist(), strict=True)]
-        write(target / party / f"{party}.csv", ["patient", *names[part]], rows)
-    for name in ("server", "clinic", "lab"):
+        yield party, f"{party}.csv", ["patient", *names[part]], rows
+
+
+def main(target: Path) -> None:
+    """Write server/labels.csv, clinic/clinic.csv and lab/lab.csv, and each one's config beside its data."""
+    for name, file, columns, rows in tables():
+        write(target / name / file, columns, rows)
         shutil.copyfile(Path(__file__).with_name(f"{name}.toml"), target / name / f"{name}.toml")
 
 
+def main_apart(target: Path) -> None:
+    """The same tables in data/, each with its own patients in its own order."""
+    for name, file, columns, rows in tables():
+        random.Random(name).shuffle(rows)
+        rows = rows[: KNOWN[name]]
+        if name == "clinic":
+            rows = [[f" {str(row[0]).lower()}", *row[1:]] for row in (*rows, *rows[:3])]
+        write(target / name / "data" / file, columns, rows)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python examples/deploy/make_folders.py DIR")
-    main(Path(sys.argv[1]))
+    arguments = [word for word in sys.argv[1:] if word != "--apart"]
+    if len(arguments) != 1:
+        sys.exit("usage: python examples/deploy/make_folders.py DIR [--apart]")
+    (main_apart if "--apart" in sys.argv else main)(Path(arguments[0]))

@@ -129,6 +129,9 @@ def test_too_few_answers_are_tried_again_with_fresh_masks_and_names(resolve, by_
     method = world.server.summary()["method"]
     assert world.finished and method["retries"] == 1
     assert method["missing_at_retries"] == dict.fromkeys(silent, 1)
+    note = world.server.summary()["note"]
+    assert "tried again 1×" in note and "missing: party-1 (1×), party-3 (1×), party-4 (1×)" in note
+    assert "protocol.deadline_s" in note
     first, second = (
         [m for s, to, m in world.said if s == "party-1" and to == "party-2" and type(m) is ModelShare and m.round == 0
          and m.attempt == attempt] for attempt in (1, 2)
@@ -137,6 +140,7 @@ def test_too_few_answers_are_tried_again_with_fresh_masks_and_names(resolve, by_
     assert [message.position for message in world.heard(Sum, "party-2")] == [0, 0], "the same set, the same rows"
     calm = hand(resolve, by_hand, updates=1).pump()
     assert [p.network.digest() for p in calm.parties] == [p.network.digest() for p in world.parties]
+    assert calm.server.summary()["note"] == ""
 
 
 def test_another_set_has_other_rows(resolve, by_hand):
@@ -201,7 +205,7 @@ def test_test_rows_go_through_the_code_and_change_nothing(simulate):
 
 def test_test_rows_in_chunks(simulate, monkeypatch):
     whole = simulate(tables(CALM, {"updates": 2}), parties=5).records
-    for module in ("party", "testing"):
+    for module in ("answered", "testing"):
         monkeypatch.setattr(f"colonnade.algorithms.fedvs.{module}.CHUNK_PLACES", 100)
     parts = simulate(tables(CALM, {"updates": 2}), parties=5).records
     assert [record.loss for record in parts] == pytest.approx([record.loss for record in whole], rel=1e-3)

@@ -4,7 +4,16 @@ import numpy as np
 import polars
 import pytest
 
-from colonnade.data import load, load_party_share, party_lookup, party_share, read_party_share, save_share, split
+from colonnade.data import (
+    IdRules,
+    load,
+    load_party_share,
+    party_lookup,
+    party_share,
+    read_party_share,
+    save_share,
+    split,
+)
 from colonnade.protocol.errors import ConfigError, DataError
 
 
@@ -49,6 +58,11 @@ def test_further_rows_are_encoded_as_the_training_taught_and_replace_older_ones(
     assert rom[0] > table.x[table.find(["c39"])][0, 0] and rom[1:].tolist() == [1, 0]
 
 
+def test_ids_are_the_same_by_the_rules_of_the_alignment(files):
+    table = party_lookup(read(files), [files / "bank.csv"], "client", IdRules(case="fold"))
+    assert table.find(["C0", " c1", "nobody"]).tolist() == [0, 1, -1]
+
+
 def test_without_an_id_column_rows_are_counted(files):
     share = read_party_share(files / "bank.csv", name="bank", columns=["age"], test_fraction=0.25, seed=1)
     assert party_lookup(share, [files / "bank.csv"], None).find(["0", "39", "40"]).tolist() == [0, 39, -1]
@@ -70,8 +84,8 @@ def test_an_npz_has_its_own_names(tmp_path):
         ("client,city\nd1,Ulm\n", "there is no column 'age'"),
         ("client,age,city\nd1,old,Ulm\n", "column 'age' must hold numbers"),
         ("client,age,city\nd1,,Ulm\n", "NaN"),
-        ("client,age,city\nd1,1,Ulm\nd1,2,Ulm\n", "'d1'"),
-        ("client,age,city\n,1,Ulm\n", "has no id"),
+        ("client,age,city\nd1,1,Ulm\nd1,2,Ulm\n", "1 rows have an id that came before"),
+        ("client,age,city\n,1,Ulm\n", "1 rows have no id"),
     ],
     ids=["no column", "words", "missing", "twice", "no id"],
 )

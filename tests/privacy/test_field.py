@@ -53,6 +53,7 @@ def test_every_pair_of_edges():
     a, b = (values.ravel() for values in np.meshgrid(*[np.array(EDGES, np.uint32)] * 2))
     assert field.add(a, b).tolist() == [(int(x) + int(y)) % P for x, y in zip(a, b, strict=True)]
     assert field.subtract(a, b).tolist() == [(int(x) - int(y)) % P for x, y in zip(a, b, strict=True)]
+    assert field.total([a, b, b]).tolist() == [(int(x) + 2 * int(y)) % P for x, y in zip(a, b, strict=True)]
     assert field.multiply(a, b).tolist() == [int(x) * int(y) % P for x, y in zip(a, b, strict=True)]
 
 

@@ -1,4 +1,6 @@
-"""The command line: run, compare, protocols, demo, report, attack, privacy; certs, serve, join, up and status."""
+"""The command line: run, compare, protocols, demo, report, attack, privacy; init, certs, align, serve, join, up and
+status.
+"""
 
 import shlex
 import sys
@@ -13,8 +15,10 @@ from rich.markup import escape
 
 from colonnade import __version__
 from colonnade.cli import network
+from colonnade.cli.align import align
 from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
+from colonnade.cli.init import init
 from colonnade.cli.privacy import privacy_app
 from colonnade.protocol.errors import ColonnadeError
 
@@ -199,6 +203,8 @@ app.add_typer(certs_app, name="certs")
 app.add_typer(attack_app, name="attack")
 app.add_typer(privacy_app, name="privacy")
 network.register(app)
+app.command()(align)
+app.command()(init)
 
 
 def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:

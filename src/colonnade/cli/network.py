@@ -21,7 +21,23 @@ if TYPE_CHECKING:
     from colonnade.experiments.server_process import ServerProcess
     from colonnade.experiments.up import FederationUp
 
-__all__ = ["join", "own_folder", "register", "serve", "status", "up", "up_with_table"]
+__all__ = [
+    "LogJson",
+    "LogLevel",
+    "Out",
+    "Parent",
+    "Setting",
+    "checked_config",
+    "join",
+    "log_of",
+    "own_folder",
+    "register",
+    "serve",
+    "status",
+    "up",
+    "up_with_table",
+    "with_parent",
+]
 
 console = Console()
 
@@ -65,14 +81,14 @@ def serve(
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.experiments.server_process import ServerProcess
 
-    log = _log("server", log_json, log_level)
-    process = ServerProcess(_config(config, settings), out or own_folder(config, "server"), log)
+    log = log_of("server", log_json, log_level)
+    process = ServerProcess(checked_config(config, settings), out or own_folder(config, "server"), log)
     for note in process.share.notes:
         log.info("note", about=note)
     with tls_refusals_to(log):
         if predict:
             return _answer_as_server(process, parent)
-        summary = asyncio.run(_with_parent(process.run(), parent))
+        summary = asyncio.run(with_parent(process.run(), parent))
     if not log_json and summary["status"] != "stopped":
         console.print(summary_table(summary))
     if summary["note"]:
@@ -87,7 +103,7 @@ def serve(
 def _answer_as_server(process: "ServerProcess", parent: int | None) -> None:
     from colonnade.predict.processes import PredictServerProcess
 
-    asyncio.run(_with_parent(PredictServerProcess(process).run(), parent))
+    asyncio.run(with_parent(PredictServerProcess(process).run(), parent))
 
 
 def join(
@@ -109,14 +125,14 @@ def join(
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.experiments.party_process import PartyProcess
 
-    log = _log(party, log_json, log_level)
-    process = PartyProcess(_config(config, settings), party, out or own_folder(config, party), log)
+    log = log_of(party, log_json, log_level)
+    process = PartyProcess(checked_config(config, settings), party, out or own_folder(config, party), log)
     for note in process.share.notes:
         log.info("note", about=note)
     with tls_refusals_to(log):
         if predict:
             return _answer_as_party(process, parent)
-        end = asyncio.run(_with_parent(process.run(), parent))
+        end = asyncio.run(with_parent(process.run(), parent))
     if end.note:
         console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
     if end.status not in ("finished", "stopped"):
@@ -129,7 +145,7 @@ def join(
 def _answer_as_party(process: "PartyProcess", parent: int | None) -> None:
     from colonnade.predict.processes import PredictPartyProcess
 
-    asyncio.run(_with_parent(PredictPartyProcess(process).run(), parent))
+    asyncio.run(with_parent(PredictPartyProcess(process).run(), parent))
 
 
 def up(
@@ -233,7 +249,8 @@ def _bytes(count: int) -> str:
     return f"{count:.1f} TB"
 
 
-def _config(path: Path, settings: list[str] | None) -> Any:
+def checked_config(path: Path, settings: list[str] | None) -> Any:
+    """A config file with what was typed beside it."""
     from colonnade.experiments.config import apply_overrides, from_dict, parse_override, read_toml
 
     return from_dict(apply_overrides(read_toml(path), dict(parse_override(text) for text in settings or [])))
@@ -244,7 +261,8 @@ def own_folder(config: Path, role: str) -> Path:
     return Path("runs") / (role if config.stem == role else f"{config.stem}-{role}")
 
 
-def _log(role: str, as_json: bool, level: str) -> Any:
+def log_of(role: str, as_json: bool, level: str) -> Any:
+    """A role's log, as the options want it."""
     from colonnade.drivers.processes.logs import Log
     from colonnade.protocol.errors import ConfigError
 
@@ -253,7 +271,7 @@ def _log(role: str, as_json: bool, level: str) -> Any:
     return Log(role, as_json=as_json, level=level)
 
 
-async def _with_parent(work: Any, parent: int | None) -> Any:
+async def with_parent(work: Any, parent: int | None) -> Any:
     """Run; if the parent process goes away, stop as if by SIGTERM."""
     if parent is None:
         return await work

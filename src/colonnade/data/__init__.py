@@ -6,10 +6,12 @@
 
 The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
 (of rows), `idx`, `images`, `delimited`, `tables`, `libsvm`, `mfeat` and `physionet` (file formats), `sources` (names
-and paths to tables), `columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers),
-`partition` (all of it), `share` and `share_file` (what one role holds of it), `lookup` (its rows by their ids).
+and paths to tables), `alignment` (whose rows are the same), `columns` (who holds which), `encoding`, `block`,
+`scaling` and `prepare` (one party's numbers), `partition` (all of it), `share` and `share_file` (what one role holds of
+it), `lookup` (its rows by their ids).
 """
 
+from colonnade.data.alignment import Alignment, IdRules, Ids, clean_ids, read_id_column
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
 from colonnade.data.encoding import Encoder
 from colonnade.data.lookup import Lookup, party_lookup
@@ -23,13 +25,22 @@ from colonnade.data.share import (
     read_server_share,
     server_share,
 )
-from colonnade.data.share_file import load_party_share, load_server_share, save_share
+from colonnade.data.share_file import (
+    load_alignment,
+    load_party_share,
+    load_server_share,
+    save_alignment,
+    save_share,
+)
 from colonnade.data.sources import load
 from colonnade.data.task import Task
 
 __all__ = [
+    "Alignment",
     "Dataset",
     "Encoder",
+    "IdRules",
+    "Ids",
     "Lookup",
     "Partition",
     "PartyShare",
@@ -37,15 +48,19 @@ __all__ = [
     "ServerShare",
     "Task",
     "View",
+    "clean_ids",
     "from_arrays",
     "from_views",
     "load",
+    "load_alignment",
     "load_party_share",
     "load_server_share",
     "party_lookup",
     "party_share",
+    "read_id_column",
     "read_party_share",
     "read_server_share",
+    "save_alignment",
     "save_share",
     "server_share",
     "split",

@@ -19,9 +19,9 @@ DOMAIN = b"colonnade row ids, version 1\n"
 def ids_as_text(path: Path, ids: polars.Series) -> polars.Series:
     """The ids of a file as text, each there and none twice."""
     try:
-        texts = _whole_numbers(ids).cast(polars.String).str.strip_chars()
-    except polars.exceptions.PolarsError as error:
-        raise DataError(f"{path}: column '{ids.name}' holds {ids.dtype}, which cannot be ids") from error
+        texts = as_text(ids).str.strip_chars()
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     texts = texts.replace("", None)
     if texts.null_count():
         row = texts.is_null().arg_true()[0]
@@ -33,6 +33,14 @@ def ids_as_text(path: Path, ids: polars.Series) -> polars.Series:
             f"{path}: the id {texts[again]!r} in column '{ids.name}' is in rows {first} and {again} (counted from 0)"
         )
     return texts
+
+
+def as_text(ids: polars.Series) -> polars.Series:
+    """Ids as they are written, missing ones too."""
+    try:
+        return _whole_numbers(ids).cast(polars.String)
+    except polars.exceptions.PolarsError as error:
+        raise DataError(f"column '{ids.name}' holds {ids.dtype}, which cannot be ids") from error
 
 
 def _whole_numbers(ids: polars.Series) -> polars.Series:

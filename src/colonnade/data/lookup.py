@@ -1,14 +1,14 @@
 """A party's rows by their ids: all that its files have, trained on or not, encoded and scaled as in the training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import polars
 
+from colonnade.data.alignment import IdRules, Ids, clean_ids, normalise
 from colonnade.data.block import Block, refuse_unusable
-from colonnade.data.ids import ids_as_text
 from colonnade.data.prepare import Prepared
 from colonnade.data.progress import silent
 from colonnade.data.share import PartyShare
@@ -18,39 +18,46 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
 
-def normalised(id: str) -> str:
-    """An id as it is looked up: the rule of `ids_as_text`."""
-    return id.strip()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
     """Features by id."""
 
     places: dict[str, int]
     x: Array  # float32 (rows, features)
+    rules: IdRules = field(default_factory=IdRules)
 
     def find(self, ids: Sequence[str]) -> Array:
         """The row of each id, -1 where there is none."""
-        return np.array([self.places.get(id, -1) for id in ids], np.int64)
+        return np.array([self.places.get(normalise(id, self.rules), -1) for id in ids], np.int64)
 
 
-def party_lookup(share: PartyShare, files: Sequence[str | Path], id: str | None) -> Lookup:
-    """Of a share's own rows, or of all rows in a party's files; of two rows with one id the later file's counts."""
+def party_lookup(
+    share: PartyShare, files: Sequence[str | Path], id: str | None, rules: IdRules | None = None
+) -> Lookup:
+    """Of a share's own rows, or of all rows in a party's files, aligned or not.
+
+    Ids are the same by the rules of the alignment. Of two rows with one id the later file's counts.
+    """
+    rules = rules or IdRules()
     if share.prepared is None:
         if share.ids is None:
             raise DataError(f"{share.name}: its share has no ids; train again with this release")
-        return Lookup(_places(share.ids), np.concatenate([share.train, share.test]))
-    parts = [_read(Path(file).expanduser(), share, share.prepared, id) for file in files]
-    ids = polars.concat([found for found, _ in parts])
-    return Lookup(_places(ids), np.concatenate([x for _, x in parts]))
+        ids = clean_ids(share.ids, rules, share.name)
+        return Lookup(_places(ids, 0), np.concatenate([share.train, share.test]), rules)
+    places: dict[str, int] = {}
+    parts: list[Array] = []
+    for file in files:
+        found, x = _read(Path(file).expanduser(), share, share.prepared, id, rules)
+        places |= _places(found, sum(map(len, parts)))
+        parts.append(x)
+    return Lookup(places, np.concatenate(parts), rules)
 
 
-def _places(ids: polars.Series) -> dict[str, int]:
-    return dict(zip(ids, range(len(ids)), strict=True))
+def _places(ids: Ids, start: int) -> dict[str, int]:
+    return dict(zip(ids.texts, (ids.rows + start).tolist(), strict=True))
 
 
-def _read(file: Path, share: PartyShare, prepared: Prepared, id: str | None) -> tuple[polars.Series, Array]:
+def _read(file: Path, share: PartyShare, prepared: Prepared, id: str | None, rules: IdRules) -> tuple[Ids, Array]:
     """Ids and features of a file; without an id column rows are counted from 0, as the others count them."""
     if not file.is_file():
         raise ConfigError("party.predict_data", str(file), "there is no such file")
@@ -63,8 +70,9 @@ def _read(file: Path, share: PartyShare, prepared: Prepared, id: str | None) -> 
         refuse_unusable(Block(x, rows, index), share.name, share.columns, missing, "party")
     except DataError as error:
         raise error if str(file) in str(error) else DataError(f"{file}: {error}") from None
-    texts = polars.Series("ids", rows).cast(polars.String) if ids is None else ids_as_text(file, ids)
-    return texts.alias("ids"), prepared.scaler.fill(Block(x, rows, index, prepared.encoder))
+    column = polars.Series("row", rows) if ids is None else ids
+    found = clean_ids(column, rules, f"{share.name}: {file}")
+    return found, prepared.scaler.fill(Block(x, rows, index, prepared.encoder))
 
 
 def _table(file: Path, prepared: Prepared, id: str | None) -> tuple[Table, polars.Series | None]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars
 
+from colonnade.data.alignment import Alignment
 from colonnade.data.columns import check_name, columns_meant
 from colonnade.data.dataset import check_table
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
@@ -21,11 +22,12 @@ from colonnade.data.partition import Partition
 from colonnade.data.prepare import Preparation, Prepared, prepare, split_rows
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import listing
-from colonnade.data.table import Table
+from colonnade.data.table import Column, Table
 from colonnade.data.tables import (
     TABLES,
     check_columns,
     column_names,
+    existing,
     label_column,
     notes_on_typos,
     npz_arrays,
@@ -115,22 +117,24 @@ def read_party_share(
     test_fraction: float,
     seed: int,
     test_rows: int = 0,
+    aligned: Alignment | None = None,
     progress: Progress | None = None,
 ) -> PartyShare:
     """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids).
 
     Every column but the id and the label is a feature, or those that `columns` names, as "first..last" too; `scale` is
-    "standard" unless told otherwise. With `test_rows` the last so many rows are the test set.
+    "standard" unless told otherwise. With `test_rows` the last so many rows are the test set. Of an aligned file only
+    the common rows are used, in their order.
     """
     check_name(name, "party.name")
     how = Preparation("standard" if scale is None else scale, missing, section="party")
-    file = _existing(path, (*TABLES, ".npz"), "party.data")
+    file = existing(path, (*TABLES, ".npz"), "party.data")
     if file.suffix.lower() == ".npz":
         if label is not None:
             raise ConfigError("party.label", label, "labels are read from CSV and Parquet only")
-        raw = _from_npz(file, name, id, categorical, columns)
+        raw = _from_npz(file, name, id, categorical, columns, aligned)
     else:
-        raw = _from_table(file, name, id, label, categorical, columns, progress or silent)
+        raw = _from_table(file, name, id, label, categorical, columns, aligned, progress or silent)
     rows = split_rows(str(file), len(raw.x), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
     try:
         ready = prepare(raw.x, raw.index, raw.columns, name, rows, how)
@@ -151,18 +155,20 @@ def read_server_share(
     test_fraction: float,
     seed: int,
     test_rows: int = 0,
+    aligned: Alignment | None = None,
     progress: Progress | None = None,
 ) -> ServerShare:
     """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it."""
-    file = _existing(path, TABLES, "server.data")
+    file = existing(path, TABLES, "server.data")
     if label is None:
         raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
     check_columns(file, column_names(file, progress or silent), label=label, id=id, section="server")
     aside = (label,) if id is None else (label, id)
     _, texts = read_columns(file, (), aside, (), progress or silent)
-    y, task = label_column(file, texts[label])
+    order = _order(file, None if id is None else texts[id], len(texts[label]), aligned, "server")
+    y, task = label_column(file, order.of_texts(texts[label]))
     rows = split_rows(str(file), len(y), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
-    return ServerShare(task, y[rows[0]], y[rows[1]], _digest(file, None if id is None else texts[id], len(y)), ())
+    return ServerShare(task, y[rows[0]], y[rows[1]], order.sha256, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,17 +183,26 @@ class _Raw:
     labels: tuple[Array, Task] | None = None
 
 
-def _existing(path: str | Path, suffixes: tuple[str, ...], key: str) -> Path:
-    file = Path(path).expanduser()
-    if not file.name.lower().endswith(suffixes):
-        raise ConfigError(key, str(path), f"must end in one of {', '.join(suffixes)}")
-    if not file.is_file():
-        raise ConfigError(key, str(path), f"there is no file {file}")
-    return file
+@dataclass(frozen=True, slots=True, eq=False)
+class _Order:
+    """Which rows of a file are used, in which order, and what others compare with it."""
+
+    rows: Array | None  # None: as they stand
+    sha256: str
+
+    def of(self, column: Column) -> Column:
+        return column if self.rows is None else Column(column.values[self.rows], column.categories)
+
+    def of_texts(self, column: polars.Series) -> polars.Series:
+        return column if self.rows is None else column.gather(self.rows)
 
 
-def _digest(file: Path, ids: polars.Series | None, rows: int) -> str:
-    return digest_of_rows(rows) if ids is None else digest_of_ids(ids_as_text(file, ids))
+def _order(file: Path, ids: polars.Series | None, rows: int, aligned: Alignment | None, section: str) -> _Order:
+    if aligned is None:
+        return _Order(None, digest_of_rows(rows) if ids is None else digest_of_ids(ids_as_text(file, ids)))
+    if ids is None:
+        raise ConfigError(f"{section}.id", None, f"name the column of {file.name} that was aligned")
+    return _Order(aligned.rows_of(file, ids), aligned.sha256)
 
 
 def _from_table(
@@ -197,6 +212,7 @@ def _from_table(
     label: str | None,
     categorical: Sequence[str],
     columns: Sequence[str] | None,
+    aligned: Alignment | None,
     progress: Progress,
 ) -> _Raw:
     names = column_names(file, progress)
@@ -211,14 +227,19 @@ def _from_table(
     if columns is not None:
         features = columns_meant(file.name, features, party, columns, "party.columns")
     read, texts = read_columns(file, features, aside, categorical, progress)
-    table = Table([read[name] for name in features])
-    digest = _digest(file, None if id is None else texts[id], len(table))
-    labels = None if label is None else label_column(file, texts[label])
-    return _Raw(table, np.arange(len(features)), features, digest, notes_on_typos(read, categorical), labels)
+    order = _order(file, None if id is None else texts[id], len(read[features[0]].values), aligned, "party")
+    table = Table([order.of(read[name]) for name in features])
+    labels = None if label is None else label_column(file, order.of_texts(texts[label]))
+    return _Raw(table, np.arange(len(features)), features, order.sha256, notes_on_typos(read, categorical), labels)
 
 
 def _from_npz(
-    file: Path, party: str, id: str | None, categorical: Sequence[str], columns: Sequence[str] | None
+    file: Path,
+    party: str,
+    id: str | None,
+    categorical: Sequence[str],
+    columns: Sequence[str] | None,
+    aligned: Alignment | None,
 ) -> _Raw:
     if id not in (None, "ids"):
         raise ConfigError("party.id", id, "an .npz has its ids in an array 'ids'; leave this out")
@@ -237,4 +258,5 @@ def _from_npz(
     names = tuple(f"x{i}" for i in range(x.shape[1]))
     used = names if columns is None else columns_meant(file.name, names, party, columns, "party.columns")
     index = np.array([names.index(name) for name in used], dtype=np.int64)
-    return _Raw(x, index, used, _digest(file, None if ids is None else polars.Series("ids", ids), len(x)))
+    order = _order(file, None if ids is None else polars.Series("ids", ids), len(x), aligned, "party")
+    return _Raw(x if order.rows is None else x[order.rows], index, used, order.sha256)

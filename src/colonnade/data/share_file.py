@@ -1,4 +1,4 @@
-"""A share to disk and back: one safetensors file that only its owner may read."""
+"""A share, or an alignment, to disk and back: one safetensors file that only its owner may read."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars
 
+from colonnade.data.alignment import Alignment
 from colonnade.data.share import PartyShare, ServerShare
 from colonnade.data.task import Array, Task, classification
 from colonnade.protocol import state
@@ -19,7 +20,7 @@ from colonnade.protocol.errors import CheckpointError, DataError
 
 FORMAT = 1
 SEPARATOR = "\0"  # of ids
-PARTY, SERVER = "party share", "server share"
+PARTY, SERVER, ALIGNMENT = "party share", "server share", "alignment"
 
 
 def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
@@ -82,6 +83,25 @@ def load_server_share(path: str | Path) -> ServerShare:
     """What `save_share` wrote of the server."""
     with _reading(Path(path).expanduser(), SERVER) as found:
         return ServerShare(*_labels(found), found["ids_sha256"], notes=found["notes"])
+
+
+def save_alignment(alignment: Alignment, path: str | Path) -> None:
+    """Write or replace the file of an alignment, as `save_share` does."""
+    fields = ("name", "members", "rows", "sha256", "ids_sha256", "presence")
+    content = {name: getattr(alignment, name) for name in fields}
+    _replace(Path(path).expanduser(), state.chunks({"kind": ALIGNMENT, "format": FORMAT, "notes": (), **content}))
+
+
+def load_alignment(path: str | Path) -> Alignment:
+    """What `save_alignment` wrote."""
+    with _reading(Path(path).expanduser(), ALIGNMENT) as found:
+        name, members, rows, presence = (found[key] for key in ("name", "members", "rows", "presence"))
+        _check(isinstance(name, str) and _all_are(str, members), "the names")
+        _check(rows.dtype == np.int64 and rows.ndim == 1 and rows.min(initial=0) >= -1, "the rows")
+        shape = (len(rows), len(members))
+        _check(presence is None or (presence.dtype == np.bool_ and presence.shape == shape), "who has which row")
+        _check(re.fullmatch("[0-9a-f]{64}", found["sha256"]) is not None, "the digest")
+        return Alignment(name, members, rows, found["sha256"], found["ids_sha256"], presence)
 
 
 def _labels(found: Mapping[str, Any]) -> tuple[Task, Array, Array]:

@@ -114,6 +114,16 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     return tuple(notes)
 
 
+def existing(path: str | Path, suffixes: tuple[str, ...], key: str) -> Path:
+    """The file that a key of the config names, of a kind that can be read."""
+    file = Path(path).expanduser()
+    if not file.name.lower().endswith(suffixes):
+        raise ConfigError(key, str(path), f"must end in one of {', '.join(suffixes)}")
+    if not file.is_file():
+        raise ConfigError(key, str(path), f"there is no file {file}")
+    return file
+
+
 def column_names(path: Path, progress: Progress) -> list[str]:
     """The names of all columns of a .csv or .parquet, no two of them alike."""
     if path.suffix.lower() == ".parquet":

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from colonnade.data import IdRules
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
 from colonnade.protocol.errors import ConfigError
@@ -127,6 +128,7 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: str | None = None
     id: str | None = None
+    aligned: str | None = None  # the file with the order of its rows: `align` writes it, `join` reads it
     label: str | None = None
     columns: list[str] | None = None
     categorical: list[str] = []
@@ -143,6 +145,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str | None = None
     label: str | None = None
     id: str | None = None
+    aligned: str | None = None  # the file with the order of its rows: `align` writes it, `serve` reads it
 
 
 STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fallback", "refuse")
@@ -182,6 +185,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock: ClockConfig = ClockConfig()
     train: TrainConfig = TrainConfig()
     network: NetworkConfig = NetworkConfig()
+    align: IdRules = IdRules()
     party: PartyConfig = PartyConfig()
     server: ServerConfig = ServerConfig()
     predict: PredictConfig = PredictConfig()

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from colonnade.algorithms.method import SERVER
+from colonnade.data import Alignment, load_alignment
 from colonnade.drivers.processes.certificates import Identity, read_members
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.node import Node
@@ -13,9 +14,30 @@ from colonnade.experiments.config import Config
 from colonnade.experiments.resolve import Plan
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["SHARE", "limits_of", "load_identity", "members_of", "parties_of", "refuse_joint", "stop_on_signals"]
+__all__ = [
+    "SHARE",
+    "alignment_of",
+    "limits_of",
+    "load_identity",
+    "members_of",
+    "parties_of",
+    "refuse_joint",
+    "stop_on_signals",
+]
 
 SHARE = ".safetensors"  # the suffix of a share that was made on this machine
+
+
+def alignment_of(path: str | None, name: str, section: str) -> Alignment | None:
+    """The order that `colonnade align` wrote for this side; None: its rows are in order as they stand."""
+    if path is None:
+        return None
+    if not Path(path).expanduser().is_file():
+        raise ConfigError(f"{section}.aligned", path, "there is no such file: colonnade align CONFIG.toml writes it")
+    found = load_alignment(path)
+    if found.name != name:
+        raise ConfigError(f"{section}.aligned", path, f"is the order of {found.name}'s rows, not of {name}'s")
+    return found
 
 
 def limits_of(config: Config) -> Limits:

@@ -27,6 +27,7 @@ from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
 from colonnade.experiments.config import Config, difference
 from colonnade.experiments.own_side import (
     SHARE,
+    alignment_of,
     limits_of,
     load_identity,
     members_of,
@@ -207,6 +208,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
         missing=party.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,
+        aligned=alignment_of(party.aligned, name, "party"),
     )
 
 

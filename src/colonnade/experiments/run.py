@@ -73,7 +73,7 @@ class Run:
         if self.status == "stalled":
             self.note = f"waits for {', '.join(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
         traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
-        self.note = "; ".join(filter(None, (self.note, traces)))
+        self.note = "; ".join(filter(None, (self.note, traces, self.principal_summary().get("note", ""))))
         summary = self.summary()
         if self.folder is not None:
             self.folder.write_figures(self.timeline(), self.staleness())

@@ -32,6 +32,7 @@ from colonnade.experiments.config import Config, from_dict, read_toml
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.own_side import (
     SHARE,
+    alignment_of,
     limits_of,
     load_identity,
     members_of,
@@ -88,7 +89,11 @@ class ServerProcess(Keeper):
             run=run_id(out),
             relay=plan.method.peers,
         )
-        self.address = config.network.address
+        self._begin_watching()
+
+    def _begin_watching(self) -> None:
+        """What is known of the run beside the role."""
+        self.address = self.config.network.address
         self._moved_at = time.monotonic()
         self._waiting_said = 0.0
         self._k = 0
@@ -154,7 +159,7 @@ class ServerProcess(Keeper):
         self.node.close()
         if status != "stopped":
             self._write(summary)
-        self.log.info("ended", status=status, updates=summary["updates"], value=summary["value"])
+        self._say_end(summary)
         return summary
 
     def wanted_address(self) -> str:
@@ -171,6 +176,9 @@ class ServerProcess(Keeper):
         days = expires_in_days(self.identity)
         if days < CERTIFICATE_WARNING_DAYS:
             self.log.warning("the certificate expires soon", days=days)
+
+    def _say_end(self, summary: dict[str, Any]) -> None:
+        self.log.info("ended", status=summary["status"], updates=summary["updates"], value=summary["value"])
 
     def _how_it_ended(self, stopped: list[str]) -> str:
         error = self.node.error
@@ -221,7 +229,6 @@ class ServerProcess(Keeper):
         """The live table, as data."""
         node, last = self.node, self.rows[-1] if self.rows else {}
         progress = node.role.progress  # type: ignore[attr-defined]
-        staleness = last.get("staleness") or []
         waited = time.monotonic() - self._moved_at
         return {
             "protocol": self.plan.method.name,
@@ -236,8 +243,11 @@ class ServerProcess(Keeper):
             "waits_for": self.waits_for(),
             "waited_s": round(waited, 1),
             "digest": shared_digest(self.shared),
-            "parties": parties_now(node, staleness),
+            "parties": self._parties(last.get("staleness") or []),
         }
+
+    def _parties(self, staleness: Sequence[float] = ()) -> list[dict[str, Any]]:
+        return parties_now(self.node, staleness)
 
     def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
         """`status` for a thread that is not the event loop's."""
@@ -266,7 +276,7 @@ class ServerProcess(Keeper):
             "seed": train.seed,
             "driver": "processes",
             "status": status,
-            "note": self.note,
+            "note": "; ".join(filter(None, (self.note, principal.get("note", "")))),
             "updates": principal["updates"],
             "epochs": principal["epochs"],
             "clock_s": node.now / NANOSECONDS,
@@ -314,6 +324,7 @@ def _server_share(config: Config) -> ServerShare:
         Path(server.data),
         label=server.label,
         id=server.id,
+        aligned=alignment_of(server.aligned, SERVER, "server"),
         test_fraction=config.data.test_fraction,
         seed=config.train.seed,
     )

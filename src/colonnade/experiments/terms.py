@@ -16,7 +16,7 @@ from colonnade.drivers.processes.wire import PROTOCOL, Hello
 from colonnade.experiments.config import Config, difference, to_dict
 from colonnade.protocol.codec import VERSION
 
-__all__ = ["SHARED_NETWORK", "Terms", "shared_digest", "shared_part"]
+__all__ = ["SHARED_NETWORK", "Terms", "shared_digest", "shared_part", "shared_part_of_alignment"]
 
 DTYPE = "float32"  # of embeddings on the wire
 SHARED_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
@@ -27,12 +27,24 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
     """The part of a config that all members must have alike."""
     tables = to_dict(config)
     train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
-    return {
-        "codec": VERSION,
+    return _always_shared("training", tables, members) | {
         "model": {key: value for key, value in tables["model"].items() if key != "device"},
         "protocol": {"name": "vafl"} | tables["protocol"],
         "train": train,
         "data": {"test_fraction": tables["data"]["test_fraction"]},
+    }
+
+
+def shared_part_of_alignment(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
+    """The same for an alignment, which knows nothing of models."""
+    return _always_shared("alignment", to_dict(config), members)
+
+
+def _always_shared(aim: str, tables: Mapping[str, Any], members: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "aim": aim,  # an aligning party at a training server, say, hears of this first
+        "align": tables["align"],
+        "codec": VERSION,
         "network": {key: tables["network"][key] for key in SHARED_NETWORK},
         "members": dict(sorted(members.items())),
     }

@@ -32,7 +32,7 @@ from colonnade.experiments.own_side import limits_of
 from colonnade.experiments.resolve import load_partition, make_plan
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
-__all__ = ["FederationUp", "prepare_up", "reopen_up"]
+__all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "reopen_up"]
 
 RESTARTS = 5  # of one process within a minute; then something is wrong with it
 FAREWELL_S = 15.0
@@ -87,8 +87,8 @@ def _order(nodes: Path) -> list[str]:
 class Child:
     """One role's process."""
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
-        self.name, self._command, self.log = name, command, log
+    def __init__(self, name: str, command: list[str], log: Path, folder: Path | None = None) -> None:
+        self.name, self._command, self.log, self._folder = name, command, log, folder
         self.process: asyncio.subprocess.Process | None = None
         self.starts: list[float] = []
 
@@ -104,6 +104,7 @@ class Child:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
                 env=environment,
+                cwd=self._folder,
             )
 
     @property

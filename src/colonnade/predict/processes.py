@@ -21,7 +21,7 @@ from colonnade.algorithms.asysqn.party import predictions
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.method import SERVER, Method
 from colonnade.data import party_lookup
-from colonnade.data.lookup import normalised
+from colonnade.data.alignment import normalise
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.fleeting import FleetingNode
@@ -118,7 +118,8 @@ class PredictServerProcess(Keeper):
         here = [peer.name for peer in self.node.peers.values() if peer.stream is not None]
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         began = self.node.clock()
-        self.node.tell(Asked(self._number, [normalised(id) for id in ids], here))
+        rules = self.config.align
+        self.node.tell(Asked(self._number, [normalise(id, rules) for id in ids], here))
         computed = await waiting
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
@@ -189,7 +190,7 @@ class PredictPartyProcess:
             raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
         training.refuse_others_state()
         training.node.read()
-        table = party_lookup(share, _files(config), config.party.id)
+        table = party_lookup(share, _files(config), config.party.id, config.align)
         summed, peers = plan.method.party_labels, plan.method.peers
         if summed:
             role: PredictParty = SummedParty(training.node.role, table, plan.parties, plan.options)

@@ -15,7 +15,7 @@ Two limb products in all: limbs on both sides would take four (three after Karat
     l_x, l_w          bits                  a number x is kept as 2^l·x, rounded
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Literal
@@ -42,6 +42,7 @@ __all__ = [
     "quantise_stochastic",
     "split",
     "subtract",
+    "total",
     "uniform",
 ]
 
@@ -63,6 +64,11 @@ def add(a: Array, b: Array) -> Array:
     return _once_less(np.add(a, b, dtype=np.uint32))
 
 
+def total(arrays: Sequence[Array]) -> Array:
+    """Their sum."""
+    return _folded(np.add.reduce(arrays, axis=0, dtype=np.uint64))
+
+
 def subtract(a: Array, b: Array) -> Array:
     """a − b."""
     with np.errstate(over="ignore"):  # numpy warns of it where there is one number only
@@ -72,11 +78,7 @@ def subtract(a: Array, b: Array) -> Array:
 
 def multiply(a: Array, b: Array) -> Array:
     """a·b, element by element: below 2⁶², and below 2p once folded."""
-    product = np.multiply(a, b, dtype=np.uint64)
-    folded = product & _P64
-    product >>= np.uint64(31)
-    folded += product
-    return _once_less(folded.astype(np.uint32))
+    return _folded(np.multiply(a, b, dtype=np.uint64))
 
 
 def inverse(a: Array | int) -> Array:
@@ -90,6 +92,14 @@ def inverse(a: Array | int) -> Array:
         if bit == "1":
             result = multiply(result, base)
     return result
+
+
+def _folded(values: Array) -> Array:
+    """Values below 2⁶² (uint64; they are used up) brought below p."""
+    folded = values & _P64
+    values >>= np.uint64(31)
+    folded += values
+    return _once_less(folded.astype(np.uint32))
 
 
 def _once_less(values: Array) -> Array:
@@ -123,8 +133,10 @@ def centre(values: Array) -> Array:
 def split(matrix: Array, side: Literal["left", "right"] = "right") -> Limbs:
     """The limbs of a matrix (elements, or centred ones) that will be the factor on that side."""
     whole = _centred(matrix if side == "right" else matrix.T)
-    high = np.rint(whole * (1 / _BASE))
-    low = whole - high * _BASE
+    high = whole * (1 / _BASE)
+    np.rint(high, out=high)
+    low = high * -_BASE
+    low += whole
     parts = np.concatenate([high, low], axis=1) if high.any() else low  # small numbers need one product, not two
     return Limbs(parts, whole.shape[1], side)
 
@@ -152,10 +164,25 @@ def _product(whole: Array, limbs: Limbs, order: Literal["C", "F"]) -> Array:
         )
     result = np.empty((rows, limbs.outer), np.uint32, order)
     tile = max(1, _TILE // max(1, limbs.parts.shape[1]))
+    short = inner < _BLOCK and limbs.parts.shape[1] == limbs.outer
     for start in range(0, rows, tile):
-        sums = _block_sums(whole[start : start + tile], limbs.parts, order)
-        _reduce(sums, limbs.outer, result[start : start + tile])
+        piece, into = whole[start : start + tile], result[start : start + tile]
+        if short:
+            _reduce_short(np.matmul(_centred(piece), limbs.parts, out=np.empty(into.shape, order=order)), into)
+        else:
+            _reduce(_block_sums(piece, limbs.parts, order), limbs.outer, into)
     return result
+
+
+def _reduce_short(product: Array, result: Array) -> None:
+    """One limb's product of one block mod p, into the result: below 2⁵³ by more than p, so all of it is exact."""
+    quotient = product * (1 / P)
+    np.rint(quotient, out=quotient)
+    quotient *= -P
+    product += quotient  # |product| ≤ p/2 + 1
+    signed = result.view(np.int32)
+    np.copyto(signed, product, casting="unsafe")
+    signed += (signed >> 31) & np.int32(P)
 
 
 def _block_sums(whole: Array, parts: Array, order: Literal["C", "F"]) -> Array:

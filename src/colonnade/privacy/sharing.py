@@ -50,8 +50,8 @@ class LagrangeCode:
             raise ConfigError("colluders", self.colluders, advice)
         if self.needed > min(self.parties, MAX_INNER):
             advice = (
-                f"{self.segments} segments and {self.colluders} colluders need "
-                f"2(K+T−1)+1 = {self.needed} answers, and there are {self.parties} parties"
+                f"K = {self.segments} segments and T = {self.colluders} colluders need 2(K+T−1)+1 = {self.needed} "
+                f"answers, and there are {self.parties} parties: K + T can be {(self.parties + 1) // 2} at most"
             )
             raise ConfigError("segments", self.segments, advice)
 

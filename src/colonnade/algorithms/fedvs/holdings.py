@@ -32,10 +32,12 @@ class CodedData:
         self.version: dict[int, int] = {}
         self.filled: dict[int, int] = {}
         self._values: dict[int, Array] = {}
+        self._together: tuple[list[int], Array] | None = None  # those of S side by side, once they were asked for
 
     def put(self, n: int, version: int, values: Array) -> None:
         """A whole share, as of the own data."""
         self.version[n], self.filled[n], self._values[n] = version, len(values), values
+        self._together = None
 
     def take(self, sender: str, n: int, message: DataShare) -> bool:
         """A chunk; True if it was the last one."""
@@ -52,6 +54,7 @@ class CodedData:
             raise RemoteProtocolError(sender, f"coded data from place {start}, without those before it")
         if not goes_on:
             self.version[n], self._values[n] = message.version, np.empty((self.places, terms), np.uint32)
+            self._together = None
         self._values[n][start : start + len(values)] = values
         self.filled[n] = start + len(values)
         return self.filled[n] == self.places
@@ -66,7 +69,18 @@ class CodedData:
 
     def rows(self, batch: Array, parties: list[int]) -> Array:
         """The shares of these parties side by side, at these places."""
+        if self._together is None and parties == self.held():
+            self._join(parties)
+        if self._together is not None and parties == self._together[0]:
+            return self._together[1][batch]
         return np.concatenate([self._values[n][batch] for n in parties], axis=1)
+
+    def _join(self, parties: list[int]) -> None:
+        """They never change: a batch is then one copy of whole lines."""
+        whole = np.concatenate([self._values[n] for n in parties], axis=1)
+        ends = np.cumsum([self.terms(n) for n in parties])
+        self._values |= dict(zip(parties, np.split(whole, ends[:-1], axis=1), strict=True))
+        self._together = parties, whole
 
     def save(self) -> dict[str, Any]:
         """All of it (not copied)."""
@@ -76,6 +90,7 @@ class CodedData:
         """The reverse of `save`."""
         self.version, self.filled = dict(saved["version"]), dict(saved["filled"])
         self._values = {n: np.array(values) for n, values in saved["values"].items()}
+        self._together = None
 
 
 class Exchange:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.algorithms.fedvs.answered import Answered
 from colonnade.algorithms.fedvs.batches import SegmentWalk
-from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum, share_data, share_model
+from colonnade.algorithms.fedvs.coding import Costs, coded_sum
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import (
-    CHUNK_PLACES,
     TESTING,
     TRAINING,
     CodedSum,
@@ -36,6 +36,7 @@ from colonnade.algorithms.fedvs.messages import (
     TestDataShare,
     WhoHolds,
 )
+from colonnade.algorithms.fedvs.sharer import Sharer, in_chunks
 from colonnade.algorithms.fedvs.side import Side
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.models import Network, party_module
@@ -65,8 +66,6 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Party", "polynomial_module"]
 
 IDLE, STEPPING, SHARING, SUMMING = "", "step", "share", "sum"  # what is on the lane
-CHUNK_BYTES = 8 * 2**20  # of coded data in one message
-Decodings = list[tuple[bool, int, list[int]]]  # (test rows?, position, S)
 
 
 def polynomial_module(setup: PartySetup) -> Polynomial:
@@ -95,14 +94,11 @@ class Party:
         optimiser, regulariser = training.party_optimisers[setup.index], training.regularisers[setup.index]
         self.network = Network(module.to(setup.device), optimiser, regulariser)
         self._terms, self._x = len(module.weight), setup.train
-        self._coded = coded_data(setup.train, module.degree, options, setup.name)
-        clipped = np.clip(setup.test, -options.x_max, options.x_max)
-        self.test_clipped = int((clipped != setup.test).sum())  # test rows may lie outside what was seen
-        self._coded_test = coded_data(clipped, module.degree, options, setup.name)
         self._degree, self._rate = module.degree, training.party_rates[setup.index]
         self._walk = SegmentWalk(len(setup.train), training, options.K)
         self._costs = Costs(self._code, training.batch_size, setup.width, options.work == "delays")
         self._key = SecretKey()
+        self._sharer = Sharer(setup, module.degree, self._key)
         self.w_max = _single(options.least_w_max)  # more, once everybody's number of columns is known
         self._clip()
         self.clipped = 0  # weights, in all steps
@@ -111,9 +107,7 @@ class Party:
         self.testing = Side(TESTING, Segmentation(len(setup.test), options.K).length, options.blinding)
         self.data_seeds = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
         self.version = -1  # of the own coded data
-        self.weights_round = 0  # gradients that were broadcast so far: what the weights are the result of
-        self.decodings: Decodings = []  # what was answered for since
-        self.position = -1  # the newest batch that was answered for
+        self.answered = Answered(self._walk)
         self.doing, self.job, self.jobs = IDLE, 0, 0
         self.to_share = False
         self.to_sum: Sum | None = None
@@ -192,34 +186,15 @@ class Party:
         """A job, without changing any state."""
         match job:
             case ShareData():
-                return self._share_data(job)
+                return self._sharer.share_data(job)
             case ShareModel():
-                return self._share_model(job)
+                return self._sharer.share_model(job)
             case CodedSum():
                 values = coded_sum(job.x, job.w, job.blinding)
                 return CodedSummed(job.round, job.attempt, job.testing, job.summed, values)
             case Take(update=update, x=x, values=values):
                 return Stepped(update, self.network.backward(x, -1 - update, 0, values), [])
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
-
-    def _share_data(self, job: ShareData) -> DataShared:
-        """The first time masks are drawn; whoever lost its shares gets the same once more."""
-        seeds = (
-            (job.train_seed, job.test_seed) if job.train_seed else (self._key.seed("data"), self._key.seed("test data"))
-        )
-        train, test = share_data(self._coded, self._code, seeds[0]), share_data(self._coded_test, self._code, seeds[1])
-        return DataShared(job.to, train, test, *seeds, self._fingerprint("data version"))
-
-    def _share_model(self, job: ShareModel) -> ModelShared:
-        """Masks and blinding are fresh in every attempt; the rounding is that of the round."""
-        kind, round, attempt = "test " if job.testing else "", job.round, job.attempt
-        shares = share_model(
-            job.weights, job.places, self._code, self._options.l_w,
-            self._key.seed(f"{kind}rounding", round),
-            self._key.seed(f"{kind}masks", round, attempt),
-            self._key.seed(f"{kind}blinding", round, attempt),
-        )  # fmt: skip
-        return ModelShared(round, attempt, job.testing, self._fingerprint(f"{kind}version", round, attempt), *shares)
 
     # Coded data: Alg. 1 l. 2–10.
 
@@ -243,19 +218,14 @@ class Party:
         effects: list[Effect] = []
         for n, name in enumerate(self._names):
             if n != self._index and result.to in (-1, n):
-                effects += self._chunks(name, DataShare, result.train[n])
-                effects += self._chunks(name, TestDataShare, result.test[n])
+                effects += in_chunks(name, DataShare, self.version, result.train[n])
+                effects += in_chunks(name, TestDataShare, self.version, result.test[n])
         if result.to >= 0:
             return effects
         self.training.data.put(self._index, self.version, np.ascontiguousarray(result.train[self._index]))
         self.testing.data.put(self._index, self.version, np.ascontiguousarray(result.test[self._index]))
         self._fit_weights()
         return [*effects, self._prepared()]
-
-    def _chunks(self, to: str, kind: type[DataShare], share: Array) -> list[Effect]:
-        step = max(1, CHUNK_BYTES // share[:1].nbytes)
-        starts = range(0, len(share), step)
-        return [Send(to, kind(self.version, start, share[start : start + step])) for start in starts]
 
     def _take_data(self, sender: str, n: int, message: DataShare) -> list[Effect]:
         """Alg. 1 l. 9."""
@@ -280,7 +250,7 @@ class Party:
 
     def _prepared(self) -> Send:
         held, tested = self.training.data.held(), self.testing.exchange.key[0]
-        return Send(SERVER, Prepared(held, *self.training.exchange.key, self.position, tested))
+        return Send(SERVER, Prepared(held, *self.training.exchange.key, self.answered.position, tested))
 
     # Sharing the model: Alg. 1 l. 14–20.
 
@@ -297,7 +267,7 @@ class Party:
         side.exchange.begin(message)
         if side.testing:
             return [self._evaluation(self._share_job(side))]
-        self._weights_of(message.round)
+        self.answered.weights_of(message.round)
         self.to_share, self.to_sum = True, None
         return [*self._stop_summing(), *self._next()]
 
@@ -312,10 +282,6 @@ class Party:
     def _share_job(self, side: Side) -> ShareModel:
         weights = self.network.vector().reshape(self._terms, self._width).copy()
         return ShareModel(*side.exchange.key, side.testing, weights, side.exchange.blinded_places)
-
-    def _fingerprint(self, *path: str | int) -> int:
-        """Names masks without telling them: whoever has lost its memory, and its key, has other masks."""
-        return int.from_bytes(self._key.seed(*path)[:6], "little")
 
     def _model_shared(self, result: ModelShared) -> list[Effect]:
         """Alg. 1 l. 18; a result for an exchange that is over goes nowhere."""
@@ -350,12 +316,11 @@ class Party:
             self.dropped += 1
             return []
         self._check_sum(message, side)
-        if self._would_tell_one_apart(side, message) or not side.holds(message):
+        if self.answered.would_tell_one_apart(side.testing, message) or not side.holds(message):
             return [self._decline(side)]
-        self.decodings = [*self.decodings, (side.testing, message.position, message.summed)]
+        self.answered.add(side.testing, message)
         if side.testing:
             return [self._evaluation(side.sum_job(message, self._test_places(message)))]
-        self.position = max(self.position, message.position)
         self.to_sum = message
         return self._next()
 
@@ -370,25 +335,9 @@ class Party:
         if not 0 <= message.position < (side.data.places if side.testing else LAST_ROUND):
             raise RemoteProtocolError(SERVER, f"a sum at {message.position}, where there are no rows")
 
-    def _would_tell_one_apart(self, side: Side, message: Sum) -> bool:
-        """Whether rows were answered for over another S with these weights: the difference would be an embedding."""
-        others = [
-            position
-            for testing, position, summed in self.decodings
-            if testing == side.testing and summed != message.summed
-        ]
-        if side.testing:  # in chunks, that begin where no other does
-            return any(abs(position - message.position) < CHUNK_PLACES for position in others)
-        return any(self._walk.overlap(message.position, position) for position in others)
-
     def _test_places(self, message: Sum) -> Array:
         stop = min(message.position + self.testing.exchange.places, self.testing.data.places)
         return np.arange(message.position, stop)
-
-    def _weights_of(self, round: int) -> None:
-        """From now on, weights are those of this round; what was answered for before does not matter any more."""
-        if round > self.weights_round:
-            self.weights_round, self.decodings = round, []
 
     def _summed(self, result: CodedSummed) -> list[Effect]:
         side = self._side(result.testing)
@@ -401,13 +350,13 @@ class Party:
 
     def _learn_ordered(self, message: Gradient) -> list[Effect]:
         """The round is over; whoever was summed steps, whoever still evaluates stops."""
-        if message.round != self.training.exchange.key[0] or message.round < self.weights_round:
+        if message.round != self.training.exchange.key[0] or message.round < self.answered.weights_round:
             self.dropped += 1
             return []
         mine = self._index in message.summed
         if mine:
             self._check_gradient(message)
-        self._weights_of(message.round + 1)
+        self.answered.weights_of(message.round + 1)
         self.to_share, self.to_sum = False, None
         self.to_take = message if mine else None
         self.left_out += not mine
@@ -507,6 +456,7 @@ class Party:
         return {name: getattr(self, name) for name in _STATE} | {
             "training": self.training.save(),
             "testing": self.testing.save(),
+            "answered": self.answered.save(),
             "network": self.network.save(),
             "to_sum": _fields(self.to_sum),
             "to_take": _fields(self.to_take),
@@ -518,6 +468,7 @@ class Party:
             setattr(self, name, state[name])
         self.training.load(state["training"])
         self.testing.load(state["testing"])
+        self.answered.load(state["answered"])
         self.network.load(state["network"])
         self.to_sum = None if state["to_sum"] is None else Sum(*state["to_sum"])
         self.to_take = None if state["to_take"] is None else Gradient(*state["to_take"])
@@ -527,7 +478,7 @@ class Party:
         return {
             "steps": self.network.steps,
             "clipped": self.clipped,
-            "test_clipped": self.test_clipped,
+            "test_clipped": self._sharer.test_clipped,
             "unfinished": self.unfinished,
             "left_out": self.left_out,
             "declined": self.declined,
@@ -547,6 +498,6 @@ def _fields(message: Sum | Gradient | None) -> list[Any] | None:
 
 
 _STATE = (
-    *("data_seeds", "version", "weights_round", "decodings", "position", "doing", "job", "jobs", "to_share", "dropped"),
+    *("data_seeds", "version", "doing", "job", "jobs", "to_share", "dropped"),
     *("declined", "left_out", "unfinished", "aside", "clipped", "w_max"),
 )

@@ -13,8 +13,10 @@ from colonnade.algorithms.fedvs.messages import Gradient
 from colonnade.algorithms.fedvs.plain_messages import Average, Averaged, Begin, Upload
 from colonnade.algorithms.fedvs.plain_party import deviation
 from colonnade.algorithms.fedvs.server import averaging_network
+from colonnade.algorithms.judging import Judging
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
+from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.vafl.messages import LARGEST, are_sane
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
@@ -48,7 +50,7 @@ class AveragedEvaluation(Evaluation):
         return average
 
 
-class PlainServer:
+class PlainServer(Judging):
     """Holds θ_0 and the labels, and sees every party's embeddings."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -61,7 +63,7 @@ class PlainServer:
         self._targets = self.network.objective.targets(setup.y_train)
         self._walk = SegmentWalk(len(setup.y_train), setup.training, setup.options.K)
         self._seed = derive(setup.training.seed, "layers", self.name)
-        self.progress = Progress(setup.training)
+        self.progress, self.staleness = Progress(setup.training), Staleness(len(setup.parties))  # nothing is stale
         self.evaluation = AveragedEvaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric)
 
         self.present: dict[str, bool] = {}
@@ -86,9 +88,7 @@ class PlainServer:
             case WorkDone(result=Averaged() as result):
                 return self._averaged(result)
             case WorkDone(result=Evaluated() as result):
-                self.evaluation.running = False
-                report = self.progress.report(result, [0.0] * len(self._parties), self.evaluation.missing)
-                return [*report, *self._advance()]
+                return self._evaluated(result)
             case TimerFired(name=name) if name == EVALUATE_TIMER:
                 return [*self._evaluate(), *self.progress.evaluation_timer_fired(event)]
             case TimerFired(name=name) if name == END_TIMER:
@@ -191,16 +191,6 @@ class PlainServer:
             self.due = "evaluate"
         return [*sends, *self._advance()]
 
-    def _evaluate(self) -> list[Effect]:
-        return [] if self.evaluation.running or self.progress.ending else self.evaluation.begin(self.present)
-
-    def _end(self, reason: str) -> list[Effect]:
-        """One last evaluation, then the end."""
-        if self.progress.ending:
-            return []
-        self.progress.ending = reason
-        return [] if self.evaluation.running else self.evaluation.begin(self.present)
-
     def _joined(self, peer: str, anew: bool) -> list[Effect]:
         self.present[peer] = True
         if anew:
@@ -240,6 +230,7 @@ class PlainServer:
                 "sensitivity": 2 * self._options.clip,
                 "sigma": deviation(self._options),
                 "releases_of_a_row": self._releases(),
+                "releases_of_a_test_row": self.evaluation.number,
                 "epsilon_composed": spent["epsilon"],
             }
         return {

@@ -66,7 +66,8 @@ def averaging_network(setup: ServerSetup, method: str) -> ServerNetwork:
     """θ_0 behind an average of embeddings, which the server is given as one block."""
     if len(set(setup.widths)) > 1:
         widths = list(setup.widths)
-        raise ModelError(f"model.embedding: {method} averages embeddings, so widths must be equal, not {widths}")
+        cause = f"{method} averages embeddings, so widths must be equal, not {widths}"
+        raise ModelError(f"model.embedding: {cause}; give one number for all parties")
     if setup.aggregate != "mean":
         raise ConfigError("model.aggregate", setup.aggregate, f"{method} averages embeddings: use 'mean'")
     width, seed = setup.widths[0], derive(setup.training.seed, "init", SERVER)
@@ -441,6 +442,7 @@ class Server:
             "epochs": self.progress.epochs,
             "waits_for": self.waits_for(),
             "weights": self.network.digest(),
+            "note": self._retried(),
             "method": {
                 "needed": self._code.needed,
                 "stragglers_tolerated": self._code.stragglers,
@@ -453,6 +455,15 @@ class Server:
                 "late_answers": sum(self.late.values()),
             },
         }
+
+    def _retried(self) -> str:
+        if not self.retries:
+            return ""
+        missing = ", ".join(f"{name} ({count}×)" for name, count in sorted(self.missed.items())) or "nobody"
+        return (
+            f"rounds were tried again {self.retries}×, where fewer than {self._code.needed} could answer in time; "
+            f"missing: {missing}; if they are only slow, raise protocol.deadline_s"
+        )
 
 
 _STATE = (

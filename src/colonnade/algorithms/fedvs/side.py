@@ -6,7 +6,7 @@ import numpy as np
 
 from colonnade.algorithms.fedvs.holdings import CodedData, Exchange
 from colonnade.algorithms.fedvs.messages import TESTING, CodedSum, Kinds, Sum
-from colonnade.privacy.field import add
+from colonnade.privacy.field import total
 from colonnade.protocol.events import Effect, Send
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import SERVER
@@ -56,9 +56,7 @@ class Side:
         """Eq. (5): the batch's rows of everybody's data, everybody's model, and the sum of the blinding."""
         exchange, summed = self.exchange, message.summed
         w = np.concatenate([exchange.models[n] for n in summed])
-        blinding = exchange.blindings[summed[0]][: len(batch)]
-        for n in summed[1:]:
-            blinding = add(blinding, exchange.blindings[n][: len(batch)])
+        blinding = total([exchange.blindings[n][: len(batch)] for n in summed])
         return CodedSum(*exchange.key, self.testing, summed, self.data.rows(batch, summed), w, blinding)
 
     def save(self) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""Which points all sets have in common: what the server does with them, and all that it can see.
+
+It sees sets of points in orders that their owners keep secret, and which points are in which of the sets: so it learns
+how many ids any choice of members has in common, and not which.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from colonnade.algorithms.alignment.messages import Matched
+from colonnade.protocol.messages import Array
+
+__all__ = ["match"]
+
+
+def match(names: Sequence[str], sets: Sequence[Array], at_least: int) -> Matched:
+    """The points (uint8 (points, 33)) that at least so many of the sets have; places are in the order of the points."""
+    owners = np.repeat(np.arange(len(sets)), [len(points) for points in sets])
+    groups = _equal(np.concatenate(sets))
+    count = int(groups.max()) + 1
+    presence = np.zeros((count, len(sets)), np.bool_)
+    presence[groups, owners] = True
+    sizes = presence.sum(axis=0)
+    for name, points, distinct in zip(names, sets, sizes, strict=True):
+        if distinct != len(points):
+            return Matched(
+                0, [], presence[:0], f"{name} sends ids again that it has sent, {len(points) - distinct} times"
+            )
+    common = presence.sum(axis=1) >= at_least
+    place = np.where(common, np.cumsum(common) - 1, -1).astype(np.int32)
+    starts = np.cumsum([len(points) for points in sets])[:-1]
+    return Matched(int(common.sum()), np.split(place[groups], starts), presence[common])
+
+
+def _equal(points: Array) -> Array:
+    """A number for each point, the same for equal ones; numbers go by the points, which are as good as random."""
+    x = np.ascontiguousarray(points[:, 1:]).view(">u8")  # (points, 4)
+    keys = (points[:, 0], *x.T)
+    order = np.lexsort(keys)
+    sorted_keys = [key[order] for key in keys]
+    new = np.zeros(len(points), np.bool_)
+    for key in sorted_keys:
+        new[1:] |= key[1:] != key[:-1]
+    groups = np.empty(len(points), np.int64)
+    groups[order] = np.cumsum(new)
+    return groups

@@ -1,0 +1,73 @@
+"""The ring of members: whose ids go which way, and who may send what to whom.
+
+A set of ids starts at its owner and visits every other member in the order of the list; the last of them hands it to
+the server. What the server finds about its own set goes back the same way (see `member`).
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from colonnade.algorithms.alignment.messages import Places, Points
+from colonnade.privacy.blinding import POINT_BYTES
+from colonnade.protocol.role import SERVER
+
+__all__ = ["Ring"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Who takes part, and with how many ids."""
+
+    members: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    def count(self, member: str) -> int:
+        """How many ids it has declared."""
+        return self.counts[self.members.index(member)]
+
+    def path(self, owner: str) -> tuple[str, ...]:
+        """Through whose hands a set goes before the server compares it; the owner's first."""
+        start = self.members.index(owner)
+        return (*self.members[start:], *self.members[:start], SERVER)
+
+    @property
+    def work(self) -> int:
+        """Points that each member raises: its own, and everybody's."""
+        return sum(self.counts)
+
+    def wrong_points(self, sender: str, me: str, message: Points, taken: int) -> str:
+        """Why these points are not what comes next from this sender; else nothing."""
+        hops, size = message.hops, len(self.members)
+        known = message.owner in self.members and 1 <= hops <= size
+        if not known or self.path(message.owner)[hops - 1 : hops + 1] != (sender, me):
+            return "sends ids out of turn"
+        points = message.points
+        if points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != POINT_BYTES:
+            return "sends ids that are no points"
+        return self._wrong_number(message, len(points), taken, f"ids of {message.owner}")
+
+    def wrong_places(self, sender: str, me: str, message: Places, taken: int) -> str:
+        """The same for places, on their way to their owner."""
+        back = self.path(message.owner) if message.owner in self.members else ()
+        steps = [(later, earlier) for earlier, later in pairwise(back)]
+        direct = message.owner != SERVER and (sender, me) == (SERVER, message.owner)
+        if not direct and (message.owner != SERVER or (sender, me) not in steps):
+            return "sends places out of turn"
+        places, size = message.places, message.size
+        if places.dtype != np.int32 or places.ndim != 1 or not 0 <= size <= self.work:
+            return "sends places that are none"
+        if len(places) and not -1 <= places.min() <= places.max() < size:
+            return "sends places that are none"
+        return self._wrong_number(message, len(places), taken, f"places of {message.owner}")
+
+    def _wrong_number(self, message: Points | Places, length: int, taken: int, what: str) -> str:
+        declared, end = self.count(message.owner), message.start + length
+        if message.start != taken or not length:
+            return f"sends {what} that do not follow those before"
+        if end > declared or (end == declared and not message.last):
+            return f"sends more {what} than the {declared} that were declared"
+        if message.last and end < declared:
+            return f"sends {end} {what}, fewer than the {declared} that were declared"
+        return ""

@@ -1,0 +1,57 @@
+"""A party's own secrets as shares: its columns, once, and its model in every exchange (Alg. 1 l. 2–8, 14–18)."""
+
+import numpy as np
+
+from colonnade.algorithms.fedvs.coding import coded_data, share_data, share_model
+from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.algorithms.fedvs.messages import DataShare, DataShared, ModelShared, ShareData, ShareModel
+from colonnade.algorithms.method import PartySetup
+from colonnade.privacy.secret import SecretKey
+from colonnade.protocol.events import Effect, Send
+from colonnade.protocol.messages import Array
+
+__all__ = ["Sharer", "in_chunks"]
+
+CHUNK_BYTES = 8 * 2**20  # of coded data in one message
+
+
+def in_chunks(to: str, kind: type[DataShare], version: int, share: Array) -> list[Effect]:
+    """A share of data, in messages of bounded size."""
+    step = max(1, CHUNK_BYTES // share[:1].nbytes)
+    return [Send(to, kind(version, start, share[start : start + step])) for start in range(0, len(share), step)]
+
+
+class Sharer:
+    """Holds the coded columns, and the key that all masks come from."""
+
+    def __init__(self, setup: PartySetup, degree: int, key: SecretKey) -> None:
+        options: FedvsOptions = setup.options
+        self._options, self._code, self._key = options, options.code(setup.parties), key
+        self._train = coded_data(setup.train, degree, options, setup.name)
+        clipped = np.clip(setup.test, -options.x_max, options.x_max)
+        self.test_clipped = int((clipped != setup.test).sum())  # test rows may lie outside what was seen
+        self._test = coded_data(clipped, degree, options, setup.name)
+
+    def share_data(self, job: ShareData) -> DataShared:
+        """The first time masks are drawn; whoever lost its shares gets the same once more."""
+        drawn = job.train_seed, job.test_seed
+        seeds = drawn if job.train_seed else (self._key.seed("data"), self._key.seed("test data"))
+        train, test = (
+            share_data(x, self._code, seed) for x, seed in zip((self._train, self._test), seeds, strict=True)
+        )
+        return DataShared(job.to, train, test, *seeds, self._fingerprint("data version"))
+
+    def share_model(self, job: ShareModel) -> ModelShared:
+        """Masks and blinding are fresh in every attempt; the rounding is that of the round."""
+        kind, round, attempt = "test " if job.testing else "", job.round, job.attempt
+        shares = share_model(
+            job.weights, job.places, self._code, self._options.l_w,
+            self._key.seed(f"{kind}rounding", round),
+            self._key.seed(f"{kind}masks", round, attempt),
+            self._key.seed(f"{kind}blinding", round, attempt),
+        )  # fmt: skip
+        return ModelShared(round, attempt, job.testing, self._fingerprint(f"{kind}version", round, attempt), *shares)
+
+    def _fingerprint(self, *path: str | int) -> int:
+        """Names masks without telling them: whoever has lost its memory, and its key, has other masks."""
+        return int.from_bytes(self._key.seed(*path)[:6], "little")

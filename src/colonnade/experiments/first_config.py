@@ -1,0 +1,170 @@
+"""A first config, so that nobody starts from an empty file: commented, complete, and ready for certs, align and join.
+
+The upper part is the same for all who give the same parties and method; the lower part is this side's own.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from colonnade.algorithms import find_method
+from colonnade.algorithms.method import SERVER
+from colonnade.data.columns import check_name
+from colonnade.experiments.config import Config, from_dict
+from colonnade.experiments.own_side import parties_of
+from colonnade.experiments.resolve import make_plan
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["Answers", "write_first_config"]
+
+_MODELS = {  # where the usual networks do not fit
+    "fedvs": ('party = "polynomial:2"', 'aggregate = "mean"'),
+    "wait": ('party = "mlp:16"', 'aggregate = "mean"'),
+    "ignore": ('party = "mlp:16"', 'aggregate = "mean"'),
+    "wait-dp": ('party = "mlp:16"', 'aggregate = "mean"'),
+}
+_USUAL = (
+    'party = "mlp:16" # a party\'s network: linear, dense, mlp:64,32, package.module:Class',
+    'aggregate = "concat"',
+)
+
+_SHARED = """\
+# --- what all agree upon: the same in everybody's file; the handshake compares it ---
+
+[align] # when two ids are the same; colonnade align
+unicode = "NFC" # or "NFKC" (also ligatures, full-width letters, ...), "keep"
+trim = true # white space at both ends
+case = "keep" # or "fold": A is a
+leading_zeros = "keep" # or "drop": 007 is 7
+duplicates = "refuse" # or "drop": the first row of an id stays
+empty = "refuse" # or "drop": rows without an id
+
+{model}
+[protocol]
+name = {method} # colonnade protocols lists them, and what each reveals
+
+[train]
+batch_size = 32
+learning_rate = 0.05
+epochs = 20
+seed = 0
+
+[network]
+parties = {parties} # in this order
+
+# --- {name}'s own; paths begin where the command is typed ---
+
+"""
+
+_MODEL = """\
+[model]
+{party}
+embedding = 8 # numbers that a party sends for a row
+{aggregate}
+server = "linear"
+"""
+
+_IGNORED = """\
+# private: keys, data, orders of rows, runs
+*.key
+*.safetensors
+data/
+federation/
+runs/
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a person has to say; everything else has a default that can be changed in the file."""
+
+    name: str  # "server", or the party's
+    parties: tuple[str, ...]
+    data: str
+    id: str
+    label: str | None = None
+    address: str = "127.0.0.1:7450"
+    method: str = "vafl"
+
+
+def write_first_config(folder: Path, answers: Answers) -> list[Path]:
+    """The folder with NAME.toml, data/ and a .gitignore that keeps keys out; nothing that exists is touched."""
+    text = _text(answers)
+    _check(answers, from_dict(tomllib.loads(text)))
+    path = folder / f"{answers.name}.toml"
+    if path.exists():
+        raise ConfigError("--dir", str(folder), f"there is a {path.name} already; it is left as it is")
+    (folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.write_text(text, encoding="utf-8")
+    ignored = folder / ".gitignore"
+    if not ignored.exists():
+        ignored.write_text(_IGNORED, encoding="utf-8")
+    return [path, folder / "data", ignored]
+
+
+def _check(answers: Answers, config: Config) -> None:
+    """Refuse what the commands would refuse later."""
+    parties = parties_of(config)
+    if answers.name not in (*parties, SERVER):
+        raise ConfigError("NAME", answers.name, f"is neither 'server' nor one of the parties: {', '.join(parties)}")
+    for party in parties:
+        check_name(party, "--parties")
+    method = find_method(answers.method)
+    if method.joint is not None:
+        raise ConfigError("--method", answers.method, "needs all columns in one place: it runs in the simulator only")
+    needs_label = answers.name == SERVER or method.party_labels
+    if needs_label and answers.label is None:
+        raise ConfigError("--label", None, f"name the column of {answers.data} that is to be predicted")
+    if not needs_label and answers.label is not None:
+        raise ConfigError("--label", answers.label, f"with {answers.method} only the server holds the labels")
+    make_plan(config, parties, rows=1000, task=None)
+
+
+def _text(answers: Answers) -> str:
+    server, name = answers.name == SERVER, answers.name
+    verb = "serve server.toml" if server else f"join {name}.toml --party {name}"
+    shared = _SHARED.format(
+        model=_model(answers.method), method=_toml(answers.method), parties=_toml(list(answers.parties)), name=name
+    )
+    return (
+        f"# {'The server' if server else f'The party {name}'}:  colonnade align {name}.toml, then  colonnade {verb}\n\n"
+        f"{shared}{_network(answers)}\n{_own(answers)}"
+    )
+
+
+def _model(method: str) -> str:
+    if find_method(method).party_labels:
+        return ""  # a linear model: there are no networks
+    party, aggregate = _MODELS.get(method, _USUAL)
+    return _MODEL.format(party=party, aggregate=aggregate)
+
+
+def _network(answers: Answers) -> str:
+    if answers.name == SERVER:
+        where, home = '# where it listens; "0.0.0.0:7450" for parties on other machines', "federation/"
+    else:
+        where, home = "# of the server", ""
+    return (
+        f"address = {_toml(answers.address)} {where}\n"
+        f'certificate = "{home}{answers.name}.pem" # colonnade certs makes these four\n'
+        f'key = "{home}{answers.name}.key"\n'
+        f'authority = "{home}ca.pem"\n'
+        f'members = "{home}members.toml"\n'
+    )
+
+
+def _own(answers: Answers) -> str:
+    label = "" if answers.label is None else f"label = {_toml(answers.label)} # the column to be predicted\n"
+    return (
+        f"[{'server' if answers.name == SERVER else 'party'}]\n"
+        f"data = {_toml(answers.data)} # CSV or Parquet\n"
+        f"id = {_toml(answers.id)} # the column with the ids\n{label}"
+        'aligned = "aligned.safetensors" # align writes the common order here, training reads it\n'
+    )
+
+
+def _toml(value: str | list[str]) -> str:
+    """A string or a list of them, as TOML (which JSON's strings are)."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,224 @@
+"""FedVS over the network with a curious server: it keeps every byte that it reads and writes, and finds no share."""
+
+import asyncio
+import io
+
+import msgspec
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from colonnade.algorithms.fedvs.messages import DataShare, ModelShare
+from colonnade.algorithms.fedvs.party import Party
+from colonnade.algorithms.fedvs.server import Server
+from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.drivers.processes import dial, sealing
+from colonnade.drivers.processes.certificates import throw_away
+from colonnade.drivers.processes.line import SEALED
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.sealing import Announcement, Session
+from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess
+from colonnade.protocol.errors import RemoteProtocolError
+
+NAMES = ("bank", "clinic", "lab")
+COMMON = {
+    "protocol": {"name": "fedvs", "T": 1},
+    "model": {"party": "polynomial:1", "embedding": 4, "server": "linear", "aggregate": "mean"},
+    "train": {"batch_size": 64, "updates": 6, "eval_every": "3 updates", "learning_rate": 0.3},
+}
+NEEDLE_BYTES = 16  # of a share: four uniform field elements, which nothing else contains by chance
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shares")
+    data = split(load("digits"), parties=3, scale="minmax")
+    throw_away(NAMES, folder / "certificates")
+    save_share(server_share(data), folder / "server.safetensors")
+    for index, name in enumerate(NAMES):
+        save_share(party_share(data, index), folder / f"{name}.safetensors")
+    return folder
+
+
+def config_of(name, shares, address="127.0.0.1:0"):
+    certificates = shares / "certificates"
+    network = {
+        "parties": list(NAMES), "address": address, "certificate": str(certificates / f"{name}.pem"),
+        "key": str(certificates / f"{name}.key"), "authority": str(certificates / "ca.pem"),
+        "members": str(certificates / "members.toml"), "checkpoint_s": 1e6, "max_log_mb": 1000,
+    }  # fmt: skip
+    section = "server" if name == "server" else "party"
+    return from_dict(COMMON | {"network": network, section: {"data": str(shares / f"{name}.safetensors")}})
+
+
+class Wiretap:
+    """A stream of the server's, as gRPC gives it; all that passes is kept."""
+
+    def __init__(self, context, read, written):
+        self._context, self._read, self._written = context, read, written
+
+    async def read(self):
+        data = await self._context.read()
+        if isinstance(data, bytes):
+            self._read.append(data)
+        return data
+
+    async def write(self, data):
+        self._written.append(bytes(data))
+        await self._context.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+
+class Recording:
+    """What the server saw, and what is true: every share that a party got from another, and their session keys."""
+
+    def __init__(self, monkeypatch):
+        self.read, self.written, self.files, self.arrays, self.sessions = [], [], [], [], {}
+        converse, received, make, close = Service._converse, Party.received, Session.__init__, Node.close
+        self.heard, told = set(), Server.received
+
+        def keep_share(party, sender, message):
+            if isinstance(message, DataShare):
+                self.arrays.append(message.values)
+            if isinstance(message, ModelShare):
+                self.arrays += [message.model, message.blinding]
+            return received(party, sender, message)
+
+        def keep_name(server, sender, message, now):
+            self.heard.add(type(message).__name__)
+            return told(server, sender, message, now)
+
+        def keep_session(session, *args, **kinds):
+            make(session, *args, **kinds)
+            self.sessions[session.id, session._from] = session
+
+        def keep_files(node):
+            if node.role.name == "server":
+                self.files += [path.read_bytes() for path in node.folder.rglob("*") if path.is_file()]
+            close(node)
+
+        def listen(service, peer, hello, context):
+            return converse(service, peer, hello, Wiretap(context, self.read, self.written))
+
+        monkeypatch.setattr(Service, "_converse", listen)
+        monkeypatch.setattr(Server, "received", keep_name)
+        monkeypatch.setattr(Party, "received", keep_share)
+        monkeypatch.setattr(Session, "__init__", keep_session)
+        monkeypatch.setattr(Node, "close", keep_files)
+
+    @property
+    def seen(self):
+        return self.read + self.written
+
+    def relayed(self):
+        """(receiver, content) of what came in to be carried."""
+        envelopes = [open_envelope(data, "") for data in self.read]
+        return [read_relay(one.body, "") for one in envelopes if one.kind == Kind.RELAY]
+
+    def sealed(self):
+        return [(name, bytes(content[1:])) for name, content in self.relayed() if content[:1] == SEALED]
+
+    def opened(self):
+        """With the keys of the parties' sessions."""
+        found = []
+        for name, frame in self.sealed():
+            for (id, path), session in self.sessions.items():
+                if frame[:8] == id and path.endswith(name.encode()):
+                    nonce = bytes(4) + frame[8:16]
+                    found.append(session._opens.decrypt(nonce, frame[16:], frame[:16] + path))
+        return found
+
+    def found_in(self, haystack):
+        """How many of the shares' pieces (the beginning, the middle and the end of each array) are in there."""
+        joined = b"\0".join(haystack)
+        return sum(piece in joined for array in self.arrays for piece in pieces(array))
+
+    def count(self):
+        return sum(len(pieces(array)) for array in self.arrays)
+
+
+def pieces(array):
+    whole = np.ascontiguousarray(array).tobytes()
+    middle = len(whole) // 8 * 4
+    return [whole[:NEEDLE_BYTES], whole[middle : middle + NEEDLE_BYTES], whole[-NEEDLE_BYTES:]]
+
+
+def train(shares, folder, tools):
+    async def go():
+        server = ServerProcess(config_of("server", shares), folder / "server", Log("server", stream=io.StringIO()))
+        serving = asyncio.ensure_future(server.run())
+        address = folder / "server" / "address"
+        await tools.until(lambda: address.is_file() or serving.done(), "the address")
+        parties = [
+            PartyProcess(
+                config_of(name, shares, address.read_text()), name, folder / name, Log(name, stream=io.StringIO())
+            )
+            for name in NAMES
+        ]
+        ends = [asyncio.ensure_future(party.run()) for party in parties]
+        summary = await serving
+        await asyncio.gather(*ends)
+        return summary
+
+    return asyncio.run(asyncio.wait_for(go(), 120))
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.05)
+
+
+def test_a_curious_server_recovers_no_share(shares, tmp_path, tools, monkeypatch):
+    recording = Recording(monkeypatch)
+    assert train(shares, tmp_path, tools)["updates"] == 6
+    assert len(recording.arrays) > 6 * 6 * 2, "models and blinding of six rounds, in six directions"
+    assert recording.found_in(recording.seen) == 0
+    assert recording.found_in(recording.files) == 0, "nor in anything that it wrote to its disk"
+    assert recording.found_in(recording.opened()) == recording.count(), "with the parties' keys: all of them"
+    assert recording.heard == {"Prepared", "Holding", "TestHolding", "Answer", "TestAnswer"}
+    assert_no_key_opens(recording)
+
+
+def assert_no_key_opens(recording):
+    """A key of the server's own, with any key that was announced."""
+    announced = {
+        msgspec.msgpack.decode(content[1:], type=Announcement).key
+        for _, content in recording.relayed()
+        if content[:1] != SEALED
+    }
+    frames = {frame[:8]: frame for _, frame in recording.sealed()}
+    assert len(announced) >= 6 and len(frames) >= 3
+    for key in announced:
+        for initiator in (True, False):
+            own = Session("lab", "bank", "", X25519PrivateKey.generate(), key, initiator=initiator)
+            for frame in frames.values():
+                with pytest.raises(RemoteProtocolError, match="does not open"):
+                    own.open(own.id + frame[8:])
+
+
+class NoCipher:
+    """What the seal would be without a cipher."""
+
+    def __init__(self, key):
+        pass
+
+    def encrypt(self, nonce, content, extra):
+        return bytes(content) + bytes(16)
+
+    def decrypt(self, nonce, content, extra):
+        return bytes(content[:-16])
+
+
+def test_without_the_seal_it_would_find_every_share(shares, tmp_path, tools, monkeypatch):
+    """The control: the same search, over the same recording."""
+    monkeypatch.setattr(sealing, "ChaCha20Poly1305", NoCipher)
+    recording = Recording(monkeypatch)
+    assert train(shares, tmp_path, tools)["updates"] == 6
+    assert recording.found_in(recording.seen) == recording.count() > 0
