@@ -9,8 +9,8 @@ the other knows. Nobody's column is anybody else's, the client numbers are made 
     DIR/insurer/    insurer.csv, insurer.toml
     DIR/*/new.csv   clients who came later: nobody trains on them; the shop and the insurer do not have all of them
 
-Each has some of the clients, in an order of its own, so that the tables must be aligned; with --aligned all three have
-the same clients in the same order.
+Each has some of the clients, in an order of its own, so that the tables must be aligned (`colonnade align`) before the
+training; with --aligned all three have the same clients in the same order.
 """
 
 import argparse
@@ -63,20 +63,25 @@ members = "{folder}members.toml"
 """
 
 
-def server_config() -> str:
+def server_config(aligned: bool) -> str:
     """The bank's server: it has the labels."""
     own = 'address = "127.0.0.1:7450"\n' + CERTIFICATES.format(folder="federation/", name="server")
-    data = f'[server]\ndata = "bank.csv"\nlabel = "{LABEL}"\nid = "client"\n'
+    data = f'[server]\ndata = "bank.csv"\nlabel = "{LABEL}"\nid = "client"\n{order_of("server", aligned)}'
     return f"# The server, at the bank.  colonnade serve server.toml\n\n{SHARED}{own}\n{data}"
 
 
-def party_config(name: str) -> str:
+def order_of(name: str, aligned: bool) -> str:
+    """Where `colonnade align` writes this side's order of the common rows."""
+    return "" if aligned else f'aligned = "{name}-order.safetensors"\n'
+
+
+def party_config(name: str, aligned: bool) -> str:
     """A party: its own columns."""
     own = 'address = "127.0.0.1:7450" # where the bank\'s server listens\n' + CERTIFICATES.format(folder="", name=name)
     columns = ", ".join(f'"{column}"' for column in PARTIES[name])
     data = f'[party]\ndata = "{name}.csv"\nid = "client"\ncolumns = [{columns}]\npredict_data = "new.csv"\n'
-    categories = CATEGORIES if name == "bank" else ""
-    return f"# The {name}.  colonnade join {name}.toml --party {name}\n\n{SHARED}{own}\n{data}{categories}"
+    data += order_of(name, aligned) + (CATEGORIES if name == "bank" else "")
+    return f"# The {name}.  colonnade join {name}.toml --party {name}\n\n{SHARED}{own}\n{data}"
 
 
 def read(data: Path) -> polars.DataFrame:
@@ -108,8 +113,8 @@ def main(target: Path, data: Path, *, aligned: bool, rows: int, new: int) -> Non
         write(target / name, f"{name}.csv", known[chosen].select("client", *columns, *label))
         met = generator.permutation(len(later))[: int(HAVE_NEW[name] * len(later))]
         write(target / name, "new.csv", later[np.sort(met)].select("client", *columns))
-        (target / name / f"{name}.toml").write_text(party_config(name), encoding="utf-8")
-    (target / "bank" / "server.toml").write_text(server_config(), encoding="utf-8")
+        (target / name / f"{name}.toml").write_text(party_config(name, aligned), encoding="utf-8")
+    (target / "bank" / "server.toml").write_text(server_config(aligned), encoding="utf-8")
 
 
 if __name__ == "__main__":
