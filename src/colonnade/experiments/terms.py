@@ -80,6 +80,7 @@ class Terms:
     def _rows_differ(self, party: str, hello: Hello) -> str | None:
         if hello.rows != self._rows:
             return f"{party} has {hello.rows} rows, the server {self._rows}: align the tables first"
+        self._ids = self._ids or hello.ids_sha256  # a server without a table of its own: the others as the first
         if hello.ids_sha256 == self._ids:
             return None
         nameless = digest_of_rows(self._rows)

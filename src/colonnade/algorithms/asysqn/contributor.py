@@ -168,7 +168,8 @@ class Contributor:
         self.sums.contribute(self._index, made.nonce, made)
         effects: list[Effect] = [Send(self._names[m], ask) for m in members if m != self._index]
         if not tests and len(members) > 1:
-            effects.append(SetTimer(str(made.nonce), now + round(self._options.patience_s * NANOSECONDS)))
+            batches = max(1.0, len(made.masked) / self._training.batch_size)  # of SVRG's snapshot many
+            effects.append(SetTimer(str(made.nonce), now + round(batches * self._options.patience_s * NANOSECONDS)))
         return [*effects, *self._complete(made.nonce)]
 
     def _complete(self, nonce: int) -> list[Effect]:

@@ -20,11 +20,12 @@ from colonnade.algorithms.asysqn.block import Block, digest_of, targets
 from colonnade.algorithms.asysqn.config import SVRG
 from colonnade.algorithms.asysqn.contributor import BATCH, NO_ROWS, ROUND, SNAPSHOT, TESTS, Contributor
 from colonnade.algorithms.asysqn.estimator import Estimator
-from colonnade.algorithms.asysqn.losses import LOSSES, probability
+from colonnade.algorithms.asysqn.losses import FAR, LOSSES, at_zero, probability
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
     Begin,
+    Diverged,
     FullPass,
     FullPassed,
     Held,
@@ -109,7 +110,7 @@ class Party(Contributor):
         # f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value.
         norm = 1.0
         if self._options.l2 > 0:
-            norm = np.sqrt(2.0 * float(np.mean(self._loss.value(np.zeros(len(self._y)), self._y))) / self._options.l2)
+            norm = np.sqrt(2.0 * at_zero(self._loss, self._y) / self._options.l2)
         largest = max(self._block.largest_norm(), self._tests.largest_norm()) * norm
         masking.check_bound(largest, len(self._names), self._options.fraction_bits)
 
@@ -128,6 +129,8 @@ class Party(Contributor):
                 return self._referred(result)
             case WorkDone(result=Judged() as result):
                 return self._judged(result)
+            case WorkDone(result=Diverged() as result):
+                return [Send(SERVER, result)]
             case TimerFired(name=name):
                 return self._lose_patience(name)
             case Started(entropy=entropy):
@@ -177,7 +180,13 @@ class Party(Contributor):
         raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state."""
+        """A job, without changing any state; that it leads nowhere is a result, too, which ends the run for all."""
+        try:
+            return self._compute(job)
+        except TrainingDiverged as error:
+            return Diverged(str(error))
+
+    def _compute(self, job: Payload) -> Payload:
         match job:
             case Margins():
                 return self._margins(job)
@@ -283,8 +292,6 @@ class Party(Contributor):
 
     def _stepped(self, made: StepMade) -> list[Effect]:
         """w_ℓ ← w_ℓ − γd_ℓ."""
-        if not all_finite(made.s):
-            raise TrainingDiverged(f"{self.name}: its step is not finite; lower train.learning_rate")
         position, clock, members = self.stepping
         rows = self._walk.batch(position)
         self.lane = 0
@@ -374,9 +381,12 @@ class Party(Contributor):
         return [*effects, *self._gather(TESTS, message.number)]
 
     def _judgement(self, number: int, theta: Array) -> Judged:
-        loss = float(np.mean(self._loss.value(theta, self._y_test))) if len(theta) else float("nan")
         if not len(theta):
-            return Judged(number, loss, {self._training.metric: float("nan")})
+            return Judged(number, float("nan"), {self._training.metric: float("nan")})
+        loss = float(np.mean(self._loss.value(theta, self._y_test)))
+        start = max(at_zero(self._loss, self._y_test), self.estimator.level)
+        if not loss <= FAR * start:
+            raise TrainingDiverged(f"the loss of the test rows is {loss:.3g}; it was {start:.3g} at the start")
         prediction = predictions(theta, self._task)
         labels = (self._y_test > 0).astype(np.int64) if self._loss.signed else self._y_test
         return Judged(number, loss, measure(self._training.metric, self._task, labels, prediction, loss))
