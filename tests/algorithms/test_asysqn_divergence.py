@@ -1,5 +1,7 @@
 """AsySQN that leads nowhere says so and ends, for everybody: with the cause and what to do."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import colonnade
 from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import AfOptions
 from colonnade.algorithms.asysqn.estimator import Estimator
-from colonnade.algorithms.asysqn.losses import LOSSES
+from colonnade.algorithms.asysqn.losses import LOSSES, at_zero
 from colonnade.algorithms.asysqn.messages import Step
 from colonnade.data import split
 from colonnade.linear import AsySQNClassifier
@@ -20,7 +22,8 @@ Y = (X @ ROWS.standard_normal(6) > 0).astype(np.int64)
 
 def estimator_of(loss="logistic", y=None, **options):
     y = np.where(Y > 0, 1.0, -1.0) if y is None else y
-    return Estimator(Block(X[:, :2]), y, LOSSES[loss], AfOptions(loss=loss, **options))
+    held = SimpleNamespace(train=Block(X[:, :2]), y=y, loss=LOSSES[loss], level=at_zero(LOSSES[loss], y))
+    return Estimator(held, AfOptions(loss=loss, **options))
 
 
 def step(estimator, theta, rows=None):

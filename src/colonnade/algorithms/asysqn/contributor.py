@@ -6,14 +6,15 @@ gone, or when it takes longer than the initiator's patience.
 """
 
 from abc import abstractmethod
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import Aggregations, Total
-from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import FEWEST
 from colonnade.algorithms.asysqn.estimator import Estimator
+from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
@@ -38,7 +39,6 @@ __all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor"]
 
 BATCH, ROUND, SNAPSHOT, TESTS = "batch", "round", "snapshot", "tests"  # what an own aggregation is for
 NO_ROWS = np.zeros(0, np.int32)
-NO_MASKS = np.zeros(0, np.uint64)
 
 
 class Contributor:
@@ -50,7 +50,8 @@ class Contributor:
     def __init__(self, setup: PartySetup) -> None:
         self.name, self._index, self._names = setup.name, setup.index, setup.names
         self._options, self._training = setup.options, setup.training
-        self._block, self._tests = Block(setup.train), Block(setup.test)
+        self._held = held = Holdings(setup)
+        self._block, self._tests = held.train, held.test
         self._key = SecretKey()
         masked, bits = setup.options.masking == "on", setup.options.fraction_bits
         self.sums = Aggregations(setup.index, setup.names, masked, setup.options.fan_out, bits)
@@ -83,11 +84,10 @@ class Contributor:
         block = self._tests if job.tests else self._block
         theta = block.margins(w, None if job.whole or job.tests else job.rows)
         encoded = masking.encode(theta, self._options.fraction_bits, len(self._names))
-        nonce = int.from_bytes(self._key.seed("nonce", job.draw)[:8], "little") >> 1
-        if self._options.masking == "off":
-            return MarginsMade(nonce, steps, encoded, NO_MASKS)
-        masks = masking.masks(self._key.seed("mask", job.draw), len(encoded))
-        return MarginsMade(nonce, steps, masking.add(encoded, masks), masks)
+        masked = self._options.masking == "on"
+        drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * masked)
+        nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one names an attempt and masks nothing
+        return MarginsMade(nonce, steps, masking.add(encoded, masks) if masked else encoded, masks)
 
     def _aside(self, what: tuple[str, int, int, int], amount: float, rows: Rows, whole: bool, tests: bool) -> Effect:
         """A job beside the lane: the own term of somebody's sum."""
@@ -100,11 +100,8 @@ class Contributor:
     def _answer(self, initiator: int, ask: Ask) -> list[Effect]:
         """Somebody asks; the lane goes on."""
         tests, name = isinstance(ask, AskTests), self._names[initiator]
-        members = tuple(ask.members)
-        if sorted(set(members)) != list(members) or not {initiator, self._index} <= set(members):
-            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}")
-        if members[-1] >= len(self._names) or members[0] < 0 or len(members) < self._fewest:
-            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}, which would tell single terms")
+        if fault := _fault_of(tuple(ask.members), initiator, self._index, len(self._names), self._fewest):
+            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
             raise RemoteProtocolError(name, f"asks for rows that are not there: {ask!r:.120}")
         known = self.sums.sums.get((initiator, ask.nonce))
@@ -221,6 +218,16 @@ class Contributor:
         for name in _STATE:
             setattr(self, name, state[name])
         self.sums.load(state["sums"])
+
+
+@lru_cache(maxsize=1024)
+def _fault_of(members: tuple[int, ...], initiator: int, own: int, parties: int, fewest: int) -> str | None:
+    """Why there is no sum over these; they are the same for thousands of sums."""
+    if sorted(set(members)) != list(members) or not {initiator, own} <= set(members):
+        return ", which cannot be"
+    if members[-1] >= parties or members[0] < 0 or len(members) < fewest:
+        return ", which would tell single terms"
+    return None
 
 
 _STATE = ("members", "unit", "jobs", "draws", "asides", "own", "judges", "abandoned", "answers", "dropped")

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import SAGA, SGD, LinearOptions
-from colonnade.algorithms.asysqn.losses import FAR, Loss, at_zero, penalty
+from colonnade.algorithms.asysqn.holdings import Holdings
+from colonnade.algorithms.asysqn.losses import FAR, at_zero, penalty
 from colonnade.algorithms.asysqn.messages import FullPassed, Step, StepMade
 from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
 from colonnade.protocol.errors import TrainingDiverged
@@ -34,10 +34,10 @@ RECENT = 0.95  # of the past, in a mean over recent batches: the last twenty or 
 class Estimator:
     """w_ℓ, its memory of curvature and its reference slopes."""
 
-    def __init__(self, block: Block, y: Array, loss: Loss, options: LinearOptions) -> None:
-        self._block, self._y, self._loss, self._options = block, y, loss, options
-        self.level = at_zero(loss, y)
-        self.w = np.zeros(block.columns)  # replaced, never changed in place: jobs read it
+    def __init__(self, held: Holdings, options: LinearOptions) -> None:
+        self._block, self._y, self._loss, self._options = held.train, held.y, held.loss, options
+        self._level = held.level
+        self.w = np.zeros(self._block.columns)  # replaced, never changed in place: jobs read it
         self.steps = 0
         self.memory = Memory(options.memory, options.delta)
         self.reference = self.mean = NOTHING  # r and Xᵀr/n
@@ -82,7 +82,7 @@ class Estimator:
             slopes,
             difference,
             float(self._loss.value(theta, y).mean()) + penalty(w, l2),
-            max(at_zero(self._loss, y), self.level),
+            max(at_zero(self._loss, y), self._level),
         )
         self._refuse_divergence(made)
         return made
