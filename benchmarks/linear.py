@@ -24,6 +24,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as plotly
 from rich.console import Console
 from rich.table import Table
 from scipy import sparse
@@ -37,6 +38,7 @@ from colonnade.experiments.run import Run, one_thread
 from colonnade.protocol.errors import TrainingDiverged
 
 Q, L2 = 8, 1e-4
+COUNTS = (1, 2, 4, 8)  # of parties
 STEP_S = 0.2  # of a first-order step on a mean party's batch, with eight parties
 LOGISTIC = LOSSES["logistic"]
 USUAL = {"memory": 10, "ahead": 1, "batch": 1024, "rate": 0.1}
@@ -251,16 +253,33 @@ def utilisation(arguments: argparse.Namespace) -> None:
 
 def speedup(arguments: argparse.Namespace) -> None:
     """Point 4, second half: virtual time to a precision over the number of parties, as many columns in all."""
-    table = Table("parties", "updates", "virtual s", "speed-up", "ideal")
-    first = None
-    for parties in (1, 2, 4, 8):
-        data = data_of(arguments.data, arguments.dir, parties)
-        masking = "on" if parties > 2 else "off"
-        run = make(data, {"name": "asysqn-svrg", "masking": masking}, epochs=1e6, learning_rate=arguments.rate or 0.1)
-        updates = advance_to(run, arguments.target or 1e-4, parties, 200_000)
-        first = run.clock_s if first is None else first
-        table.add_row(str(parties), str(updates), f"{run.clock_s:.1f}", f"{first / run.clock_s:.2f}", str(parties))
+    table = Table("method", "parties", "updates of each", "virtual s", "speed-up", "ideal")
+    found: dict[str, list[float]] = {}
+    for name, rate in (("asysqn-svrg", arguments.rate or 0.1), ("afsvrg", 50.0)):
+        times = []
+        for parties in COUNTS:
+            data = data_of(arguments.data, arguments.dir, parties)
+            masking = "on" if parties > 2 else "off"
+            run = make(data, {"name": name, "masking": masking}, epochs=1e6, learning_rate=rate)
+            updates = advance_to(run, arguments.target or 1e-4, parties, 200_000) or 0
+            times.append(run.clock_s)
+            row = (f"{updates / parties:.0f}", f"{run.clock_s:.1f}", f"{times[0] / run.clock_s:.2f}")
+            table.add_row(name, str(parties), *row, str(parties))
+        found[name] = [times[0] / clock for clock in times]
     console.print(table)
+    draw(found, arguments.out)
+
+
+def draw(found: dict[str, list[float]], path: str) -> None:
+    """Speed-up against the ideal."""
+    figure = plotly.Figure()
+    figure.add_scatter(x=COUNTS, y=COUNTS, name="ideal", line={"color": "#999", "dash": "dot"})
+    for (name, ratios), colour in zip(found.items(), ("#1b9e77", "#d95f02"), strict=True):
+        figure.add_scatter(x=COUNTS, y=ratios, name=name, line_color=colour)
+    figure.update_xaxes(title="parties", tickvals=COUNTS, type="log")
+    figure.update_yaxes(title="speed-up", tickvals=COUNTS, type="log")
+    figure.update_layout(width=620, height=400, template="plotly_white", margin={"t": 20})
+    figure.write_html(path, include_plotlyjs=True, config={"displayModeBar": False})
 
 
 def sizes(arguments: argparse.Namespace) -> None:
@@ -365,6 +384,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--columns", type=int, default=1_000_000)
+    parser.add_argument("--out", default="linear-speedup.html", help="the picture of `speedup`")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
