@@ -44,7 +44,9 @@ LOGISTIC = LOSSES["logistic"]
 USUAL = {"memory": 10, "ahead": 1, "batch": 1024, "rate": 0.1}
 SETTINGS = {  # data, estimator: what reaches its target
     ("a9a", "svrg"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
-    ("a9a", "saga"): {"memory": 5, "ahead": 0, "batch": 256, "rate": 0.2},
+    ("a9a", "saga"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
+    ("credit", "svrg"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
+    ("credit", "saga"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
 }
 TARGETS = {"a9a": 1e-6, "credit": 1e-4, "mnist": 1e-4}
 console = Console(width=140)

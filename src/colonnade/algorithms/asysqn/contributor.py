@@ -13,6 +13,7 @@ import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import Aggregations, Total
 from colonnade.algorithms.asysqn.config import FEWEST
+from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
 from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.messages import (
@@ -45,7 +46,7 @@ class Contributor:
     """What a party needs for sums: its columns, its key, and who takes part."""
 
     estimator: Estimator
-    _walk: Walk
+    _walk: Walk | Draws
 
     def __init__(self, setup: PartySetup) -> None:
         self.name, self._index, self._names = setup.name, setup.index, setup.names

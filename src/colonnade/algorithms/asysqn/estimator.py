@@ -9,7 +9,8 @@ All three are v = Xᵀ_I(∂L/∂θ_I − r_I)/b + Xᵀr/n + λw with reference 
 v is unbiased whatever r is, so a party that begins anew may take r at w = 0, where θ = 0 needs no aggregation.
 
 # DEVIATION: Alg. 5 stores gradients; of a linear model these are the slope times x_i, so a scalar per row will do.
-# DEVIATION: batches are walks through permutations, not drawn with replacement (Alg. 3 l. 2).
+# DEVIATION: batches of SGD and SVRG are walks through permutations, not independent draws (Alg. 3 l. 2); of SAGA they
+# are (see `draws`), but without the same row twice in a batch.
 """
 
 from typing import Any

@@ -17,8 +17,9 @@ import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import Total
 from colonnade.algorithms.asysqn.block import Block
-from colonnade.algorithms.asysqn.config import SVRG
+from colonnade.algorithms.asysqn.config import SAGA, SVRG
 from colonnade.algorithms.asysqn.contributor import BATCH, NO_ROWS, ROUND, SNAPSHOT, TESTS, Contributor
+from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
@@ -77,7 +78,8 @@ class Party(Contributor):
         options, training = setup.options, setup.training
         self.estimator = Estimator(self._held, options)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
-        self._walk = Walk(self._block.rows, training.batch_size, training.seed, *path)
+        batches = Draws if options.estimator == SAGA else Walk
+        self._walk = batches(self._block.rows, training.batch_size, training.seed, *path)
 
         self.begun = False
         self.ready: list[tuple[int, Array, int, tuple[int, ...]]] = []  # position, θ, clock, members
