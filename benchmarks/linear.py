@@ -42,12 +42,7 @@ COUNTS = (1, 2, 4, 8)  # of parties
 STEP_S = 0.2  # of a first-order step on a mean party's batch, with eight parties
 LOGISTIC = LOSSES["logistic"]
 USUAL = {"memory": 10, "ahead": 1, "batch": 1024, "rate": 0.1}
-SETTINGS = {  # data, estimator: what reaches its target
-    ("a9a", "svrg"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
-    ("a9a", "saga"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
-    ("credit", "svrg"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
-    ("credit", "saga"): {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3},
-}
+PRECISE = {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3}  # what reaches the targets below
 TARGETS = {"a9a": 1e-6, "credit": 1e-4, "mnist": 1e-4}
 console = Console(width=140)
 
@@ -160,7 +155,7 @@ def precision(arguments: argparse.Namespace) -> None:
 
 def settings_of(arguments: argparse.Namespace, method: str) -> dict[str, dict[str, Any]]:
     """Those that reached the target, unless others are wanted."""
-    usual = SETTINGS.get((arguments.data, method.rsplit("-", maxsplit=1)[-1]), {})
+    usual = PRECISE if arguments.data in TARGETS else {}
     given = {"memory": arguments.memory, "ahead": arguments.ahead, "batch": arguments.batch, "rate": arguments.rate}
     chosen = USUAL | usual | {key: value for key, value in given.items() if value is not None}
     train = {"batch_size": chosen["batch"], "learning_rate": chosen["rate"]}
@@ -199,7 +194,7 @@ def rounds(arguments: argparse.Namespace) -> None:
     targets = {"sgd": 5e-3, "svrg": 1e-3, "saga": 1e-3}
     for estimator in arguments.estimators.split(","):
         target, found = targets[estimator], []
-        for name, start in ((f"af{estimator}", 2.0), (f"asysqn-{estimator}", 0.1)):
+        for name, start in ((f"af{estimator}", 1.0), (f"asysqn-{estimator}", 0.2)):
             found.append(_best_rate(data, name, start, target, arguments))
         (_, first, tried), (_, second, tried_too) = found
         ratio = f"{first / second:.2f}" if first and second else "-"
@@ -216,7 +211,8 @@ def _best_rate(
 
     def attempt(rate: float) -> float:
         if rate not in tried:
-            run = make(data, {"name": name}, batch_size=arguments.batch or 1024, learning_rate=rate, epochs=1e6)
+            protocol = settings_of(arguments, name)["protocol"] | {"name": name}
+            run = make(data, protocol, batch_size=arguments.batch or 1024, learning_rate=rate, epochs=1e6)
             most = arguments.most or 40_000
             least = min([k for k in tried.values() if k], default=most)
             tried[rate] = advance_to(run, target, 5 * Q, min(most, 2 * least))
