@@ -211,11 +211,11 @@ def _best_rate(
 
     def attempt(rate: float) -> float:
         if rate not in tried:
-            protocol = settings_of(arguments, name)["protocol"] | {"name": name}
+            protocol = settings_of(arguments, name)["protocol"] | {"name": name, "masking": "off"}  # fewer messages
             run = make(data, protocol, batch_size=arguments.batch or 1024, learning_rate=rate, epochs=1e6)
             most = arguments.most or 40_000
             least = min([k for k in tried.values() if k], default=most)
-            tried[rate] = advance_to(run, target, 5 * Q, min(most, 2 * least))
+            tried[rate] = advance_to(run, target, 5 * Q, min(most, int(1.25 * least)))
             console.print(f"  {name} {rate:g}: {tried[rate] or 'not'}")
         return tried[rate] or float("inf")
 

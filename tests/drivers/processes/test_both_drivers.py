@@ -351,6 +351,14 @@ def test_what_was_learnt_in_one_run_does_not_go_into_another(shares, tmp_path):
         party._meet("second")
 
 
+def test_a_party_that_diverges_ends_the_run_for_all_with_the_cause(stock, tmp_path, tools):
+    common, (_, shares) = tables("asysqn-svrg", {}, learning_rate=1e3), stock("asysqn-svrg")
+    found = run(Federation(shares, tmp_path, common), tools)
+    assert found.summary["status"] == "diverged" and [end.status for end in found.ends] == ["diverged"] * 3
+    assert found.summary["note"].startswith("party-")
+    assert found.summary["note"].endswith("; lower train.learning_rate, or take protocol.ahead = 0")
+
+
 # A curious relay
 
 
