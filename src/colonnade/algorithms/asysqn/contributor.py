@@ -150,7 +150,8 @@ class Contributor:
         """Begin one: the own term comes first, and with it the name of the attempt."""
         tests, whole = what == TESTS, what == SNAPSHOT
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        return [self._aside((what, self._index, 0, number), 0.0, rows, whole, tests)]  # charged with the step
+        amount = self._amount(1, rows, whole) if whole else 0.0  # others are charged with their step
+        return [self._aside((what, self._index, 0, number), amount, rows, whole, tests)]
 
     def _open(self, what: str, number: int, made: MarginsMade, now: int) -> list[Effect]:
         """Ask all others."""
