@@ -299,7 +299,7 @@ def sizes(arguments: argparse.Namespace) -> None:
 
 
 def wall(arguments: argparse.Namespace) -> None:
-    """Point 6, first half: time to 1e-4 against scikit-learn's saga and lbfgs; of the processor, since others use it."""
+    """Point 6, first half: the processor's time to 1e-4 against scikit-learn's saga and lbfgs."""
     data = data_of(arguments.data, arguments.dir)
     best, _ = optimum(data)
     x, y = joined(data.train), np.where(data.y_train > 0, 1.0, -1.0)

@@ -131,7 +131,8 @@ class Contributor:
         """The own term is there: an own aggregation is opened with it, somebody else's gets it."""
         what, initiator, nonce, number = self.asides.pop(token)
         if what == "answer":
-            return self._sends(self.sums.contribute(initiator, nonce, made))
+            effects = self._sends(self.sums.contribute(initiator, nonce, made))
+            return [*effects, *self._complete(nonce)] if initiator == self._index else effects
         return self._open(what, number, made, now)
 
     def _sends(self, sends: list[tuple[str, Message]]) -> list[Effect]:
@@ -147,11 +148,10 @@ class Contributor:
     # Own sums.
 
     def _gather(self, what: str, number: int) -> list[Effect]:
-        """Begin one: the own term comes first, and with it the name of the attempt."""
-        tests, whole = what == TESTS, what == SNAPSHOT
+        """Begin one: the own term comes first, and with it the name of the attempt; of a snapshot the name alone."""
+        tests = what == TESTS
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        amount = self._amount(1, rows, whole) if whole else 0.0  # others are charged with their step
-        return [self._aside((what, self._index, 0, number), amount, rows, whole, tests)]
+        return [self._aside((what, self._index, 0, number), 0.0, rows, False, tests)]  # charged with the step
 
     def _open(self, what: str, number: int, made: MarginsMade, now: int) -> list[Effect]:
         """Ask all others."""
@@ -162,12 +162,18 @@ class Contributor:
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
         members = self.judges if tests else self.members
         ask = (AskTests if tests else Ask)(made.nonce, list(members), whole, rows)
+        size = self._block.rows if whole else len(made.masked)
         self.own[made.nonce] = what, number
-        self.sums.open(self._index, ask, len(made.masked))
-        self.sums.contribute(self._index, made.nonce, made)
+        self.sums.open(self._index, ask, size)
         effects: list[Effect] = [Send(self._names[m], ask) for m in members if m != self._index]
+        if whole:  # while the others pass over all their rows, so does this party
+            effects.append(
+                self._aside(("answer", self._index, made.nonce, 0), self._amount(1, rows, True), rows, True, False)
+            )
+        else:
+            self.sums.contribute(self._index, made.nonce, made)
         if not tests and len(members) > 1:
-            batches = max(1.0, len(made.masked) / self._training.batch_size)  # of SVRG's snapshot many
+            batches = max(1.0, size / self._training.batch_size)  # of SVRG's snapshot many
             effects.append(SetTimer(str(made.nonce), now + round(batches * self._options.patience_s * NANOSECONDS)))
         return [*effects, *self._complete(made.nonce)]
 

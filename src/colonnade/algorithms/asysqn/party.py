@@ -7,7 +7,7 @@ the batch: asking the same rows of the remaining parties would tell the lost one
 
 Work is charged by nonzeros (numbers that a pass over the rows touches). 1 is a first-order step of a mean party on a
 whole batch: two passes, margins and gradient. A quasi-Newton step has two more passes (curvature) and the recursion of
-Alg. 1, four times m·d_ℓ; an answer is one pass. An initiator's own margins are charged with its step, if they lead to one.
+Alg. 1, four times m·d_ℓ; an answer is one pass. An initiator's own margins are charged with its step.
 """
 
 import hashlib
