@@ -224,9 +224,9 @@ def _best_rate(
     for _ in range(10):
         around = [rate / 2, rate, rate * 2]
         best = min(around, key=lambda candidate: (attempt(candidate), candidate != rate))
-        if best == rate:
+        if best == rate and tried[rate] is not None:
             break
-        rate = best
+        rate = best if tried[best] is not None else rate / 2
     return rate, tried[rate], tried
 
 
