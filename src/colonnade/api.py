@@ -9,7 +9,7 @@ import numpy as np
 import polars
 from torch import nn
 
-from colonnade.algorithms.asysqn.party import predictions
+from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.data import Dataset, Partition
 from colonnade.data import split as split_dataset
 from colonnade.experiments.config import Config, from_dict

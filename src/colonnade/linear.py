@@ -20,6 +20,7 @@ from colonnade.algorithms.asysqn.losses import probability
 from colonnade.data import Encoder, Partition, Scaler, Task
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import Run, prepare
+from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.messages import Array
 
 __all__ = ["AsySQNClassifier", "AsySQNRegressor"]
@@ -51,6 +52,8 @@ class _AsySQN(BaseEstimator):
         self._widths = [block.shape[1] for block in blocks]
         run = self._run(_partition(blocks, y, task), loss)
         self.summary_ = run.execute()
+        if self.summary_["status"] == "diverged":
+            raise TrainingDiverged(self.summary_["note"])
         roles: list[Any] = [node.role for node in run.simulator.nodes[1:]]
         self.coef_ = [role.estimator.w[:width] for role, width in zip(roles, self._widths, strict=True)]
         self.n_iter_ = self.summary_["updates"]

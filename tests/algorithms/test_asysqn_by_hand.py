@@ -261,6 +261,20 @@ def test_svrg_rests_for_its_snapshot_and_aggregates_it_once():
         np.testing.assert_allclose(estimator.mean[0], np.mean(slopes * np.array(x)), rtol=1e-7)
 
 
+def test_a_snapshot_has_the_patience_of_as_many_batches_as_it_has():
+    parties = make(AfSvrgOptions(patience_s=3.0), batch=1)
+    parties.begin(0, 1, 2)
+    parties.steps_of(0, 1)
+    for name in parties.names:
+        parties.queue.append((name, Received("server", Hold(1))))
+    parties.settle()
+    parties.timers = {}
+    parties.lost = lambda sender, to, message: True
+    parties.tell("party-2", Received("server", Take(1)))
+    parties.settle()
+    assert list(parties.timers.values()) == [2 * 3_000_000_000], "of two rows"
+
+
 def test_what_cannot_be_completed_is_abandoned_and_the_rows_are_others():
     parties = make(batch=1)
     parties.lost = lambda sender, to, message: sender == "party-3" and isinstance(message, Masks)

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from colonnade.algorithms.asysqn.party import predictions
+from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.data import load, party_share, save_share, server_share, split
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away

@@ -24,6 +24,7 @@ from colonnade.data.share import (
     read_party_share,
     read_server_share,
     server_share,
+    share_without_labels,
 )
 from colonnade.data.share_file import (
     load_alignment,
@@ -63,5 +64,6 @@ __all__ = [
     "save_alignment",
     "save_share",
     "server_share",
+    "share_without_labels",
     "split",
 ]

@@ -104,6 +104,14 @@ def server_share(partition: Partition) -> ServerShare:
     )
 
 
+def share_without_labels(rows: int, task: Task, *, test_fraction: float, seed: int, test_rows: int = 0) -> ServerShare:
+    """Of a server that has neither labels nor ids and only knows how many rows there are; its zeros are no labels."""
+    if rows < 2:
+        raise ConfigError("server.rows", rows, "must be 2 or more")
+    parts = split_rows("server.rows", rows, test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    return ServerShare(task, np.zeros(len(parts[0])), np.zeros(len(parts[1])), "", ())
+
+
 def read_party_share(
     path: str | Path,
     *,

@@ -146,6 +146,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label: str | None = None
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `serve` reads it
+    rows: int | None = None  # where the parties have the labels, and the server no file: how many rows there are,
+    test_rows: int = 0  # and how many of them are to test on, if not data.test_fraction of them
 
 
 STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fallback", "refuse")

@@ -77,7 +77,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
 
 def scale_of(config: Config) -> str | None:
     """How the columns are scaled: as configured, or as the method needs them; None: as the dataset is."""
-    method, _ = _method(config.protocol)
+    method, _ = method_of(config.protocol)
     return method.scale if config.data.scale is None else config.data.scale
 
 
@@ -85,7 +85,7 @@ def federation(
     config: Config, data: Partition | None = None, load_data: Callable[[Config], Partition] = load_partition
 ) -> Federation:
     """Resolve a config; `data` may be given instead of loaded."""
-    _method(config.protocol)  # before the data are read: that may take minutes
+    method_of(config.protocol)  # before the data are read: that may take minutes
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
@@ -154,7 +154,7 @@ class Plan:
 
 def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None) -> Plan:
     """Fill in and check everything that does not depend on the data; a party does not know the task."""
-    method, options = _method(config.protocol)
+    method, options = method_of(config.protocol)
     count = len(parties)
     options.check(count)
     _check_party_dropout(config.train.party_dropout, method, options)
@@ -173,7 +173,8 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     )
 
 
-def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:
+def method_of(protocol: dict[str, Any]) -> tuple[Method, Options]:
+    """The method, and its options as `[protocol]` has them."""
     fields = dict(protocol)
     method = find_method(str(fields.pop("name", "vafl")))
     known = [field.name for field in msgspec.structs.fields(method.options)]

@@ -20,6 +20,7 @@ from colonnade.data import (
     ServerShare,
     load_server_share,
     read_server_share,
+    share_without_labels,
 )
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.certificates import expires_in_days
@@ -40,7 +41,7 @@ from colonnade.experiments.own_side import (
     refuse_joint,
     stop_on_signals,
 )
-from colonnade.experiments.resolve import make_plan
+from colonnade.experiments.resolve import make_plan, method_of
 from colonnade.experiments.summary import (
     metrics_row,
     staleness_histogram,
@@ -313,7 +314,18 @@ def run_id(out: Path) -> str:
 
 
 def _server_share(config: Config) -> ServerShare:
-    server = config.server
+    server, (method, options) = config.server, method_of(config.protocol)
+    if method.party_labels and server.data is None:
+        if server.rows is None:
+            advice = f"{method.name}: the parties have the labels; say how many rows all their tables have"
+            raise ConfigError("server.rows", None, advice)
+        return share_without_labels(
+            server.rows,
+            options.task,  # type: ignore[attr-defined]
+            test_fraction=config.data.test_fraction,
+            seed=config.train.seed,
+            test_rows=server.test_rows,
+        )
     if server.data is None:
         raise ConfigError("server.data", None, "name the file with the labels")
     if server.data.endswith(SHARE):

@@ -62,6 +62,7 @@ class Terms:
     def __init__(self, shared: dict[str, Any], rows: int, ids_sha256: str, widths: Mapping[str, int]) -> None:
         self._shared = json.loads(json.dumps(shared))  # as it looks after a journey
         self._rows, self._ids, self._widths = rows, ids_sha256, widths
+        self._whose = "the server"  # the ids are
 
     def __call__(self, party: str, hello: Hello) -> str | None:
         """What differs, or None."""
@@ -85,13 +86,16 @@ class Terms:
     def _rows_differ(self, party: str, hello: Hello) -> str | None:
         if hello.rows != self._rows:
             return f"{party} has {hello.rows} rows, the server {self._rows}: align the tables first"
+        if not self._ids:  # a server without a table of its own: the others as the first
+            self._ids, self._whose = hello.ids_sha256, party
         if hello.ids_sha256 == self._ids:
             return None
         nameless = digest_of_rows(self._rows)
         if nameless in (hello.ids_sha256, self._ids):
-            who, key = (party, "party.id") if hello.ids_sha256 == nameless else ("the server", "server.id")
+            key = "server.id" if self._whose == "the server" else "party.id"
+            who, key = (party, "party.id") if hello.ids_sha256 == nameless else (self._whose, key)
             return f"{who} compares no ids, the other side does: set {key} to the column with the ids"
-        return f"{party} has other ids than the server, or in another order: align the tables first"
+        return f"{party} has other ids than {self._whose}, or in another order: align the tables first"
 
     def _shape_differs(self, party: str, hello: Hello) -> str | None:
         if (hello.width, hello.dtype) != (self._widths[party], DTYPE):

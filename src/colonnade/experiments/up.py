@@ -60,11 +60,13 @@ def prepare_up(
     throw_away(data.parties, nodes / "certificates")
     for name in (SERVER, *data.parties):
         (nodes / name).mkdir(parents=True, mode=0o700)
-    save_share(server_share(data), nodes / SERVER / "share.safetensors")
+    rows = (len(data.y_train), len(data.y_test)) if plan.method.party_labels else None
+    if rows is None:
+        save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
         save_share(party_share(data, index, plan.method.party_labels), nodes / name / "share.safetensors")
     up = FederationUp(config, out, data.parties, data.notes)
-    up.write_config(SERVER, "127.0.0.1:0")
+    up.write_config(SERVER, "127.0.0.1:0", rows)
     return up
 
 
@@ -160,8 +162,8 @@ class FederationUp:
         command += ["--predict"] if self._predict else []
         return Child(name, command, folder / "log.jsonl")
 
-    def write_config(self, name: str, address: str) -> None:
-        """What one role is told."""
+    def write_config(self, name: str, address: str, rows: tuple[int, int] | None = None) -> None:
+        """What one role is told; of a server that gets no labels: how many rows there are to train and to test on."""
         tables = to_dict(self.config)
         certificates, share = self.nodes / "certificates", str(self.nodes / name / "share.safetensors")
         tables["network"] |= {
@@ -174,7 +176,8 @@ class FederationUp:
         }
         tables.pop("methods", None)
         section = "server" if name == SERVER else "party"
-        tables[section] = tables.get(section, {}) | {"data": share}
+        own = {"data": share} if rows is None else {"rows": sum(rows), "test_rows": rows[1]}
+        tables[section] = tables.get(section, {}) | own
         (self.nodes / name / "config.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
     async def run(self, on_status: OnStatus | None = None) -> dict[str, Any]:

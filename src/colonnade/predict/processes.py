@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from colonnade.algorithms.asysqn.party import predictions
+from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.method import SERVER, Method
 from colonnade.data import party_lookup

@@ -7,7 +7,7 @@ A sum of q values is right as long as it stays within ±(2⁶³ − 1) steps of 
 """
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 from math import floor, nextafter
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = ["add", "bound", "check_bound", "decode", "encode", "masks", "subtract
 LARGEST = 2**63 - 1
 
 
+@lru_cache(maxsize=64)
 def bound(parties: int, bits: int) -> float:
     """The largest |value| for which a sum over so many parties cannot wrap around."""
     exact = LARGEST // parties  # steps; rounding to them never leads past a whole number of them
@@ -41,16 +42,16 @@ def check_bound(largest: float, parties: int, bits: int, key: str = "protocol.fr
 def encode(values: Array, bits: int, parties: int) -> Array:
     """Fixed-point numbers (uint64) of float64 values, any of which may be one of so many summands."""
     limit = bound(parties, bits)
-    if not (np.abs(values) <= limit).all():  # NaN, too
+    if len(values) and not (values.max() <= limit and values.min() >= -limit):  # NaN, too
         found = np.abs(values).max()
         raise TrainingDiverged(f"a value of {found:.3g} does not fit into masked sums: the bound is {limit:.3g}")
-    steps: Array = np.rint(np.ldexp(values, bits)).astype(np.int64)
-    return steps.view(np.uint64)
+    steps: Array = values * 2.0**bits
+    return np.rint(steps, out=steps).astype(np.int64).view(np.uint64)
 
 
 def decode(encoded: Array, bits: int) -> Array:
     """The reverse of `encode`, for a value or a sum of values."""
-    values: Array = np.ldexp(encoded.view(np.int64).astype(np.float64), -bits)
+    values: Array = encoded.view(np.int64) * 2.0**-bits
     return values
 
 

@@ -9,20 +9,29 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from colonnade.algorithms import METHODS
+from colonnade.algorithms.asysqn.messages import Ask, Masked, Masks
 from colonnade.data import load, party_share, save_share, server_share, split
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
+from colonnade.drivers.processes.line import SEALED
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.relay import Relay
+from colonnade.drivers.processes.sealing import Announcement, Session
+from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.run import prepare
 from colonnade.experiments.server_process import ServerProcess
 from colonnade.experiments.terms import shared_digest, shared_part
+from colonnade.privacy.masking import decode
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
@@ -61,7 +70,8 @@ def stock(tmp_path_factory):
         if kind not in made:
             data, folder = split(load(kind[0]), parties=len(NAMES), scale=kind[1]), tmp_path_factory.mktemp("shares")
             throw_away(NAMES, folder / "certificates")
-            save_share(server_share(data), folder / "server.safetensors")
+            if not labelled:
+                save_share(server_share(data), folder / "server.safetensors")
             for index, name in enumerate(NAMES):
                 save_share(party_share(data, index, labelled), folder / f"{name}.safetensors")
             made[kind] = data, folder
@@ -117,10 +127,9 @@ def config_of(name, shares, common, address="127.0.0.1:0", **own):
         "key": str(certificates / f"{name}.key"), "authority": str(certificates / "ca.pem"),
         "members": str(certificates / "members.toml"), "checkpoint_s": 1e6, "max_log_mb": 1000,
     }  # fmt: skip
-    train = common["train"] | {"checkpoint_every": "1000 epochs"}
-    return from_dict(
-        common | {"train": train, "network": network, section: {"data": str(shares / f"{name}.safetensors")} | own}
-    )
+    train, share = common["train"] | {"checkpoint_every": "1000 epochs"}, shares / f"{name}.safetensors"
+    held = {"data": str(share)} if share.is_file() else {"rows": 569}  # the parties have the labels
+    return from_dict(common | {"train": train, "network": network, section: held | own})
 
 
 class Federation:
@@ -340,3 +349,95 @@ def test_what_was_learnt_in_one_run_does_not_go_into_another(shares, tmp_path):
     party.meet("first")
     with pytest.raises(ConfigError, match="holds another run of this federation: choose another --out"):
         party.meet("second")
+
+
+def test_a_party_that_diverges_ends_the_run_for_all_with_the_cause(stock, tmp_path, tools):
+    common, (_, shares) = tables("asysqn-svrg", {}, learning_rate=1e3), stock("asysqn-svrg")
+    found = run(Federation(shares, tmp_path, common), tools)
+    assert found.summary["status"] == "diverged" and [end.status for end in found.ends] == ["diverged"] * 3
+    assert found.summary["note"].startswith("party-")
+    assert found.summary["note"].endswith("; lower train.learning_rate, or take protocol.ahead = 0")
+
+
+# A curious relay
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """All that the server passes on, and what it has not: the private keys of the parties' sessions."""
+    passed, keys, forward, begin = [], [], Relay.forward, Session.__init__
+
+    def record(relay, sender, body):
+        to, content = read_relay(body, sender)
+        passed.append((sender, to, bytes(content)))
+        forward(relay, sender, body)
+
+    def keep(session, *made, initiator):
+        begin(session, *made, initiator=initiator)
+        keys.append((made, initiator, session.id))
+
+    monkeypatch.setattr(Relay, "forward", record)
+    monkeypatch.setattr(Session, "__init__", keep)
+    return passed, keys
+
+
+def opened_with(keys, passed):
+    """What the two ends of each session read of the recorded frames: (sender, receiver, message)."""
+    codec, found = Codec(METHODS["asysqn-sgd"].payloads), []
+    for made, initiator, id in list(keys):
+        session = Session(*made, initiator=initiator)
+        me, peer = made[:2]
+        for sender, to, content in passed:
+            if content[:1] == SEALED and (sender, to) == (peer, me) and content[1:9] == id:
+                envelope = open_envelope(session.open(content[1:]), peer)
+                if envelope.kind == Kind.MESSAGE:
+                    found.append((sender, to, codec.decode(envelope.body)))
+    return found
+
+
+def terms_of(messages):
+    """θ^ℓ of every party that answered: what it sent, without what it was sent, on one tree less that on the other."""
+    trees, terms = ({}, {}), []
+    for sender, to, message in messages:
+        if type(message) in (Masked, Masks):
+            sums = trees[type(message) is Masks].setdefault((message.initiator, message.nonce), {})
+            sums[sender] = to, message.values
+
+    def own(sums, party):
+        return sums[party][1] - sum((values for to, values in sums.values() if to == party), np.uint64(0))
+
+    for name in trees[0].keys() & trees[1].keys():
+        first, second = trees[0][name], trees[1][name]
+        if len(first) == len(second) == len(NAMES) - 1:  # not cut off by the end of the run
+            terms += [decode(own(first, party) - own(second, party), 32) for party in first]
+    return terms
+
+
+def test_a_curious_relay_learns_nothing_of_a_run_between_parties(stock, tmp_path, tools, recorded):
+    """Each party's masked margins pass through the server, and its masks: one minus the other would tell all."""
+    passed, keys = recorded
+    common, (_, shares) = tables("asysqn-sgd", {}, epochs=1), stock("asysqn-sgd")
+    assert run(Federation(shares, tmp_path, common), tools).summary["status"] == "finished"
+    messages = opened_with(keys, passed)
+    terms = terms_of(messages)
+    assert len(terms) > 20 and max(np.abs(term).max() for term in terms) < 100, "with the keys all margins are known"
+    secrets = {np.asarray(m.values)[:4].tobytes() for *_, m in messages if isinstance(m, Masked | Masks)}
+    secrets |= {m.rows[:8].tobytes() for *_, m in messages if type(m) is Ask} | {b"Masked", b"values"}
+    contents = b"".join(content for *_, content in passed)
+    assert len(secrets) > 50 and not any(secret in contents for secret in secrets)
+    kept = [path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()]
+    numbers = {secret for secret in secrets if len(secret) == 32}
+    assert len(kept) > 2 and not any(secret in file for secret in numbers for file in kept)
+    party = b"".join(path.read_bytes() for path in (tmp_path / NAMES[0]).rglob("journal*"))
+    assert any(secret in party for secret in numbers), "so the lines before can fail"
+    sealed = [(sender, to, content[1:]) for sender, to, content in passed if content[:1] == SEALED]
+    bodies = b"".join(frame[16:] for *_, frame in sealed)
+    counts = np.bincount(np.frombuffer(bodies, np.uint8), minlength=256)
+    deviation = np.square(counts - counts.mean()).sum() / counts.mean()  # χ² with 255 degrees of freedom
+    assert len(bodies) > 100_000 and deviation < 255 + 8 * np.sqrt(2 * 255), "every byte is as frequent as any other"
+    for content in (content for *_, content in passed if content[:1] != SEALED):
+        key = msgspec.msgpack.decode(content[1:], type=Announcement).key
+        for sender, to, frame in sealed[:5]:
+            guess = Session(to, sender, "", X25519PrivateKey.generate(), key, initiator=True)
+            with pytest.raises(RemoteProtocolError, match="does not open"):
+                guess.open(guess.id + frame[8:])

@@ -87,9 +87,10 @@ class Aggregations:
         """An aggregation is asked for; what came of it before fits, or is dropped."""
         entry = self.sums.get((initiator, ask.nonce)) or self._new(initiator, ask.nonce)
         entry.members, entry.rows, entry.tests = tuple(ask.members), rows, isinstance(ask, AskTests)
-        first, second = self._places(initiator, entry)
-        entry.masked = {c: part for c, part in entry.masked.items() if c in first.children and len(part) == rows}
-        entry.masks = {c: part for c, part in entry.masks.items() if c in second.children and len(part) == rows}
+        if entry.masked or entry.masks:
+            first, second = self._places(initiator, entry)
+            entry.masked = {c: part for c, part in entry.masked.items() if c in first.children and len(part) == rows}
+            entry.masks = {c: part for c, part in entry.masks.items() if c in second.children and len(part) == rows}
 
     def contribute(self, initiator: int, nonce: int, made: MarginsMade) -> list[tuple[str, Message]]:
         """Alg. 2 l. 2: the own term."""

@@ -1,18 +1,14 @@
-"""One party's columns and the labels, as linear algebra wants them: float64, dense or CSR, never densified."""
+"""One party's columns, as linear algebra wants them: float64, dense or CSR, never densified."""
 
-import hashlib
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from colonnade.algorithms.asysqn.losses import Loss
 from colonnade.algorithms.asysqn.padding import padded
-from colonnade.data import Task
-from colonnade.protocol.errors import ConfigError, DataError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Block", "digest_of", "targets"]
+__all__ = ["Block"]
 
 
 class Block:
@@ -60,33 +56,3 @@ def _as_floats(x: Any) -> Any:
     if sparse.issparse(x):
         return sparse.csr_array(x, dtype=np.float64)
     return np.asarray(x, np.float64)
-
-
-def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
-    """Labels as the loss wants them: ±1, or real numbers."""
-    if task is not None and task.kind != ("binary" if loss.signed else "regression"):
-        raise ConfigError("protocol.loss", loss.name, _advice(task, loss))
-    values = np.asarray(y, np.float64)
-    if not loss.signed:
-        return values
-    found = set(np.unique(values).tolist())
-    if not (found <= {0.0, 1.0} or found <= {-1.0, 1.0}):
-        raise DataError(f"{party}: labels must be ±1 or 0–1 for protocol.loss = {loss.name!r}, not {sorted(found)[:5]}")
-    return np.where(values > 0, 1.0, -1.0)
-
-
-def _advice(task: Task, loss: Loss) -> str:
-    if task.kind == "multiclass":
-        return f"needs labels of two classes (±1 or 0–1), and there are {len(task.classes)}"
-    if loss.signed:
-        return "needs labels of two classes, and here are numbers to predict; for that use ridge"
-    return "needs numbers to predict, and the label has two classes; for that use logistic or ls-svm"
-
-
-def digest_of(*labels: Array) -> str:
-    """What parties compare of their labels: sha256 of their numbers and how many there are of each part."""
-    text = hashlib.sha256()
-    for part in labels:
-        text.update(len(part).to_bytes(8, "little"))
-        text.update(np.ascontiguousarray(part, "<f8").tobytes())
-    return text.hexdigest()

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from colonnade.algorithms.method import Options
+from colonnade.data import Task
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["AfOptions", "AfSagaOptions", "AfSvrgOptions", "AsyOptions", "AsySagaOptions", "AsySvrgOptions",
@@ -24,7 +25,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     masking: Literal["on", "off"] = "on"
     fan_out: int = 2  # of the trees
     fraction_bits: int = 32  # of a margin in fixed point
-    patience_s: float = 60.0  # an aggregation that takes longer is abandoned
+    patience_s: float = 60.0  # an aggregation of a batch that takes longer is abandoned
     on_lost: Literal["continue", "wait"] = "continue"
 
     # For whoever does not choose them:
@@ -35,6 +36,11 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     delta = FLOOR
     ahead = NONE
     snapshot_every = ONCE
+
+    @property
+    def task(self) -> Task:
+        """What its loss is for; the coordinator has no labels to see it from."""
+        return Task("regression", ()) if self.loss == "ridge" else Task("binary", ("0", "1"))
 
     def threshold(self, parties: int) -> int:
         """How many parties an update takes."""

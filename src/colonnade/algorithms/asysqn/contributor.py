@@ -6,14 +6,16 @@ gone, or when it takes longer than the initiator's patience.
 """
 
 from abc import abstractmethod
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import Aggregations, Total
-from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import FEWEST
+from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
+from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
@@ -38,19 +40,19 @@ __all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor"]
 
 BATCH, ROUND, SNAPSHOT, TESTS = "batch", "round", "snapshot", "tests"  # what an own aggregation is for
 NO_ROWS = np.zeros(0, np.int32)
-NO_MASKS = np.zeros(0, np.uint64)
 
 
 class Contributor:
     """What a party needs for sums: its columns, its key, and who takes part."""
 
     estimator: Estimator
-    _walk: Walk
+    _walk: Walk | Draws
 
     def __init__(self, setup: PartySetup) -> None:
         self.name, self._index, self._names = setup.name, setup.index, setup.names
         self._options, self._training = setup.options, setup.training
-        self._block, self._tests = Block(setup.train), Block(setup.test)
+        self._held = held = Holdings(setup)
+        self._block, self._tests = held.train, held.test
         self._key = SecretKey()
         masked, bits = setup.options.masking == "on", setup.options.fraction_bits
         self.sums = Aggregations(setup.index, setup.names, masked, setup.options.fan_out, bits)
@@ -83,11 +85,10 @@ class Contributor:
         block = self._tests if job.tests else self._block
         theta = block.margins(w, None if job.whole or job.tests else job.rows)
         encoded = masking.encode(theta, self._options.fraction_bits, len(self._names))
-        nonce = int.from_bytes(self._key.seed("nonce", job.draw)[:8], "little") >> 1
-        if self._options.masking == "off":
-            return MarginsMade(nonce, steps, encoded, NO_MASKS)
-        masks = masking.masks(self._key.seed("mask", job.draw), len(encoded))
-        return MarginsMade(nonce, steps, masking.add(encoded, masks), masks)
+        masked = self._options.masking == "on"
+        drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * masked)
+        nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one names an attempt and masks nothing
+        return MarginsMade(nonce, steps, masking.add(encoded, masks) if masked else encoded, masks)
 
     def _aside(self, what: tuple[str, int, int, int], amount: float, rows: Rows, whole: bool, tests: bool) -> Effect:
         """A job beside the lane: the own term of somebody's sum."""
@@ -100,11 +101,8 @@ class Contributor:
     def _answer(self, initiator: int, ask: Ask) -> list[Effect]:
         """Somebody asks; the lane goes on."""
         tests, name = isinstance(ask, AskTests), self._names[initiator]
-        members = tuple(ask.members)
-        if sorted(set(members)) != list(members) or not {initiator, self._index} <= set(members):
-            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}")
-        if members[-1] >= len(self._names) or members[0] < 0 or len(members) < self._fewest:
-            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}, which would tell single terms")
+        if fault := _fault_of(tuple(ask.members), initiator, self._index, len(self._names), self._fewest):
+            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
             raise RemoteProtocolError(name, f"asks for rows that are not there: {ask!r:.120}")
         known = self.sums.sums.get((initiator, ask.nonce))
@@ -133,7 +131,8 @@ class Contributor:
         """The own term is there: an own aggregation is opened with it, somebody else's gets it."""
         what, initiator, nonce, number = self.asides.pop(token)
         if what == "answer":
-            return self._sends(self.sums.contribute(initiator, nonce, made))
+            effects = self._sends(self.sums.contribute(initiator, nonce, made))
+            return [*effects, *self._complete(nonce)] if initiator == self._index else effects
         return self._open(what, number, made, now)
 
     def _sends(self, sends: list[tuple[str, Message]]) -> list[Effect]:
@@ -149,10 +148,10 @@ class Contributor:
     # Own sums.
 
     def _gather(self, what: str, number: int) -> list[Effect]:
-        """Begin one: the own term comes first, and with it the name of the attempt."""
-        tests, whole = what == TESTS, what == SNAPSHOT
+        """Begin one: the own term comes first, and with it the name of the attempt; of a snapshot the name alone."""
+        tests = what == TESTS
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        return [self._aside((what, self._index, 0, number), 0.0, rows, whole, tests)]  # charged with the step
+        return [self._aside((what, self._index, 0, number), 0.0, rows, False, tests)]  # charged with the step
 
     def _open(self, what: str, number: int, made: MarginsMade, now: int) -> list[Effect]:
         """Ask all others."""
@@ -163,12 +162,19 @@ class Contributor:
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
         members = self.judges if tests else self.members
         ask = (AskTests if tests else Ask)(made.nonce, list(members), whole, rows)
+        size = self._block.rows if whole else len(made.masked)
         self.own[made.nonce] = what, number
-        self.sums.open(self._index, ask, len(made.masked))
-        self.sums.contribute(self._index, made.nonce, made)
+        self.sums.open(self._index, ask, size)
         effects: list[Effect] = [Send(self._names[m], ask) for m in members if m != self._index]
+        if whole:  # while the others pass over all their rows, so does this party
+            effects.append(
+                self._aside(("answer", self._index, made.nonce, 0), self._amount(1, rows, True), rows, True, False)
+            )
+        else:
+            self.sums.contribute(self._index, made.nonce, made)
         if not tests and len(members) > 1:
-            effects.append(SetTimer(str(made.nonce), now + round(self._options.patience_s * NANOSECONDS)))
+            batches = max(1.0, size / self._training.batch_size)  # of SVRG's snapshot many
+            effects.append(SetTimer(str(made.nonce), now + round(batches * self._options.patience_s * NANOSECONDS)))
         return [*effects, *self._complete(made.nonce)]
 
     def _complete(self, nonce: int) -> list[Effect]:
@@ -220,6 +226,16 @@ class Contributor:
         for name in _STATE:
             setattr(self, name, state[name])
         self.sums.load(state["sums"])
+
+
+@lru_cache(maxsize=1024)
+def _fault_of(members: tuple[int, ...], initiator: int, own: int, parties: int, fewest: int) -> str | None:
+    """Why there is no sum over these; they are the same for thousands of sums."""
+    if sorted(set(members)) != list(members) or not {initiator, own} <= set(members):
+        return ", which cannot be"
+    if members[-1] >= parties or members[0] < 0 or len(members) < fewest:
+        return ", which would tell single terms"
+    return None
 
 
 _STATE = ("members", "unit", "jobs", "draws", "asides", "own", "judges", "abandoned", "answers", "dropped")

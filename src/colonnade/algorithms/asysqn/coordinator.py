@@ -13,6 +13,7 @@ import numpy as np
 from colonnade.algorithms.asysqn.config import FEWEST, SVRG
 from colonnade.algorithms.asysqn.messages import (
     Begin,
+    Diverged,
     Held,
     Hello,
     Hold,
@@ -28,7 +29,7 @@ from colonnade.algorithms.evaluation import Evaluated
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
-from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError
+from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
     CancelTimer,
@@ -128,6 +129,9 @@ class Coordinator:
                     return self._note(sender, TAKING, barrier)
                 case Judged():
                     return self._judged(sender, message)
+                case Diverged(cause=cause):
+                    advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self._options.ahead)
+                    raise TrainingDiverged(f"{sender}: {cause[:200]}; {advice}")
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:

@@ -9,36 +9,42 @@ All three are v = Xᵀ_I(∂L/∂θ_I − r_I)/b + Xᵀr/n + λw with reference 
 v is unbiased whatever r is, so a party that begins anew may take r at w = 0, where θ = 0 needs no aggregation.
 
 # DEVIATION: Alg. 5 stores gradients; of a linear model these are the slope times x_i, so a scalar per row will do.
-# DEVIATION: batches are walks through permutations, not drawn with replacement (Alg. 3 l. 2).
+# DEVIATION: batches of SGD and SVRG are walks through permutations, not independent draws (Alg. 3 l. 2); of SAGA they
+# are (see `draws`), but without the same row twice in a batch.
 """
 
 from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import SAGA, SGD, LinearOptions
-from colonnade.algorithms.asysqn.losses import Loss
+from colonnade.algorithms.asysqn.holdings import Holdings
+from colonnade.algorithms.asysqn.losses import FAR, at_zero, penalty
 from colonnade.algorithms.asysqn.messages import FullPassed, Step, StepMade
 from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
+from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array
 
 __all__ = ["Estimator"]
 
 NOTHING = np.zeros(0)
+RECENT = 0.95  # of the past, in a mean over recent batches: the last twenty or so
 
 
 class Estimator:
     """w_ℓ, its memory of curvature and its reference slopes."""
 
-    def __init__(self, block: Block, y: Array, loss: Loss, options: LinearOptions) -> None:
-        self._block, self._y, self._loss, self._options = block, y, loss, options
-        self.w = np.zeros(block.columns)  # replaced, never changed in place: jobs read it
+    def __init__(self, held: Holdings, options: LinearOptions) -> None:
+        self._block, self._y, self._loss, self._options = held.train, held.y, held.loss, options
+        self._level = held.level
+        self.w = np.zeros(self._block.columns)  # replaced, never changed in place: jobs read it
         self.steps = 0
         self.memory = Memory(options.memory, options.delta)
         self.reference = self.mean = NOTHING  # r and Xᵀr/n
         self.before = NOTHING  # v_{k−1} and s_{k−1}, for the printed curvature
         self.step_before = NOTHING
+        self.loss = self.start = 0.0  # of recent batches: what they cost, and what they did at w = 0
 
     @property
     def wants_reference(self) -> bool:
@@ -70,7 +76,28 @@ class Estimator:
         y_bar = NOTHING
         if self._options.memory and self._options.curvature == "batch":
             y_bar = curvature(x, self._loss.second_derivative(theta, y), s, l2)
-        return StepMade(s, y_bar, v if self._options.curvature == "printed" else NOTHING, slopes, difference)
+        made = StepMade(
+            s,
+            y_bar,
+            v if self._options.curvature == "printed" else NOTHING,
+            slopes,
+            difference,
+            float(self._loss.value(theta, y).mean()) + penalty(w, l2),
+            max(at_zero(self._loss, y), self._level),
+        )
+        self._refuse_divergence(made)
+        return made
+
+    def _refuse_divergence(self, made: StepMade) -> None:
+        """A smoothed loss, since a single small batch may well be bad; of ridge's rows some cost more than others."""
+        if not all_finite(made.s):
+            raise TrainingDiverged("its step is not finite")
+        loss, start = self._recent(made)
+        if loss > FAR * start:
+            raise TrainingDiverged(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
+
+    def _recent(self, made: StepMade) -> tuple[float, float]:
+        return RECENT * self.loss + made.loss, RECENT * self.start + made.start
 
     def _with_printed_pair(self, v: Array) -> Memory:
         """Alg. 1 as printed: its newest pair has ȳ = v_k − v_{k−1}, which is known only now."""
@@ -87,6 +114,7 @@ class Estimator:
         """w_ℓ ← w_ℓ − γd_ℓ, and what is remembered of it."""
         self.w = self.w + made.s
         self.steps += 1
+        self.loss, self.start = self._recent(made)
         if len(made.y):
             self.memory.add(made.s, made.y)
         if len(made.v):
@@ -114,4 +142,4 @@ class Estimator:
         self.memory.load(saved["memory"])
 
 
-_STATE = ("w", "steps", "reference", "mean", "before", "step_before")
+_STATE = ("w", "steps", "reference", "mean", "before", "step_before", "loss", "start")

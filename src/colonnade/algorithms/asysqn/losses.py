@@ -19,7 +19,9 @@ from scipy.special import expit
 
 from colonnade.protocol.messages import Array
 
-__all__ = ["LOSSES", "Loss", "penalty", "probability"]
+__all__ = ["FAR", "LOSSES", "Loss", "at_zero", "penalty", "probability"]
+
+FAR = 10.0  # times the loss at w = 0: nobody comes back from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class Loss:
     second_derivative: Callable[[Array, Array], Array]  # σ′ of the curvature pair
     predict: Callable[[Array], Array]  # labels ±1, or ridge's values
     signed: bool  # labels are ±1
+
+
+def at_zero(loss: Loss, y: Array) -> float:
+    """1/n Σ L(0, y_i): what w = 0 costs."""
+    return float(np.mean(loss.value(np.zeros(len(y)), y)))
 
 
 def penalty(w: Array, l2: float) -> float:

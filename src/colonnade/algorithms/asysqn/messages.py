@@ -14,6 +14,7 @@ __all__ = [
     "Ask",
     "AskTests",
     "Begin",
+    "Diverged",
     "Drop",
     "FullPass",
     "FullPassed",
@@ -122,6 +123,13 @@ class Judged(Message, frozen=True):
     values: dict[str, float]
 
 
+class Diverged(Message, frozen=True):
+    """Party → coordinator: what I compute leads nowhere; also a job's result."""
+
+    evaluation: ClassVar[bool] = True  # not of the method: outside clock and bytes
+    cause: str
+
+
 # Between parties: Alg. 2.
 
 
@@ -225,6 +233,8 @@ class StepMade(Payload, frozen=True):
     v: Array
     slopes: Array
     difference: Array
+    loss: float  # of the batch, and λ/2·‖w_ℓ‖²
+    start: float  # what w = 0 costs, on this batch or on all rows: the larger
 
 
 class FullPass(Payload, frozen=True):
@@ -248,7 +258,7 @@ class JudgeTests(Payload, frozen=True):
 
 
 ASYSQN_PAYLOADS = (
-    *(Hello, Begin, Members, Hold, Held, Take, Taken, Round, Stepped, Judge, Judged),
+    *(Hello, Begin, Members, Hold, Held, Take, Taken, Round, Stepped, Judge, Judged, Diverged),
     *(Ask, AskTests, Masked, Masks, MaskedTests, MasksTests, Abandon, Drop, Totals),
     *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
 )

@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import Total
-from colonnade.algorithms.asysqn.block import Block, digest_of, targets
-from colonnade.algorithms.asysqn.config import SVRG
+from colonnade.algorithms.asysqn.block import Block
+from colonnade.algorithms.asysqn.config import SAGA, SVRG
 from colonnade.algorithms.asysqn.contributor import BATCH, NO_ROWS, ROUND, SNAPSHOT, TESTS, Contributor
+from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
-from colonnade.algorithms.asysqn.losses import LOSSES, probability
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
     Begin,
+    Diverged,
     FullPass,
     FullPassed,
     Held,
@@ -48,10 +49,7 @@ from colonnade.algorithms.asysqn.messages import (
 )
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.method import SERVER, PartySetup
-from colonnade.data import Task
-from colonnade.models.metrics import measure
-from colonnade.privacy import masking
-from colonnade.protocol.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     CancelWork,
     Effect,
@@ -69,7 +67,7 @@ from colonnade.protocol.events import (
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["Party", "predictions"]
+__all__ = ["Party"]
 
 
 class Party(Contributor):
@@ -77,17 +75,11 @@ class Party(Contributor):
 
     def __init__(self, setup: PartySetup) -> None:
         super().__init__(setup)
-        assert setup.y_train is not None and setup.y_test is not None and setup.task is not None
-        _refuse_others_settings(setup)
         options, training = setup.options, setup.training
-        self._loss, self._task = LOSSES[options.loss], setup.task
-        self._y = targets(setup.y_train, setup.task, self._loss, setup.name)
-        self._y_test = targets(setup.y_test, setup.task, self._loss, setup.name)
-        self._refuse_unusable()
-        self._labels = digest_of(self._y, self._y_test)
-        self.estimator = Estimator(self._block, self._y, self._loss, options)
+        self.estimator = Estimator(self._held, options)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
-        self._walk = Walk(self._block.rows, training.batch_size, training.seed, *path)
+        batches = Draws if options.estimator == SAGA else Walk
+        self._walk = batches(self._block.rows, training.batch_size, training.seed, *path)
 
         self.begun = False
         self.ready: list[tuple[int, Array, int, tuple[int, ...]]] = []  # position, θ, clock, members
@@ -99,19 +91,6 @@ class Party(Contributor):
         self.initiates = False  # it aggregates for all
         self.early: tuple[int, Array] = (0, np.zeros(0))  # margins of a round that was not yet announced
         self.judging = 0  # the evaluation that is asked for
-
-    def _refuse_unusable(self) -> None:
-        """Before anything starts."""
-        if self._block.rows != len(self._y) or self._tests.rows != len(self._y_test):
-            raise DataError(f"{self.name}: {len(self._y)} labels for {self._block.rows} rows")
-        if self._block.is_zero():
-            raise DataError(f"{self.name}: all its columns are zero: there is nothing to learn from them; leave it out")
-        # f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value.
-        norm = 1.0
-        if self._options.l2 > 0:
-            norm = np.sqrt(2.0 * float(np.mean(self._loss.value(np.zeros(len(self._y)), self._y))) / self._options.l2)
-        largest = max(self._block.largest_norm(), self._tests.largest_norm()) * norm
-        masking.check_bound(largest, len(self._names), self._options.fraction_bits)
 
     # Events.
 
@@ -128,6 +107,8 @@ class Party(Contributor):
                 return self._referred(result)
             case WorkDone(result=Judged() as result):
                 return self._judged(result)
+            case WorkDone(result=Diverged() as result):
+                return [Send(SERVER, result)]
             case TimerFired(name=name):
                 return self._lose_patience(name)
             case Started(entropy=entropy):
@@ -177,7 +158,13 @@ class Party(Contributor):
         raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state."""
+        """A job, without changing any state; that it leads nowhere is a result, too, which ends the run for all."""
+        try:
+            return self._compute(job)
+        except TrainingDiverged as error:
+            return Diverged(str(error))
+
+    def _compute(self, job: Payload) -> Payload:
         match job:
             case Margins():
                 return self._margins(job)
@@ -187,7 +174,7 @@ class Party(Contributor):
             case FullPass(theta=theta):
                 return self.estimator.full_pass(theta)
             case JudgeTests(number=number, theta=theta):
-                return self._judgement(number, theta)
+                return Judged(number, *self._held.judge(theta, self._training.metric))
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
 
     @property
@@ -196,7 +183,7 @@ class Party(Contributor):
 
     def _hello(self) -> Effect:
         tests = self._tests.rows
-        return Send(SERVER, Hello(self._labels, self._block.rows, tests, self._block.nonzeros))
+        return Send(SERVER, Hello(self._held.digest, self._block.rows, tests, self._block.nonzeros))
 
     def _is_wanted(self, what: str, number: int) -> bool:
         """Whether an own aggregation still has a purpose, and the parties that it takes."""
@@ -283,8 +270,6 @@ class Party(Contributor):
 
     def _stepped(self, made: StepMade) -> list[Effect]:
         """w_ℓ ← w_ℓ − γd_ℓ."""
-        if not all_finite(made.s):
-            raise TrainingDiverged(f"{self.name}: its step is not finite; lower train.learning_rate")
         position, clock, members = self.stepping
         rows = self._walk.batch(position)
         self.lane = 0
@@ -373,14 +358,6 @@ class Party(Contributor):
         self.judging, self.judges = message.number, tuple(message.members)
         return [*effects, *self._gather(TESTS, message.number)]
 
-    def _judgement(self, number: int, theta: Array) -> Judged:
-        loss = float(np.mean(self._loss.value(theta, self._y_test))) if len(theta) else float("nan")
-        if not len(theta):
-            return Judged(number, loss, {self._training.metric: float("nan")})
-        prediction = predictions(theta, self._task)
-        labels = (self._y_test > 0).astype(np.int64) if self._loss.signed else self._y_test
-        return Judged(number, loss, measure(self._training.metric, self._task, labels, prediction, loss))
-
     def _judged(self, result: Judged) -> list[Effect]:
         if result.number != self.judging:
             return []
@@ -434,23 +411,6 @@ class Party(Contributor):
             "dropped": self.dropped,
             "weights": hashlib.sha256(np.ascontiguousarray(self.estimator.w).tobytes()).hexdigest(),
         }
-
-
-def predictions(theta: Array, task: Task) -> Array:
-    """As metrics want them: numbers, or a score for each of the two classes."""
-    if task.kind == "regression":
-        return theta
-    score = probability(theta)
-    return np.column_stack([1.0 - score, score])
-
-
-def _refuse_others_settings(setup: PartySetup) -> None:
-    """A linear model's step is its own: what belongs to networks has no meaning here."""
-    optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
-    if regulariser.kind != "none":
-        raise ConfigError("train.regulariser", regulariser.kind, "linear methods have protocol.l2; leave this out")
-    if optimiser.name != "sgd" or optimiser.options:
-        raise ConfigError("train.optimiser", optimiser.name, "linear methods have a step of their own; leave it out")
 
 
 _STATE = (

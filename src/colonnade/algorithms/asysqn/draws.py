@@ -1,0 +1,35 @@
+"""Batches drawn independently of each other, as Alg. 5 has them.
+
+SAGA's estimate is unbiased only if every row is as likely to come next as any other. On a walk through a permutation
+the next batch is one of rows not yet visited, whose slopes are the oldest: what has changed since is counted as if all
+rows were that old, up to n/b times too much at the end of an epoch. It then diverges at rates at which SVRG, whose
+reference is of one moment, does not.
+"""
+
+import numpy as np
+
+from colonnade.algorithms.batches import Rows
+from colonnade.protocol.seeds import generator
+
+__all__ = ["Draws"]
+
+KEPT = 8  # the newest batches: each is asked for several times
+
+
+class Draws:
+    """No row twice in a batch; known from its position alone, like those of a `Walk`."""
+
+    def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int) -> None:
+        self._rows, self._batch_size, self._seed, self._path = rows, min(batch_size, rows), seed, path
+        self._kept: dict[int, Rows] = {}
+
+    def batch(self, position: int) -> Rows:
+        """The rows of batch number `position`."""
+        found = self._kept.get(position)
+        if found is None:
+            draw = generator(self._seed, *self._path, position)
+            found = draw.choice(self._rows, self._batch_size, replace=False, shuffle=False).astype(np.int32)
+            if len(self._kept) >= KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[position] = found
+        return found

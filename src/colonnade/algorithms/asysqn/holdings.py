@@ -1,0 +1,106 @@
+"""What a party holds: its columns and the labels, to train and to test on; looked at before anything starts."""
+
+import hashlib
+
+import numpy as np
+
+from colonnade.algorithms.asysqn.block import Block
+from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, probability
+from colonnade.algorithms.method import PartySetup
+from colonnade.data import Task
+from colonnade.models.metrics import measure
+from colonnade.privacy import masking
+from colonnade.protocol.errors import ConfigError, DataError, TrainingDiverged
+from colonnade.protocol.messages import Array
+
+__all__ = ["Holdings", "predictions"]
+
+
+class Holdings:
+    """Columns, labels and the loss that they are for."""
+
+    def __init__(self, setup: PartySetup) -> None:
+        assert setup.y_train is not None and setup.y_test is not None and setup.task is not None
+        _refuse_others_settings(setup)
+        self._name, self._task = setup.name, setup.task
+        self.train, self.test = Block(setup.train), Block(setup.test)
+        self.loss = LOSSES[setup.options.loss]
+        self.y = targets(setup.y_train, setup.task, self.loss, setup.name)
+        self.y_test = targets(setup.y_test, setup.task, self.loss, setup.name)
+        self._refuse_unusable()
+        self.level = at_zero(self.loss, self.y)
+        self._refuse_overflow(setup)
+        self.digest = _digest_of(self.y, self.y_test)
+
+    def _refuse_unusable(self) -> None:
+        if self.train.rows != len(self.y) or self.test.rows != len(self.y_test):
+            raise DataError(f"{self._name}: {len(self.y)} labels for {self.train.rows} rows")
+        if self.train.is_zero():
+            raise DataError(
+                f"{self._name}: all its columns are zero: there is nothing to learn from them; leave it out"
+            )
+
+    def _refuse_overflow(self, setup: PartySetup) -> None:
+        """f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value."""
+        l2 = setup.options.l2
+        norm = float(np.sqrt(2.0 * self.level / l2)) if l2 > 0 else 1.0
+        largest = max(self.train.largest_norm(), self.test.largest_norm()) * norm
+        masking.check_bound(largest, len(setup.names), setup.options.fraction_bits)
+
+    def judge(self, theta: Array, metric: str) -> tuple[float, dict[str, float]]:
+        """Loss and metric of the test rows with these margins."""
+        if not len(theta):
+            return float("nan"), {metric: float("nan")}
+        loss = float(np.mean(self.loss.value(theta, self.y_test)))
+        start = max(at_zero(self.loss, self.y_test), self.level)
+        if not loss <= FAR * start:
+            raise TrainingDiverged(f"the loss of the test rows is {loss:.3g}; it was {start:.3g} at the start")
+        labels = (self.y_test > 0).astype(np.int64) if self.loss.signed else self.y_test
+        return loss, measure(metric, self._task, labels, predictions(theta, self._task), loss)
+
+
+def predictions(theta: Array, task: Task) -> Array:
+    """As metrics want them: numbers, or a score for each of the two classes."""
+    if task.kind == "regression":
+        return theta
+    score = probability(theta)
+    return np.column_stack([1.0 - score, score])
+
+
+def _refuse_others_settings(setup: PartySetup) -> None:
+    """A linear model's step is its own: what belongs to networks has no meaning here."""
+    optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
+    if regulariser.kind != "none":
+        raise ConfigError("train.regulariser", regulariser.kind, "linear methods have protocol.l2; leave this out")
+    if optimiser.name != "sgd" or optimiser.options:
+        raise ConfigError("train.optimiser", optimiser.name, "linear methods have a step of their own; leave it out")
+
+
+def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
+    """Labels as the loss wants them: ±1, or real numbers."""
+    if task is not None and task.kind != ("binary" if loss.signed else "regression"):
+        raise ConfigError("protocol.loss", loss.name, _advice(task, loss))
+    values = np.asarray(y, np.float64)
+    if not loss.signed:
+        return values
+    found = set(np.unique(values).tolist())
+    if not (found <= {0.0, 1.0} or found <= {-1.0, 1.0}):
+        raise DataError(f"{party}: labels must be ±1 or 0–1 for protocol.loss = {loss.name!r}, not {sorted(found)[:5]}")
+    return np.where(values > 0, 1.0, -1.0)
+
+
+def _advice(task: Task, loss: Loss) -> str:
+    if task.kind == "multiclass":
+        return f"needs labels of two classes (±1 or 0–1), and there are {len(task.classes)}"
+    if loss.signed:
+        return "needs labels of two classes, and here are numbers to predict; for that use ridge"
+    return "needs numbers to predict, and the label has two classes; for that use logistic or ls-svm"
+
+
+def _digest_of(*labels: Array) -> str:
+    """What parties compare of their labels: sha256 of their numbers and how many there are of each part."""
+    text = hashlib.sha256()
+    for part in labels:
+        text.update(len(part).to_bytes(8, "little"))
+        text.update(np.ascontiguousarray(part, "<f8").tobytes())
+    return text.hexdigest()
