@@ -11,6 +11,7 @@ import numpy as np
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
+from colonnade.privacy.guard import Guard, Release
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
@@ -37,6 +38,7 @@ class EvaluateRows(Payload, frozen=True):
     number: int
     start: int
     stop: int
+    release: Release | None = None
 
 
 class RowsRead(Payload, frozen=True):
@@ -45,6 +47,7 @@ class RowsRead(Payload, frozen=True):
     number: int
     start: int
     values: Array
+    receipt: str = ""  # of the privacy ledger
 
 
 class EvaluateAll(Payload, frozen=True):
@@ -87,8 +90,8 @@ EVALUATION_PAYLOADS = (
 class Reading:
     """A party's side: answers from committed state, beside whatever else it does."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, guard: Guard | None = None) -> None:
+        self._rows, self._guard = rows, guard
         self.tokens: list[int] = []  # of running jobs
         self.count = 0
 
@@ -100,7 +103,8 @@ class Reading:
         self.count += 1
         token = TOKEN - self.count
         self.tokens.append(token)
-        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop), aside=True)]
+        release = self._guard.plan("evaluation", np.arange(start, stop), "test") if self._guard is not None else None
+        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release), aside=True)]
 
     def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
         """Send them."""

@@ -16,6 +16,7 @@ import msgspec
 from colonnade.data import IdRules
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
+from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 
 __all__ = [
@@ -134,6 +135,8 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     missing: str = "refuse"
     optimiser: str | dict[str, Any] | None = None
     learning_rate: float | None = None
+    budget: Budget | None = None
+    budgets: dict[str, Budget] = {}  # where one config stands for several parties: in the simulator and `up`
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,6 +161,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     align: IdRules = IdRules()
     party: PartyConfig = PartyConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacySettings = PrivacySettings()
+
+    def budget_of(self, party: str) -> Budget | None:
+        """What this party is ready to spend."""
+        return self.party.budgets.get(party, self.party.budget)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

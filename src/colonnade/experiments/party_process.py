@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from colonnade.experiments.summary import (
     traffic_fields,
 )
 from colonnade.experiments.terms import DTYPE, shared_digest, shared_part
+from colonnade.privacy.guard import Guard
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
 
@@ -65,6 +67,9 @@ class PartyProcess:
         index = parties.index(name)
         share = self.share
         role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))
+        self.guard: Guard | None = getattr(role, "guard", None)
+        for note in config.privacy.notes(len(share.train)):
+            log.warning(note)
         self.shared = shared_part(config, pins)
         self._width = plan.widths[index]
         others = [other for other in parties if other != name] if plan.method.peers else []
@@ -79,6 +84,8 @@ class PartyProcess:
         torch.set_num_threads(1)
         stopped = stop_on_signals(self.node)
         self._refuse_others_state()
+        if self.guard is not None:
+            self.guard.keep(self.out / "ledger.jsonl", threading.Lock())
         self.node.open()
         if self.node.replayed or self.node.now:
             self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
@@ -155,7 +162,10 @@ class PartyProcess:
 
     def _farewell(self, end: End) -> Bye:
         self._write(end)  # before the server hears of it and goes
-        return Bye(self.node.role.summary()["weights"], self.node.utilisation())
+        said = self.node.role.summary()
+        # A digest of θ_m, which nobody perturbed, would let the server check any guess about the data.
+        spent = said.get("privacy")
+        return Bye("" if spent else said["weights"], self.node.utilisation(), spent)
 
     def _write(self, end: End) -> None:
         node = self.node
@@ -169,6 +179,7 @@ class PartyProcess:
             **({"relay_refused": self._switchboard.refusals} if self._switchboard is not None else {}),
             "utilisation": node.utilisation(),
             **{key: value for key, value in node.role.summary().items() if isinstance(value, int | float | str)},
+            "privacy": node.role.summary().get("privacy"),
         }
         replace_file(self.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 

@@ -16,6 +16,8 @@ from colonnade.data import Partition, Task, load, split
 from colonnade.experiments.config import Config, RoleRates, TrainConfig, unknown_key
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
+from colonnade.privacy.guard import check_budget
+from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import Role
@@ -98,7 +100,7 @@ def federation(
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
         config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups,
-        (*data.notes, *notes),
+        (*data.notes, *notes, *config.privacy.notes(len(data.y_train))),
     )  # fmt: skip
 
 
@@ -116,6 +118,8 @@ class Plan:
     server_model: Factory
     aggregate: str
     device: str
+    privacy: PrivacySettings
+    budgets: tuple[Budget | None, ...]
 
     def server(self, task: Task, y_train: Array, y_test: Array) -> ServerSetup:
         """What the server is made from; where the parties have the labels, it has none."""
@@ -142,7 +146,7 @@ class Plan:
         count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
         setup = PartySetup(
             self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top,
-            self.parties,
+            self.parties, privacy=self.privacy, budget=self.budgets[index],
         )  # fmt: skip
         if not self.method.party_labels:
             return setup
@@ -157,6 +161,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     method, options = _method(config.protocol)
     count = len(parties)
     options.check(count)
+    budgets = _check_privacy(config, method, parties)
     training = _training(config.train, count, rows, task, options)
     return Plan(
         method,
@@ -169,7 +174,28 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         config.model.server,
         config.model.aggregate,
         _device(config.model.device),
+        config.privacy,
+        budgets,
     )
+
+
+def _check_privacy(config: Config, method: Method, parties: tuple[str, ...]) -> tuple[Budget | None, ...]:
+    """Refuse a mechanism that the method does not have; every party's budget."""
+    settings = config.privacy
+    settings.check()
+    if settings.on and not method.local_updates:
+        advice = f"{method.name} has no place for it, and is not accounted; set 'none', or take e.g. 'vafl' or 'flex'"
+        raise ConfigError("privacy.mechanism", settings.mechanism, advice)
+    if settings.on and settings.local_updates not in method.local_updates:
+        advice = f"{method.name} has {' and '.join(map(repr, method.local_updates))}"
+        raise ConfigError("privacy.local_updates", settings.local_updates, advice)
+    unknown = [name for name in config.party.budgets if name not in parties]
+    if unknown:
+        raise ConfigError("party.budgets", unknown[0], f"no such party; there are: {', '.join(parties)}")
+    budgets = tuple(config.budget_of(name) for name in parties)
+    for budget in budgets:
+        check_budget(settings, budget)
+    return budgets
 
 
 def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:

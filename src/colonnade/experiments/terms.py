@@ -26,7 +26,8 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
     """The part of a config that all members must have alike."""
     tables = to_dict(config)
     train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
-    return _always_shared("training", tables, members) | {
+    privacy = {"privacy": tables["privacy"]} if config.privacy.on else {}
+    return _always_shared("training", tables, members) | privacy | {
         "model": {key: value for key, value in tables["model"].items() if key != "device"},
         "protocol": {"name": "vafl"} | tables["protocol"],
         "train": train,

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomli_w
 from scipy.sparse import issparse
 
@@ -171,6 +172,8 @@ class FederationUp:
         tables.pop("methods", None)
         section = "server" if name == SERVER else "party"
         tables[section] = tables.get(section, {}) | {"data": share}
+        budget = self.config.budget_of(name)
+        tables["party"] |= {"budgets": {}} | ({"budget": msgspec.to_builtins(budget)} if budget is not None else {})
         (self.nodes / name / "config.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
     async def run(self, on_status: OnStatus | None = None) -> dict[str, Any]:

@@ -35,7 +35,8 @@ _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 
 
 def _method(name: str, paper: str, summary: str, options: type) -> Method:
-    return Method(name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party)
+    updates = ("plain", "dp-sgd")
+    return Method(name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party, local_updates=updates)
 
 
 METHODS = (

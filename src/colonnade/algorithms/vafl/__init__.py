@@ -50,6 +50,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        local_updates=("plain", "dp-sgd"),
     ),
     Method(
         "vafl",
@@ -60,6 +61,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        local_updates=("plain", "dp-sgd"),
     ),
     Method(
         "t-sync",
@@ -70,5 +72,6 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        local_updates=("plain", "dp-sgd"),
     ),
 )

@@ -129,8 +129,9 @@ class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a party tells of itself at the end."""
 
-    weights: str  # a digest
+    weights: str  # a digest; "": not told
     utilisation: float
+    privacy: dict[str, float | dict[str, int]] | None = None  # what it has spent, where that is accounted
 
 
 class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
