@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from math import inf
 
 import numpy as np
@@ -21,7 +22,7 @@ def enter(ledger, rows=4, most=inf, of=None, what="batch"):
 @pytest.fixture
 def kept(tmp_path):
     ledger = Ledger(TERMS)
-    ledger.keep(tmp_path / "deep" / "ledger.jsonl")
+    ledger.keep(tmp_path / "deep" / "ledger.jsonl", nullcontext())
     receipts = [enter(ledger) for _ in range(5)]
     yield ledger, receipts
     ledger.close()
@@ -29,7 +30,7 @@ def kept(tmp_path):
 
 def reopened(path, terms=TERMS):
     ledger = Ledger(terms)
-    ledger.keep(path)
+    ledger.keep(path, nullcontext())
     return ledger
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ class Run:
             path = self.folder.path / "ledgers" / f"{name}.jsonl"
             if anew:
                 path.unlink(missing_ok=True)
-            guard.keep(path)
+            guard.keep(path, nullcontext())  # one thread
 
     @property
     def wall_s(self) -> float:

@@ -208,7 +208,7 @@ class Guard:
         """The reverse of `save`."""
         self.draws, self._receipt = saved["draws"], saved["receipt"]
 
-    def keep(self, path: Path, lock: Lock | None = None) -> None:
+    def keep(self, path: Path, lock: Lock) -> None:
         """The ledger's place on this party's disk."""
         if self.on:
             self.ledger.keep(path, lock)

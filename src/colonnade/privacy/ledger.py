@@ -87,9 +87,9 @@ class Ledger:
         with self._lock:
             return dict(self._kinds)
 
-    def keep(self, path: Path, lock: Lock | None = None) -> None:
-        """From now on in this file; what it holds already counts. A driver whose jobs run on threads gives a lock."""
-        self.path, self._lock = path, lock or self._lock
+    def keep(self, path: Path, lock: Lock) -> None:
+        """From now on in this file; what it holds already counts. Jobs may run on several threads of the driver."""
+        self.path, self._lock = path, lock
         known = path.exists() and path.stat().st_size > 0
         if known:
             lines, ends = _read(path)
