@@ -113,7 +113,7 @@ class Attack:
 
     name: str
     attackers: Mapping[str, str]  # each with what it does
-    run: Callable[[Order], list[Outcome]]
+    run: Callable[[Order], list[Any]]  # outcomes, each with a `summary`
 
 
 def choose(key: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ def choose(key: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
             raise ConfigError(key, word, f"unknown{did_you_mean(word, known)}; there are: {', '.join(known)}")
 
 
-def attack(which: Attack, order: Order, out: str | Path | None = None, command: str = "") -> list[Outcome]:
+def attack(which: Attack, order: Order, out: str | Path | None = None, command: str = "") -> list[Any]:
     """Run an attack and, with `out`, write attack.json, config.toml and the command into that new folder."""
     choose("--attackers", order.attackers, which.attackers)
     if order.trials < 1:
@@ -138,7 +138,7 @@ def attack(which: Attack, order: Order, out: str | Path | None = None, command: 
     return outcomes
 
 
-def _write(out: Path, name: str, order: Order, outcomes: list[Outcome], command: str) -> None:
+def _write(out: Path, name: str, order: Order, outcomes: list[Any], command: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if command:
         note_command(out, command)
