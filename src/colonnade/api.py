@@ -108,6 +108,7 @@ def prepare(
     embedding: int | Sequence[int] = 32,
     aggregate: str = "concat",
     clock: Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     **train: Any,
 ) -> Run:
@@ -119,6 +120,7 @@ def prepare(
         "model": {"embedding": width, "aggregate": aggregate},
         "clock": dict(clock or {}),
         "train": train,
+        "privacy": dict(privacy or {}),
     }
     return prepare_run(_with_models(from_dict(tables), party_model, server_model), data, out)
 
@@ -146,7 +148,7 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
     (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
-    `embedding`, `aggregate`, `clock`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
+    `embedding`, `aggregate`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

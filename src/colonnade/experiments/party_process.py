@@ -39,6 +39,7 @@ from colonnade.experiments.summary import (
     traffic_fields,
 )
 from colonnade.experiments.terms import DTYPE, shared_digest, shared_part
+from colonnade.privacy.accountant import Spent
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
@@ -165,7 +166,8 @@ class PartyProcess:
         said = self.node.role.summary()
         # A digest of θ_m, which nobody perturbed, would let the server check any guess about the data.
         spent = said.get("privacy")
-        return Bye("" if spent else said["weights"], self.node.utilisation(), spent)
+        told = Spent(**spent) if spent else None
+        return Bye("" if spent else said["weights"], self.node.utilisation(), told)
 
     def _write(self, end: End) -> None:
         node = self.node

@@ -284,7 +284,7 @@ class ServerProcess(Keeper):
         node, principal, last = self.node, self.node.role.summary(), self.rows[-1] if self.rows else {}
         train, metric, byes = self.config.train, self.plan.training.metric, self.service.byes
         digests = [principal["weights"], *(byes[name].weights for name in node.peers if name in byes)]
-        spent = {name: bye.privacy for name, bye in byes.items() if bye.privacy is not None}
+        spent = {name: msgspec.structs.asdict(bye.privacy) for name, bye in byes.items() if bye.privacy is not None}
         withdrawn = principal.get("withdrawn", {})
         return {
             "protocol": self.plan.method.name,

@@ -87,8 +87,8 @@ def privacy_fields(
         "clip": settings.clip,
         "noise": settings.noise,
         "local_updates": settings.local_updates,
-        "claim_of_theorem_6": {"mu": worst["claim_mu"], "epsilon": _finite(worst["claim_epsilon"])},
-        "parties": {name: dict(one) for name, one in spent.items()},
+        "claim_of_theorem_6": {key: _finite(worst[f"claim_{key}"]) for key in ("mu", "epsilon")},
+        "parties": {name: _all_finite(one) for name, one in spent.items()},
         "withdrawn": dict(withdrawn),
     }
 
@@ -96,6 +96,10 @@ def privacy_fields(
 def withdrawn_note(withdrawn: Mapping[str, str]) -> str:
     """For people."""
     return "; ".join(f"{name} withdrew: {why}" for name, why in withdrawn.items())
+
+
+def _all_finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _finite(value) if isinstance(value, float) else value for key, value in numbers.items()}
 
 
 def _finite(value: float | None) -> float | None:

@@ -18,17 +18,31 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from colonnade.privacy.gaussian import epsilon_of
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Account", "Part", "UnknownMechanism", "claim_of_theorem_6", "mu_of", "spent"]
+__all__ = ["Account", "Part", "Spent", "UnknownMechanism", "claim_of_theorem_6", "mu_of", "spent"]
 
 GAUSSIAN = "gaussian"
 STEP = "step"
 Part = Literal["train", "test", "any"]  # whose rows: to train or to test on, or, unknown, anybody's
+
+
+class Spent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party tells of its account."""
+
+    mu: float
+    epsilon: float
+    delta: float
+    releases: int
+    rows: int
+    by_kind: dict[str, int]
+    claim_mu: float
+    claim_epsilon: float
 
 
 class UnknownMechanism(CheckpointError):

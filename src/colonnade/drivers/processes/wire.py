@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from colonnade.privacy.accountant import Spent
 from colonnade.protocol.codec import Frame
 from colonnade.protocol.errors import CodecError
 
@@ -131,7 +132,7 @@ class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     weights: str  # a digest; "": not told
     utilisation: float
-    privacy: dict[str, float | dict[str, int]] | None = None  # what it has spent, where that is accounted
+    privacy: Spent | None = None  # where that is accounted
 
 
 class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
