@@ -87,7 +87,7 @@ def _embed(network: Any, guard: Guard | None, block: np.ndarray) -> np.ndarray:
         values: np.ndarray = network.read(block)
         return values
     release = guard.plan("prediction", np.arange(len(block)), "any")
-    result = guard.released(release, lambda: RowsRead(0, 0, network.read(block)))
+    result = guard.released(release, lambda rows: RowsRead(0, 0, network.read(rows)), block)
     if isinstance(result, Withheld):
         raise ColonnadeError(f"predict: a party gives no more: {result.why}")
     return result.values

@@ -277,3 +277,13 @@ def test_a_delta_as_large_as_one_row_is_warned_of(data):
     notes = prepare(from_dict(tables(privacy=NOISE | {"delta": 0.01})), data).federation.notes
     assert any("privacy.delta = 0.01 is not below 1/455" in note for note in notes)
     assert not prepare(from_dict(tables()), data).federation.notes
+
+
+@pytest.mark.parametrize("name", ["vafl", "t-sync", "sync", "flex", "p-bcd", "cascaded", "syn-zoo"])
+def test_every_invariant_holds_while_a_party_withdraws(name, simulate, data):
+    config = tables(name, train={"epochs": 1, "eval_every": "0.3 epochs"}, party={"budgets": {"party-3": BUDGET}})
+    found = simulate(config, data=data)
+    assert found.status == "finished" and list(found.server.withdrawn) == ["party-3"]
+    after = [event for _, role, event in found.events if role == "server" and isinstance(event, Received)]
+    said = [event.message for event in after if event.sender == "party-3"]
+    assert isinstance(said[-1], Withdrawn) and sum(isinstance(message, Withdrawn) for message in said) == 1

@@ -28,6 +28,7 @@ from colonnade.protocol.messages import Array, Payload
 __all__ = ["Guard", "Release", "Withheld", "check_budget"]
 
 P = TypeVar("P", bound=Payload)
+J = TypeVar("J")
 
 
 class Release(Payload, frozen=True):
@@ -136,15 +137,15 @@ class Guard:
 
     # Releasing, in `compute`.
 
-    def released(self, release: Release | None, make: Callable[[], P]) -> P | Withheld:
-        """Account for it, then make it."""
+    def released(self, release: Release | None, make: Callable[[J], P], job: J) -> P | Withheld:
+        """Account for it, then do the job that makes it."""
         if release is None:
-            return make()
+            return make(job)
         receipt = self._enter(release)
         if receipt is None:
             return Withheld(self._why())
         with self.drawing(release):
-            result = make()
+            result = make(job)
         return msgspec.structs.replace(result, receipt=receipt)
 
     def stepped(

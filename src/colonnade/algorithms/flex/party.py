@@ -137,26 +137,31 @@ class Party(Guarded):
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case Embed(step=key, seed=seed, batch=batch, release=release):
-                assert batch is not None
-                return self.guard.released(release, lambda: Embedded(self.network.forward(batch, key, seed), []))
-            case LocalStep(release=release):
-                return self.guard.stepped(
-                    release, lambda: self._local_step(job), lambda clip, noise: self._private_step(job, clip, noise)
-                )
-            case EvaluateRows(number=number, start=start, stop=stop, release=release):
-                return self.guard.released(
-                    release, lambda: RowsRead(number, start, self.network.read(self._x_test[start:stop]))
-                )
+            case Embed():
+                return self.guard.released(job.release, self._embed_batch, job)
+            case LocalStep():
+                return self._local_step(job) if job.release is None else self._guarded_step(job)
+            case EvaluateRows():
+                return self.guard.released(job.release, self._read, job)
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
+
+    def _embed_batch(self, job: Embed) -> Embedded:
+        assert job.batch is not None
+        return Embedded(self.network.forward(job.batch, job.step, job.seed), [])
+
+    def _read(self, job: EvaluateRows) -> RowsRead:
+        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
+
+    def _guarded_step(self, job: LocalStep) -> Payload:
+        def private(clip: float, noise: Callable[[int], Array]) -> LocalStepped:
+            gradient = self.network.private_gradient(job.x, job.seed, self._of_block(job), clip, noise)
+            return LocalStepped(gradient, [])
+
+        return self.guard.stepped(job.release, lambda: self._local_step(job), private)
 
     def _local_step(self, job: LocalStep) -> LocalStepped:
         gradient = self.network.backward(job.x, job.key, job.seed, self._of_block(job))
         return LocalStepped(gradient, self.network.buffers_after_forward())
-
-    def _private_step(self, job: LocalStep, clip: float, noise: Callable[[int], Array]) -> LocalStepped:
-        gradient = self.network.private_gradient(job.x, job.seed, self._of_block(job), clip, noise)
-        return LocalStepped(gradient, [])
 
     def _of_block(self, job: LocalStep) -> Array:
         """∂ℓ/∂h of the own block: as the server sent it, or at the own newest embedding (Eq. 6)."""

@@ -1,5 +1,6 @@
 """A VAFL party: Alg. 1 lines 3–7, with the † options and answers to requests for fresh rows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -132,19 +133,25 @@ class Party(Guarded):
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case Embed(release=release):
-                return self.guard.released(release, lambda: self._embed(job))
-            case Refine(step=step, seed=seed, x=x, values=values, release=release):
-                return self.guard.stepped(
-                    release,
-                    lambda: Refined(self.network.backward(x, step, seed, values)),
-                    lambda clip, noise: Refined(self.network.private_gradient(x, seed, values, clip, noise)),
-                )
-            case EvaluateRows(number=number, start=start, stop=stop, release=release):
-                return self.guard.released(
-                    release, lambda: RowsRead(number, start, self.network.read(self._x_test[start:stop]))
-                )
+            case Embed():
+                return self._embed(job) if job.release is None else self.guard.released(job.release, self._embed, job)
+            case Refine():
+                return self._refine(job) if job.release is None else self._guarded_step(job)
+            case EvaluateRows():
+                return self.guard.released(job.release, self._read, job)
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
+
+    def _refine(self, job: Refine) -> Refined:
+        return Refined(self.network.backward(job.x, job.step, job.seed, job.values))
+
+    def _guarded_step(self, job: Refine) -> Payload:
+        def private(clip: float, noise: Callable[[int], Array]) -> Refined:
+            return Refined(self.network.private_gradient(job.x, job.seed, job.values, clip, noise))
+
+        return self.guard.stepped(job.release, lambda: self._refine(job), private)
+
+    def _read(self, job: EvaluateRows) -> RowsRead:
+        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
 
     def _embed(self, job: Embed) -> Embedded:
         parts, buffers = [], []

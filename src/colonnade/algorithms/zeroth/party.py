@@ -71,9 +71,8 @@ class Party(VaflParty):
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case Perturb(draw=draw, release=release):
-                secret = self._secret.seed("directions", draw)
-                return self.guard.released(release, lambda: self._perturb(secret, job.seed, job.batch))
+            case Perturb():
+                return self.guard.released(job.release, self._perturb, job)
             case Estimate(directions=seed, differences=differences):
                 options = self._options
                 u, self._drawn = self._directions(seed), None
@@ -87,8 +86,9 @@ class Party(VaflParty):
             self._drawn = (seed, u)
         return self._drawn[1]
 
-    def _perturb(self, secret: bytes, seed: int, batch: Array) -> Perturbed:
+    def _perturb(self, job: Perturb) -> Perturbed:
         """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both, noise for privacy never does."""
+        secret, seed, batch = self._secret.seed("directions", job.draw), job.seed, job.batch
         values = self.network.embed(batch, seed)
         buffers = self.network.buffers_after_forward()
         w_m, mu = self.network.vector(), np.float32(self._options.smoothing)
