@@ -1,7 +1,9 @@
 """Parties behind a guard: every message that leaves stands in the ledger, and a spent budget ends the uploads."""
 
+import msgspec
 import numpy as np
 import pytest
+from torch import nn
 
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.flex.messages import Ready
@@ -26,6 +28,11 @@ UPLOADS = (Embeddings, Ready, EvaluationReply)
 @pytest.fixture(scope="module")
 def data():
     return split(load("breast-cancer"), parties=3)
+
+
+@pytest.fixture(scope="module")
+def unscaled():
+    return split(load("breast-cancer"), parties=3, scale="none")
 
 
 def tables(name="vafl", privacy=NOISE, options=None, train=None, **more):
@@ -106,9 +113,9 @@ def test_without_a_mechanism_it_is_not_accounted(data):
 
 
 @pytest.mark.parametrize("name", ["vafl", "flex"])
-def test_private_steps_leave_only_the_records_own_row_to_count(name, data, tmp_path):
+def test_private_steps_leave_only_the_records_own_row_to_count(name, unscaled, tmp_path):
     privacy = NOISE | {"local_updates": "dp-sgd", "dp_sgd": {"clip": 1.0, "noise": 10.0}}
-    _, summary = run(tables(name, privacy), data, tmp_path / "run")
+    _, summary = run(tables(name, privacy), unscaled, tmp_path / "run")
     _, lines, account = read_ledger(tmp_path / "run" / "ledgers" / "party-1.jsonl")
     steps = [line for line in lines if line["what"] == "step"]
     assert steps and all(line["sensitivity"] == 2.0 and line["noise"] == 10.0 for line in steps)
@@ -117,8 +124,8 @@ def test_private_steps_leave_only_the_records_own_row_to_count(name, data, tmp_p
     assert summary["privacy"]["parties"]["party-1"]["mu"] == pytest.approx(account.mu)
 
 
-def test_zeroth_order_parties_learn_from_answers_alone(data, tmp_path):
-    _, summary = run(tables("cascaded", NOISE | {"local_updates": "answers"}), data, tmp_path / "run")
+def test_zeroth_order_parties_learn_from_answers_alone(unscaled, tmp_path):
+    _, summary = run(tables("cascaded", NOISE | {"local_updates": "answers"}), unscaled, tmp_path / "run")
     _, lines, _ = read_ledger(tmp_path / "run" / "ledgers" / "party-1.jsonl")
     batches = [line for line in lines if line["what"] == "batch"]
     assert {line["sensitivity"] for line in batches} == {2.0 * 2**0.5}, "c and ĉ"
@@ -271,6 +278,39 @@ def test_a_model_without_layers_is_refused_inner_noise(data):
     config = tables(privacy=NOISE | {"mechanism": "neurons"}) | {"model": {"party": "polynomial:2", "embedding": 3}}
     with pytest.raises(ModelError, match="Polynomial is not made of layers"):
         prepare(from_dict(config), data)
+
+
+def test_by_record_nothing_else_may_be_fitted_on_the_rows(data, unscaled):
+    """Mean and deviation of a column, and BatchNorm's averages, move every row with the record."""
+    privacy = NOISE | {"local_updates": "dp-sgd", "dp_sgd": {"clip": 1.0, "noise": 1.0}}
+    with pytest.raises(ConfigError, match="data.scale = None: is fitted on the training rows"):
+        prepare(from_dict(tables(privacy=privacy)), data)
+    with pytest.raises(ConfigError, match="data.missing = 'mean': is fitted on the training rows"):
+        prepare(from_dict(tables(privacy=privacy, data={"missing": "mean"})), unscaled)
+    config = msgspec.structs.replace(from_dict(tables(privacy=privacy)))
+    norm = msgspec.structs.replace(config.model, party=lambda inputs, outputs: nn.Sequential(
+        nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs)))  # fmt: skip
+    with pytest.raises(ModelError, match="keeps averages of what it has seen"):
+        prepare(msgspec.structs.replace(config, model=norm), unscaled)
+
+
+def test_a_network_without_gradients_of_single_records_is_refused(unscaled):
+    privacy = NOISE | {"local_updates": "dp-sgd", "dp_sgd": {"clip": 1.0, "noise": 1.0}}
+    config = from_dict(tables(privacy=privacy))
+
+    class Sorts(nn.Module):
+        """Looks at the value of its input: nothing that can be done for all rows at once."""
+
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.layer = nn.Linear(inputs, outputs)
+
+        def forward(self, x):
+            return self.layer(x) if float(x.sum()) >= 0 else self.layer(-x)
+
+    model = msgspec.structs.replace(config.model, party=Sorts)
+    with pytest.raises(ModelError, match="has no gradients record by record"):
+        prepare(msgspec.structs.replace(config, model=model), unscaled)
 
 
 def test_a_delta_as_large_as_one_row_is_warned_of(data):

@@ -34,7 +34,7 @@ from colonnade.experiments.own_side import (
     refuse_joint,
     stop_on_signals,
 )
-from colonnade.experiments.resolve import Plan, find_optimiser, make_plan, scale_of
+from colonnade.experiments.resolve import Plan, find_optimiser, make_plan, refuse_fitted, scale_of
 from colonnade.experiments.summary import (
     traffic_fields,
 )
@@ -206,6 +206,8 @@ def _party_share(config: Config, name: str) -> PartyShare:
         raise ConfigError("party.data", None, "name the file with this party's columns")
     if party.data.endswith(SHARE):
         return load_party_share(Path(party.data))
+    scale = scale_of(config) if party.scale is None else party.scale
+    refuse_fitted(config, scale != "none")  # left out: "standard"
     return read_party_share(
         Path(party.data),
         name=name,
@@ -213,7 +215,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
         label=party.label,
         categorical=tuple(party.categorical),
         columns=party.columns,
-        scale=scale_of(config) if party.scale is None else party.scale,
+        scale=scale,
         missing=party.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,

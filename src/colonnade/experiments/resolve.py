@@ -22,7 +22,17 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import Role
 
-__all__ = ["Federation", "Loading", "Plan", "federation", "find_optimiser", "load_partition", "make_plan", "scale_of"]
+__all__ = [
+    "Federation",
+    "Loading",
+    "Plan",
+    "federation",
+    "find_optimiser",
+    "load_partition",
+    "make_plan",
+    "refuse_fitted",
+    "scale_of",
+]
 
 EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
@@ -91,6 +101,7 @@ def federation(
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
+    refuse_fitted(config, any(scaler.fitted for scaler in data.scalers))
     if not plan.method.sparse and any(issparse(block) for block in data.train):
         raise ConfigError("protocol.name", plan.method.name, "takes dense tables; the linear methods take sparse ones")
     server = plan.server(data.task, data.y_train, data.y_test)
@@ -196,6 +207,20 @@ def _check_privacy(config: Config, method: Method, parties: tuple[str, ...]) -> 
     for budget in budgets:
         check_budget(settings, budget)
     return budgets
+
+
+def refuse_fitted(config: Config, scaled: bool) -> None:
+    """Statistics of the training rows move with the record, and every row with them: no account by record has that."""
+    if not (config.privacy.on and config.privacy.by_record):
+        return
+    updates = f"with privacy.local_updates = {config.privacy.local_updates!r} only a record's own row may move"
+    if scaled:
+        advice = f"is fitted on the training rows; {updates}: use 'none', and columns within bounds that all may know"
+        raise ConfigError("data.scale", config.data.scale, advice)
+    if "mean" in (config.data.missing, config.party.missing):
+        raise ConfigError(
+            "data.missing", "mean", f"is fitted on the training rows; {updates}: fill the gaps beforehand"
+        )
 
 
 def _method(protocol: dict[str, Any]) -> tuple[Method, Options]:
