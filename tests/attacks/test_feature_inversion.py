@@ -63,6 +63,7 @@ def test_a_decoder_inverts_what_can_be_inverted():
     known = random.random(600) < 0.3
     seen = x @ random.normal(size=(4, 6))
     assert decode_error("linear", seen, x, known, 0) < 1e-3
+    assert decode_error("network", seen, x, known, 0) < 0.2
     assert decode_error("linear", random.normal(size=(600, 6)), x, known, 0) > 0.95
 
 

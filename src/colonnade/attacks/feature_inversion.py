@@ -153,7 +153,9 @@ def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> f
     if kind == "linear":
         decoder = RidgeCV(np.logspace(-3, 5, 17))
     else:
-        decoder = MLPRegressor(64, alpha=1.0, early_stopping=True, max_iter=500, random_state=seed)
+        decoder = MLPRegressor(
+            hidden_layer_sizes=(64,), alpha=1.0, early_stopping=True, max_iter=500, random_state=seed
+        )
     model = make_pipeline(StandardScaler(), decoder).fit(seen[known], x[known])
     others = ~known
     wrong = np.square(model.predict(seen[others]) - x[others]).sum()
