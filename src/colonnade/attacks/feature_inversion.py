@@ -154,8 +154,9 @@ def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> f
         decoder = RidgeCV(np.logspace(-3, 5, 17))
     else:
         decoder = MLPRegressor(
-            hidden_layer_sizes=(64,), alpha=1.0, early_stopping=True, max_iter=500, random_state=seed
-        )
+            hidden_layer_sizes=(64,), alpha=1.0, early_stopping=True, learning_rate_init=0.01, max_iter=5000,
+            random_state=seed,
+        )  # fmt: skip
     model = make_pipeline(StandardScaler(), decoder).fit(seen[known], x[known])
     others = ~known
     wrong = np.square(model.predict(seen[others]) - x[others]).sum()
