@@ -11,12 +11,10 @@ mean row, so 1 is what needs no attack. The control is the same decoder trained 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import sqrt
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 from sklearn.linear_model import RidgeCV
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -29,7 +27,7 @@ from colonnade.algorithms.fedvs.server import Server as CodedServer
 from colonnade.algorithms.flex.messages import Ready
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.vafl.messages import Embeddings
-from colonnade.attacks.attack import LEVEL, Attack, Order
+from colonnade.attacks.attack import Attack, Order, margin_of
 from colonnade.data import Partition
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments.compare import Contestant, contestants
@@ -71,11 +69,8 @@ class Reconstruction:
 
     @property
     def margin(self) -> float:
-        """Half of the 95 % interval of that mean (Student); 0 with a single trial."""
-        count = len(self.trials)
-        if count < 2:
-            return 0.0
-        return float(student.ppf((1 + LEVEL) / 2, count - 1)) * stdev(one["error"] for one in self.trials) / sqrt(count)
+        """Half of the 95 % interval of that mean."""
+        return margin_of([trial["error"] for trial in self.trials])
 
     def summary(self) -> dict[str, Any]:
         """For attack.json."""

@@ -92,12 +92,12 @@ def plan(
       colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --noise 0.1
       colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --epsilon 10 --gradient-clip 1
     """
-    from colonnade.privacy.plan import Workload, planned
+    from colonnade.privacy.plan import Wish, Workload, planned
 
     work = Workload(rows, batch_size, updates, extra_rows, test_rows, evaluations, warm_up)
-    found = planned(work, clip, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
+    wish = Wish(clip, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
     console = Console()
-    for line in found:
+    for line in planned(work, wish):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 

@@ -7,7 +7,7 @@ from colonnade.privacy.accountant import claim_of_theorem_6
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Workload", "planned"]
+__all__ = ["Wish", "Workload", "planned"]
 
 
 @dataclass(frozen=True)
@@ -48,83 +48,77 @@ class Workload:
         return ceil(self.updates * self.batch_size / self.rows)
 
 
-def planned(
-    work: Workload,
-    clip: float,
-    epsilon: float | None,
-    mu: float | None,
-    noise: float | None,
-    delta: float,
-    gradient_clip: float | None,
-    gradient_noise: float | None,
-    share: float,
-) -> list[str]:
+@dataclass(frozen=True)
+class Wish:
+    """A guarantee that is wanted, or the noise whose guarantee is asked for."""
+
+    clip: float  # C
+    epsilon: float | None = None
+    mu: float | None = None
+    noise: float | None = None
+    delta: float = 1e-5
+    gradient_clip: float | None = None  # G: with private local steps
+    gradient_noise: float | None = None
+    share: float = 0.75  # of μ², for the embeddings
+
+    def __post_init__(self) -> None:
+        asked = [self.epsilon, self.mu, self.noise]
+        if sum(value is not None for value in asked) != 1:
+            raise ConfigError("--epsilon, --mu, --noise", asked, "give one of them: the others follow")
+        for name in ("clip", "epsilon", "mu", "noise", "gradient_clip", "gradient_noise"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"--{name.replace('_', '-')}", value, "must be above 0")
+        if not 0 < self.delta < 1 or not 0 < self.share < 1:
+            raise ConfigError("--delta, --share", [self.delta, self.share], "must lie between 0 and 1")
+        if self.noise is not None and (self.gradient_clip is None) != (self.gradient_noise is None):
+            advice = "with --noise, it and --gradient-clip belong together"
+            raise ConfigError("--gradient-noise", self.gradient_noise, advice)
+
+    @property
+    def wanted(self) -> float:
+        """μ."""
+        return self.mu if self.mu is not None else mu_for(self.epsilon or 0.0, self.delta)
+
+
+def planned(work: Workload, wish: Wish) -> list[str]:
     """The answer in words: noise for ε or μ, or μ and ε for a noise."""
-    if sum(value is not None for value in (epsilon, mu, noise)) != 1:
-        raise ConfigError("--epsilon, --mu, --noise", [epsilon, mu, noise], "give one of them: the others follow")
-    given = {"--clip": clip, "--epsilon": epsilon, "--mu": mu, "--noise": noise, "--gradient-clip": gradient_clip}
-    for name, value in (given | {"--gradient-noise": gradient_noise}).items():
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(name, value, "must be above 0")
-    if not 0 < delta < 1 or not 0 < share < 1:
-        raise ConfigError("--delta, --share", [delta, share], "must lie between 0 and 1")
-    if noise is not None and (gradient_clip is None) != (gradient_noise is None):
-        raise ConfigError("--gradient-noise", gradient_noise, "with --noise, it and --gradient-clip belong together")
-    lines = _private(work, clip, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
-    if gradient_clip is None:
-        lines = _plain(work, clip, epsilon, mu, noise, delta)
-    if delta >= 1 / work.rows:
-        lines.append(
-            f"Warning: δ = {delta:g} is not below 1/{work.rows}: a whole record may be given away with that chance."
-        )
+    lines = _plain(work, wish) if wish.gradient_clip is None else _private(work, wish, wish.gradient_clip)
+    if wish.delta >= 1 / work.rows:
+        chance = "a whole record may be given away with that chance"
+        lines.append(f"Warning: δ = {wish.delta:g} is not below 1/{work.rows}: {chance}.")
     return lines
-
-
-def _wanted(epsilon: float | None, mu: float | None, delta: float) -> float:
-    return mu if mu is not None else mu_for(epsilon or 0.0, delta)
 
 
 def _guarantee(mu: float, delta: float) -> str:
     return f"μ = {mu:.6g}, ε = {epsilon_of(mu, delta):.6g} at δ = {delta:g}"
 
 
-def _plain(
-    work: Workload, clip: float, epsilon: float | None, mu: float | None, noise: float | None, delta: float
-) -> list[str]:
+def _plain(work: Workload, wish: Wish) -> list[str]:
     """2C√r for every message of r rows: together 2C√(all rows)."""
-    sensitivity = 2 * clip * sqrt(work.uploaded)
-    c = sensitivity / _wanted(epsilon, mu, delta) if noise is None else noise
+    clip, sensitivity = wish.clip, 2 * wish.clip * sqrt(work.uploaded)
+    c = sensitivity / wish.wanted if wish.noise is None else wish.noise
     claim = claim_of_theorem_6(work.updates, work.batch_size, work.rows, 2 * clip, c)
     return [
         f"plain local updates: {work.uploaded:.0f} rows uploaded, all of which a record may move: sensitivity "
         f"2C·√rows = {sensitivity:.6g} in all",
-        f"privacy.clip = {clip:g}, privacy.noise = {c:.6g}: {_guarantee(sensitivity / c, delta)}",
-        f"VAFL's Thm 6 would claim {_guarantee(claim, delta)}, which does not hold against the server",
+        f"privacy.clip = {clip:g}, privacy.noise = {c:.6g}: {_guarantee(sensitivity / c, wish.delta)}",
+        f"VAFL's Thm 6 would claim {_guarantee(claim, wish.delta)}, which does not hold against the server",
     ]
 
 
-def _private(
-    work: Workload,
-    clip: float,
-    epsilon: float | None,
-    mu: float | None,
-    noise: float | None,
-    delta: float,
-    gradient_clip: float | None,
-    gradient_noise: float | None,
-    share: float,
-) -> list[str]:
+def _private(work: Workload, wish: Wish, gradient_clip: float) -> list[str]:
     """2C for every upload of the record's own row, 2G for every step with it."""
-    if gradient_clip is None:
-        return []
-    of_rows, of_steps = 2 * clip * sqrt(work.of_record), 2 * gradient_clip * sqrt(work.steps)
-    if noise is None or gradient_noise is None:
-        wanted = _wanted(epsilon, mu, delta)
-        noise, gradient_noise = of_rows / (wanted * sqrt(share)), of_steps / (wanted * sqrt(1 - share))
+    of_rows, of_steps = 2 * wish.clip * sqrt(work.of_record), 2 * gradient_clip * sqrt(work.steps)
+    if wish.noise is not None and wish.gradient_noise is not None:
+        noise, gradient_noise = wish.noise, wish.gradient_noise
+    else:
+        noise = of_rows / (wish.wanted * sqrt(wish.share))
+        gradient_noise = of_steps / (wish.wanted * sqrt(1 - wish.share))
     total = sqrt((of_rows / noise) ** 2 + (of_steps / gradient_noise) ** 2)
     return [
         f"local updates by dp-sgd: the same row is uploaded up to {work.of_record} times, and in up to {work.steps} "
         "steps",
-        f"privacy.clip = {clip:g}, privacy.noise = {noise:.6g}, privacy.dp_sgd = {{clip = {gradient_clip:g}, noise = "
-        f"{gradient_noise:.6g}}}: {_guarantee(total, delta)}",
+        f"privacy.clip = {wish.clip:g}, privacy.noise = {noise:.6g}, privacy.dp_sgd = {{clip = {gradient_clip:g}, "
+        f"noise = {gradient_noise:.6g}}}: {_guarantee(total, wish.delta)}",
     ]
