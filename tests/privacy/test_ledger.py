@@ -19,16 +19,23 @@ def enter(ledger, rows=4, most=inf, of=None, what="batch"):
     return ledger.enter(what, "gaussian", 2.0, 5.0, "train", rows, of, most)
 
 
+_OPEN = []
+
+
 @pytest.fixture
 def kept(tmp_path):
     ledger = Ledger(TERMS)
     ledger.keep(tmp_path / "deep" / "ledger.jsonl", nullcontext())
+    _OPEN.append(ledger)
     receipts = [enter(ledger) for _ in range(5)]
     yield ledger, receipts
     ledger.close()
 
 
 def reopened(path, terms=TERMS):
+    """By another process: the one of before is gone."""
+    while _OPEN:
+        _OPEN.pop().close()
     ledger = Ledger(terms)
     ledger.keep(path, nullcontext())
     return ledger
@@ -111,6 +118,13 @@ def test_a_line_cut_off_while_it_was_written_never_left(kept):
     assert enter(again).startswith("6:")
     assert len(read_ledger(ledger.path)[1]) == 6
     again.close()
+
+
+def test_two_processes_do_not_write_one_ledger(kept):
+    second = Ledger(TERMS)
+    with pytest.raises(CheckpointError, match="another process writes this ledger"):
+        second.keep(kept[0].path, nullcontext())
+    assert enter(kept[0]).startswith("6:"), "the first goes on"
 
 
 def test_other_terms_are_refused_with_the_key(kept):

@@ -183,7 +183,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "∞" if value is None else f"{value:.4g}"
+    return "not told" if value is None else f"{value:.4g}"
 
 
 _BYTES = ("bytes_up", "bytes_down", "bytes_eval")

@@ -28,7 +28,7 @@ from colonnade.experiments.summary import (
 )
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.errors import CheckpointError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.role import SERVER
@@ -115,6 +115,11 @@ class Run:
             if anew:
                 path.unlink(missing_ok=True)
             guard.keep(path, nullcontext())  # one thread
+
+    def close_ledgers(self) -> None:
+        """Nothing more is released."""
+        for guard in self._guards().values():
+            guard.ledger.close()
 
     @property
     def wall_s(self) -> float:
@@ -214,7 +219,8 @@ class Run:
             "reveals": setting.options.reveals or setting.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
-            "privacy": privacy_fields(setting.config.privacy, spent, withdrawn) or principal.get("privacy"),
+            "privacy": privacy_fields(setting.config.privacy, setting.data.parties, spent, withdrawn)
+            or principal.get("privacy"),
             "trace_sha256": simulator.trace.hexdigest,
             "weights_sha256": weights,
         }
@@ -240,7 +246,11 @@ def reopen(config: Config, folder: str | Path, load_data: Callable[[Config], Par
     """A run that goes on where its folder's checkpoint stands."""
     opened = RunFolder.reopen(folder, config)
     run = Run(federation(config, None, load_data), opened)
-    run.resume()
+    try:
+        run.resume()
+    except CheckpointError:
+        run.close_ledgers()  # for the next try, with the right ones
+        raise
     return run
 
 

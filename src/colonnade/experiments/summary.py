@@ -75,14 +75,24 @@ def weights_digest(parts: Iterable[str]) -> str:
 
 
 def privacy_fields(
-    settings: PrivacySettings, spent: Mapping[str, Mapping[str, Any]], withdrawn: Mapping[str, str]
+    settings: PrivacySettings,
+    parties: Iterable[str],
+    spent: Mapping[str, Mapping[str, Any]],
+    withdrawn: Mapping[str, str],
 ) -> dict[str, Any] | None:
-    """`privacy` of summary.json: that of the party that spent most; None where nothing is accounted, which is not 0."""
-    if not settings.on or not spent:
+    """`privacy` of summary.json: that of the party that spent most; None where nothing is accounted, which is not 0.
+
+    Where a party has not told its account (it left before the end), nobody knows the most: μ and ε are null.
+    """
+    if not settings.on:
         return None
-    worst = max(spent.values(), key=lambda one: one["mu"])
+    silent = [name for name in parties if name not in spent]
+    unknown = {"mu": None, "epsilon": None, "claim_mu": None, "claim_epsilon": None}
+    worst = unknown if silent else max(spent.values(), key=lambda one: one["mu"])
     return {
-        **{key: _finite(worst[key]) for key in ("mu", "epsilon", "delta")},
+        **{key: _finite(worst[key]) for key in ("mu", "epsilon")},
+        "delta": settings.delta,
+        "not_told": silent,
         "mechanism": settings.mechanism,
         "clip": settings.clip,
         "noise": settings.noise,

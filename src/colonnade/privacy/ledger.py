@@ -10,6 +10,7 @@ be ahead of the role (a job that ran, and whose result nobody saw, is counted al
 """
 
 import base64
+import fcntl
 import hashlib
 import json
 import os
@@ -49,10 +50,11 @@ def _hash(before: str, line: dict[str, Any]) -> str:
 class Ledger:
     """What a party has released; in memory until `keep` gives it a file."""
 
+    _file: int | None = None
+
     def __init__(self, terms: dict[str, Any]) -> None:
         self.terms = json.loads(json.dumps({"ledger": FORMAT, **terms}))
         self.path: Path | None = None
-        self._file: int | None = None
         self._lock: Lock = nullcontext()
         self._begin([])
 
@@ -90,15 +92,25 @@ class Ledger:
     def keep(self, path: Path, lock: Lock) -> None:
         """From now on in this file; what it holds already counts. Jobs may run on several threads of the driver."""
         self.path, self._lock = path, lock
-        known = path.exists() and path.stat().st_size > 0
-        if known:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._take_over(path, self._file)
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_over(self, path: Path, file: int) -> None:
+        """Alone with the file: what it holds is read, or it begins here."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(f"{path}: another process writes this ledger; stop it first") from None
+        if os.fstat(file).st_size:
             lines, ends = _read(path)
             self._check_terms(lines[0])
             self._begin(lines)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        if known:
-            os.ftruncate(self._file, ends[-1])  # a line that was cut off while it was written: its message never left
+            os.ftruncate(file, ends[-1])  # a line that was cut off while it was written: its message never left
         else:
             self._write(self._line(0, _START, dict(self.terms)))
             self.sync()
@@ -205,6 +217,9 @@ class Ledger:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _parse(receipt: str) -> tuple[int, str]:

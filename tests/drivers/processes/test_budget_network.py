@@ -171,7 +171,8 @@ def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, too
         path.write_text("".join(whole.splitlines(keepends=True)[:2]))
         with pytest.raises(CheckpointError, match=r"ledger.jsonl: ends with line 2, but line \d was written before"):
             found.start("party-2")
-        os.close(found.post.nodes["party-2"]._lock)
+        os.close(found.post.nodes["party-2"]._lock)  # its process ends
+        found.post.nodes["party-2"].role.guard.ledger.close()
         path.write_text(whole)
         found.start("party-2")
         assert not found.post.meet("party-2")
