@@ -107,6 +107,32 @@ def test_what_leaves_is_the_clipped_embedding_and_noise(name, data, tmp_path):
     assert np.std(evaluations[0] - evaluations[1]) == pytest.approx(1e-4 * 2**0.5, rel=0.2)
 
 
+class Sums:
+    """No torch module: θ times the sum of a row."""
+
+    def __init__(self, inputs, outputs):
+        self.outputs = outputs
+
+    def initial(self, generator):
+        return generator.normal(size=self.outputs)
+
+    def __call__(self, theta, rows):
+        return np.tanh(rows).sum(1, keepdims=True) * theta
+
+
+@pytest.mark.parametrize("mechanism", ["output", "neurons"])
+def test_black_boxes_have_noise_on_what_they_give_and_no_inside(mechanism, data, tmp_path):
+    config = from_dict(tables("cascaded", NOISE | {"mechanism": mechanism}))
+    config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, party=Sums))
+    if mechanism == "neurons":
+        with pytest.raises(ModelError, match="a black box has no layers"):
+            prepare(config, data)
+        return
+    made = prepare(config, data)
+    assert made.execute()["privacy"]["mu"] > 1
+    assert np.std(made.simulator.nodes[0].role.table.values) == pytest.approx(5.0, rel=0.2)
+
+
 def test_without_a_mechanism_it_is_not_accounted(data):
     assert prepare(from_dict(tables(privacy={})), data).execute()["privacy"] is None
     assert prepare(from_dict(tables(privacy={"mechanism": "none"})), data).execute()["privacy"] is None

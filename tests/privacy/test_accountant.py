@@ -40,6 +40,12 @@ def test_an_account_is_its_event():
     assert account.mu == pytest.approx(2 / 50 * sqrt(184)) == mu_of(account.event())
 
 
+def test_an_empty_message_costs_nothing_and_breaks_nothing():
+    account = Account(False, 100, 20)
+    account.add("gaussian", 0.0, 50.0, "train", None)
+    assert mu_of(account.event()) == account.mu == 0.0
+
+
 def test_by_record_only_its_own_row_counts_and_the_worst_record_is_told():
     account = Account(True, 10, 4)
     account.add("gaussian", 2.0, 4.0, "train", np.array([0, 1, 2]))

@@ -128,7 +128,11 @@ def composed(counts: Mapping[tuple[float, float], int]) -> Any:
     """Gaussian releases of (Δ, c), each so often, as an event of `dp_accounting`."""
     from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent  # takes a second
 
-    events = [SelfComposedDpEvent(GaussianDpEvent(noise / delta), count) for (delta, noise), count in counts.items()]
+    events = [
+        SelfComposedDpEvent(GaussianDpEvent(noise / delta), count)
+        for (delta, noise), count in counts.items()
+        if delta > 0  # an empty message moves nothing
+    ]
     return ComposedDpEvent(events) if events else NoOpDpEvent()
 
 

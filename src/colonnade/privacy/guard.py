@@ -97,14 +97,14 @@ class Guard:
         assert settings.clip is not None
         return PerturbedFunction(function, settings.clip, settings.noise)
 
-    def try_out(self, gradient: Callable[..., Array], columns: int, width: int) -> None:
+    def try_out(self, network: Any, columns: int, width: int) -> None:
         """With "dp-sgd", two rows through `Network.private_gradient`: refused now rather than later."""
         if self.settings.dp_sgd is None or not self.on:
             return
         rows, answers = np.zeros((2, columns), np.float32), np.zeros((2, width), np.float32)
         try:
             with drawing(Stream(bytes(32), keep=True)):
-                gradient(rows, 0, answers, self.settings.dp_sgd.clip, lambda count: np.zeros(count, np.float32))
+                network.private_gradient(rows, 0, answers, self.settings.dp_sgd.clip, np.zeros)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ModelError(
                 f"model.party of {self._who}: has no gradients record by record, which privacy.local_updates = "

@@ -75,7 +75,7 @@ class Party(Guarded):
         module = party_module(setup.model, setup.shape, setup.width, derive(seed, "init", setup.index), setup.name)
         module = self.guard.wrap(module).to(setup.device)
         self.network = Network(module, optimiser, training.regularisers[setup.index])
-        self.guard.try_out(self.network.private_gradient, self._x.shape[1], setup.width)
+        self.guard.try_out(self.network, self._x.shape[1], setup.width)
         self._walk = Walk(len(self._x), training.batch_size, seed, "batches")
         self._seed, self._device = derive(seed, "layers", setup.index), setup.device
         given = setup.options.a_of(setup.index)

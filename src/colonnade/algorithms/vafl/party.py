@@ -64,7 +64,7 @@ class Party(Guarded):
         seed = setup.training.seed
         optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
         self.network = self.make_network(setup, derive(seed, "init", setup.index), optimiser, regulariser)
-        self.guard.try_out(self.network.private_gradient, self._x.shape[1], setup.width)
+        self.guard.try_out(self.network, self._x.shape[1], setup.width)
         shared = setup.options.batches == "shared"
         path = ("batches",) if shared else ("batches", setup.index)
         batch_size = setup.training.batch_size
