@@ -149,13 +149,14 @@ def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> f
         decoder = RidgeCV(np.logspace(-3, 5, 17))
     else:
         decoder = MLPRegressor(
-            hidden_layer_sizes=(64,), alpha=1.0, early_stopping=True, learning_rate_init=0.01, max_iter=5000,
-            random_state=seed,
+            hidden_layer_sizes=(64,), alpha=1.0, early_stopping=True, validation_fraction=0.3,
+            learning_rate_init=0.003, max_iter=5000, random_state=seed,
         )  # fmt: skip
-    model = make_pipeline(StandardScaler(), decoder).fit(seen[known], x[known])
+    middle, spread = x[known].mean(0), x[known].std()
+    model = make_pipeline(StandardScaler(), decoder).fit(seen[known], (x[known] - middle) / spread)
     others = ~known
-    wrong = np.square(model.predict(seen[others]) - x[others]).sum()
-    return float(wrong / np.square(x[known].mean(0) - x[others]).sum())
+    wrong = np.square(spread * model.predict(seen[others]) + middle - x[others]).sum()
+    return float(wrong / np.square(middle - x[others]).sum())
 
 
 def invert_features(order: Order) -> list[Reconstruction]:
