@@ -149,21 +149,27 @@ def _ledger_table(lines: list[dict[str, Any]], last: int, delta: float) -> Any:
 
     from colonnade.privacy.gaussian import epsilon_of
 
-    table = Table("n", "time (UTC)", "what", box=SIMPLE_HEAD)
-    for title in ("rows", "sensitivity", "noise", "μ so far", "ε so far"):
+    caption = "Δ: how far a record can move it. μ and ε: of everything up to and including the line."
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for title in ("n", "UTC", "what"):
+        table.add_column(title, no_wrap=True)
+    for title in ("rows", "Δ", "noise", "μ", "ε"):
         table.add_column(title, justify="right")
     shown = lines[-last:] if last > 0 else []
     for what in dict.fromkeys(line["what"] for line in lines[: len(lines) - len(shown)]):
         own = [line for line in lines[: len(lines) - len(shown)] if line["what"] == what]
         rows = sum(line["rows"] for line in own)
-        table.add_row(
-            f"{len(own)} ×", f"until {own[-1]['time'][:19]}", what, str(rows), "", "", f"{own[-1]['mu']:.6g}", ""
-        )
+        table.add_row(f"{len(own)} ×", f"to {_moment(own[-1])}", what, str(rows), "", "", f"{own[-1]['mu']:.4g}", "")
     for line in shown:
-        numbers = (f"{line['sensitivity']:.6g}", f"{line['noise']:g}", f"{line['mu']:.6g}")
-        cells = (str(line["n"]), line["time"][:19], line["what"], str(line["rows"]), *numbers)
-        table.add_row(*cells, f"{epsilon_of(line['mu'], delta):.6g}")
+        numbers = (f"{line['sensitivity']:.4g}", f"{line['noise']:g}", f"{line['mu']:.4g}")
+        cells = (str(line["n"]), _moment(line), line["what"], str(line["rows"]), *numbers)
+        table.add_row(*cells, f"{epsilon_of(line['mu'], delta):.4g}")
     return table
+
+
+def _moment(line: dict[str, Any]) -> str:
+    """Month, day, hour and minute: a terminal is narrow; the ledger itself has the year."""
+    return str(line["time"][5:16]).replace("T", " ")
 
 
 def _tables(config: Path | None, parties: int | None, settings: list[str] | None) -> dict[str, Any]:
