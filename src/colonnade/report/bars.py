@@ -9,7 +9,7 @@ from colonnade.experiments.ranking import mean_and_spread
 from colonnade.report.records import Record
 from colonnade.report.style import PALETTE, colours, titled
 
-__all__ = ["bytes_by_kind", "metric_against_epsilon", "time_to_target", "utilisation"]
+__all__ = ["bytes_by_kind", "epsilon_of", "metric_against_epsilon", "time_to_target", "utilisation"]
 
 Groups = Mapping[str, Sequence[Record]]
 SHOWN_ROLES = 40
@@ -56,14 +56,20 @@ def time_to_target(groups: Groups) -> go.Figure:
     return titled(figure, "clock (s)", "", 120 + 30 * len(groups), showlegend=False, barmode="stack")
 
 
+def epsilon_of(record: Record) -> float | None:
+    """What was spent; None where that is not accounted, or not told."""
+    spent = record.summary["privacy"]
+    return spent["epsilon"] if spent else None
+
+
 def metric_against_epsilon(groups: Groups) -> go.Figure:
     """A point per label, mean over seeds; one line for each method, in the order of ε."""
     figure = go.Figure()
     tint = colours(groups)
     points: dict[str, list[tuple[float, float, str]]] = {}
     for label, group in groups.items():
-        summaries = [record.summary for record in group if record.summary["value"] is not None]
-        if summaries:
+        summaries = [record.summary for record in group if epsilon_of(record) and record.summary["value"] is not None]
+        if len(summaries) == len(group):
             place = mean(summary["privacy"]["epsilon"] for summary in summaries)
             point = (place, mean(summary["value"] for summary in summaries), label)
             points.setdefault(summaries[0]["protocol"], []).append(point)
