@@ -65,7 +65,7 @@ def prepare_up(
     save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
         save_share(party_share(data, index, plan.method.party_labels), nodes / name / "share.safetensors")
-    up = FederationUp(config, out, data.parties, data.notes)
+    up = FederationUp(config, out, data.parties, (*data.notes, *config.privacy.notes(len(data.y_train))))
     up.write_config(SERVER, "127.0.0.1:0")
     return up
 

@@ -1,6 +1,8 @@
 """A privacy budget that runs out over the network, with kills and restarts in between: not one upload too many."""
 
 import asyncio
+import io
+import json
 import os
 import signal
 import threading
@@ -11,8 +13,12 @@ from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.data import load, split
 from colonnade.drivers.processes.journal import read_journal
-from colonnade.experiments.config import from_dict
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.wire import End
+from colonnade.experiments.config import from_dict, read_toml
+from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.resolve import federation
+from colonnade.experiments.terms import shared_part
 from colonnade.experiments.up import prepare_up
 from colonnade.privacy.gaussian import epsilon_of
 from colonnade.privacy.ledger import read_ledger
@@ -191,6 +197,25 @@ def test_fresh_noise_after_a_restart(data, tmp_path, tools):
         seeds.append(role.guard.key.seed("noise", 1))
         role.guard.ledger.close()
     assert seeds[0] != seeds[1]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_party_that_is_accounted_tells_its_account_and_no_digest(on, data, tmp_path):
+    """sha256 of weights that nobody perturbed would let the server check any guess about the rows."""
+    tables = TABLES if on else {key: value for key, value in TABLES.items() if key not in ("privacy", "party")}
+    up = prepare_up(from_dict(tables), tmp_path / "run", data)
+    up.write_config("party-2", "127.0.0.1:1")
+    config = from_dict(read_toml(tmp_path / "run" / "nodes" / "party-2" / "config.toml"))
+    assert (config.party.budget == from_dict(TABLES).party.budgets["party-2"]) is on
+    (tmp_path / "out").mkdir()
+    process = PartyProcess(config, "party-2", tmp_path / "out", Log("party-2", stream=io.StringIO()))
+    bye = process._farewell(End("finished"))
+    assert (bye.weights == "") is on and (bye.privacy is not None) is on
+    said = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert len(said["weights"]) == 64, "its own folder may know"
+    assert (said["privacy"] is not None) is on
+    shared = shared_part(config, {})
+    assert ("privacy" in shared) is on and "budget" not in json.dumps(shared)
 
 
 @pytest.mark.slow
