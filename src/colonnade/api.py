@@ -10,11 +10,13 @@ import polars
 from torch import nn
 
 from colonnade.algorithms.asysqn.holdings import predictions
+from colonnade.algorithms.evaluation import RowsRead
 from colonnade.data import Dataset, Partition
 from colonnade.data import split as split_dataset
 from colonnade.experiments.config import Config, from_dict
 from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
+from colonnade.privacy.guard import Guard, Withheld
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 if TYPE_CHECKING:
@@ -71,10 +73,24 @@ class Result:
             theta = sum(party.margins(block) for party, block in zip(roles[1:], blocks, strict=True))
             return predictions(np.asarray(theta), data.task)
         networks = getattr(roles[0], "parts", None) or [party.network for party in roles[1:]]
-        h = np.concatenate([network.read(block) for network, block in zip(networks, blocks, strict=True)], axis=1)
+        guards = [getattr(party, "guard", None) for party in roles[1:]] or [None] * len(networks)
+        parts = zip(networks, guards, blocks, strict=True)
+        h = np.concatenate([_embed(network, guard, block) for network, guard, block in parts], axis=1)
         top = roles[0].network
         prediction: np.ndarray = top.objective.predict(top.output(h))
         return prediction
+
+
+def _embed(network: Any, guard: Guard | None, block: np.ndarray) -> np.ndarray:
+    """A party's part of a prediction: an upload as any other, perturbed and accounted where uploads are."""
+    if guard is None:
+        values: np.ndarray = network.read(block)
+        return values
+    release = guard.plan("prediction", np.arange(len(block)), "any")
+    result = guard.released(release, lambda rows: RowsRead(0, 0, network.read(rows)), block)
+    if isinstance(result, Withheld):
+        raise ColonnadeError(f"predict: a party gives no more: {result.why}")
+    return result.values
 
 
 def _of_each(data: Partition, blocks: Sequence[Any]) -> list[np.ndarray]:
@@ -92,6 +108,7 @@ def prepare(
     embedding: int | Sequence[int] = 32,
     aggregate: str = "concat",
     clock: Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     **train: Any,
 ) -> Run:
@@ -103,6 +120,7 @@ def prepare(
         "model": {"embedding": width, "aggregate": aggregate},
         "clock": dict(clock or {}),
         "train": train,
+        "privacy": dict(privacy or {}),
     }
     return prepare_run(_with_models(from_dict(tables), party_model, server_model), data, out)
 
@@ -130,7 +148,7 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
     (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
-    `embedding`, `aggregate`, `clock`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
+    `embedding`, `aggregate`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

@@ -20,6 +20,7 @@ from colonnade.experiments.server_process import ServerProcess
 from colonnade.predict import processes
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.privacy.gaussian import epsilon_of
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
 
 NAMES = ("bank", "shop")
@@ -59,7 +60,7 @@ class World:
 
     def __init__(self, folder, method="sync", **more):
         self.folder, self.method, self.address = folder, method, "127.0.0.1:0"
-        self.more = more
+        self.more, self.budgets = more, {}
         self.logs = {}
 
     def config(self, name, **own):
@@ -73,12 +74,14 @@ class World:
         else:
             columns = ["x0", "x1", "city"] if name == "bank" else ["x2", "x3", "x4"]
             more = {"predict_data": f"{self.folder}/{name}-new.csv", "columns": columns}
-            section = {"party": {"data": f"{self.folder}/{name}.csv", "id": "client"} | more}
+            budget = {"budget": self.budgets[name]} if name in self.budgets else {}
+            section = {"party": {"data": f"{self.folder}/{name}.csv", "id": "client"} | more | budget}
         return from_dict(
             {
                 "protocol": {"name": self.method},
                 "model": {"party": "linear", "embedding": 3, "server": "mlp:4"} | self.more.get("model", {}),
                 "train": TRAIN | self.more.get("train", {}),
+                "privacy": self.more.get("privacy", {}),
                 "predict": {"http": "127.0.0.1:0"} | self.more.get("predict", {}) | own,
                 "network": network,
                 **section,
@@ -119,7 +122,7 @@ class World:
                 nodes[name] = party.node
                 running[name] = asyncio.ensure_future(party.run())
             peers = server.node.peers
-            told = 0 if self.more.get("train", {}).get("party_dropout") else len(names)
+            told = 0 if self.more.get("train", {}).get("party_dropout") or "privacy" in self.more else len(names)
             await until(lambda: all(peers[name].stream for name in names) and len(server._role.means()) >= told)
             door = door_of(server.out)
 
@@ -201,6 +204,38 @@ def test_a_method_with_noise_answers_under_noise_that_is_never_the_same(folder):
 
     first, second = asyncio.run(story())
     assert first != second and expected(world, [id])[0] not in (first, second)
+
+
+def test_predictions_are_perturbed_and_accounted_as_any_upload(folder):
+    """Fresh noise for each, a line in the ledger for each, and nothing beyond the budget."""
+    privacy = {"mechanism": "output", "clip": 1.0, "noise": 0.5, "delta": 1e-3}
+    world = World(folder, "vafl", privacy=privacy)
+    id = ids_of(folder, "bank.csv", 1)[0]
+    ledger = {name: folder / "run" / name / "ledger.jsonl" for name in NAMES}
+
+    def lines(name):
+        return [json.loads(line) for line in ledger[name].read_text().splitlines()]
+
+    async def story():
+        await world.train()
+        before = {name: len(lines(name)) for name in NAMES}
+        async with world.up(*NAMES) as ask:
+            first, second = await ask(id), await ask(id)
+        assert first[0]["probabilities"] != second[0]["probabilities"] and first[0]["parties"] == list(NAMES)
+        for name in NAMES:
+            new = lines(name)[before[name] :]
+            assert [line["what"] for line in new] == ["prediction"] * 2
+            assert new[0]["sensitivity"] == 2.0, "of one row"
+        spent = lines("shop")[-1]["mu"]
+        world.budgets = {"shop": {"epsilon": epsilon_of(spent * (1 + 1e-6), 1e-3), "delta": 1e-3}}
+        count = len(lines("shop"))
+        async with world.up(*NAMES, away=["refuse"], min_parties=1) as ask:
+            (third,) = await ask(id)
+        assert len(lines("shop")) == count and lines("bank")[-1]["what"] == "prediction"
+        return third
+
+    third = asyncio.run(story())
+    assert "shop" not in third["parties"]
 
 
 @pytest.fixture

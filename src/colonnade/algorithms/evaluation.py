@@ -12,6 +12,7 @@ import numpy as np
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
+from colonnade.privacy.guard import Guard, Release
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
@@ -39,6 +40,7 @@ class EvaluateRows(Payload, frozen=True):
     number: int
     start: int
     stop: int
+    release: Release | None = None
 
 
 class RowsRead(Payload, frozen=True):
@@ -47,6 +49,7 @@ class RowsRead(Payload, frozen=True):
     number: int
     start: int
     values: Array
+    receipt: str = ""  # of the privacy ledger
 
 
 class EvaluateAll(Payload, frozen=True):
@@ -89,8 +92,8 @@ EVALUATION_PAYLOADS = (
 class Reading:
     """A party's side: answers from committed state, beside whatever else it does."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, guard: Guard | None = None) -> None:
+        self._rows, self._guard = rows, guard
         self.tokens: list[int] = []  # of running jobs
         self.count = 0
 
@@ -102,7 +105,8 @@ class Reading:
         self.count += 1
         token = TOKEN - self.count
         self.tokens.append(token)
-        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop), aside=True)]
+        release = self._guard.plan("evaluation", np.arange(start, stop), "test") if self._guard is not None else None
+        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release), aside=True)]
 
     def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
         """Send them."""
@@ -123,13 +127,19 @@ class Reading:
         self.tokens, self.count = saved["tokens"], saved["count"]
 
 
-def read_rows(party: Role, x: Array, number: int) -> Array:
-    """What a party would answer if these were its test rows: at its method's own level of privacy."""
+def read_rows(party: Role, x: Array, number: int) -> Array | None:
+    """What a party would answer if these were its test rows: at its method's own level of privacy.
+
+    Where uploads are perturbed and accounted, this is one more, named by its number; None: the budget has no room.
+    """
     alike: Any = copy(party)
     alike._x_test = x
-    read = alike.compute(EvaluateRows(number, 0, len(x)))
-    values: Array = read.values
-    return values
+    guard: Guard | None = getattr(party, "guard", None)
+    release = None
+    if guard is not None and guard.on:
+        release = Release(guard.draws + number, "prediction", np.arange(len(x)), "any")
+    read = alike.compute(EvaluateRows(number, 0, len(x), release))
+    return read.values if isinstance(read, RowsRead) else None
 
 
 class Evaluation:

@@ -5,7 +5,7 @@ other's data, whether they live in one simulator or in two organisations.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,6 +13,8 @@ import msgspec
 from colonnade.algorithms.training import Training
 from colonnade.data import Task
 from colonnade.models import Factory
+from colonnade.privacy.guard import Guard
+from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import SERVER, Role
 
@@ -76,6 +78,12 @@ class PartySetup:
     task: Task | None = None  # and the labels, for methods with `party_labels`
     y_train: Array | None = None
     y_test: Array | None = None
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    budget: Budget | None = None  # the party's own
+
+    def guard(self) -> Guard:
+        """What stands between this party's network and the wire."""
+        return Guard(self.privacy, self.budget, self.name, self.train.shape[0], self.test.shape[0])
 
 
 @dataclass(frozen=True)
@@ -97,3 +105,4 @@ class Method:
     sparse: bool = False  # takes blocks in CSR
     peers: bool = False  # parties talk to each other, and are told of each other's coming and going
     party_dropout: bool = False  # its server can learn to do without a party
+    local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all

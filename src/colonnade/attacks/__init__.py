@@ -3,6 +3,7 @@
 registry          the attacks by name; an attack of one's own by its dotted path
 attack            what an attack is asked and what it answers, with its statistics
 label_inference   direct label inference (VFL-Cascaded Sec. VI-B): who asks what, under which rules
+feature_inversion  a curious server and a decoder: columns from embeddings, against noise
 clients, ears     what attackers ask and read, as a party or on the wire
 stage             the real roles in the simulator, one of them replaced by the attacker
 """
@@ -18,6 +19,7 @@ class Entry:
 
     summary: str
     path: str
+    protocols: str  # those attacked unless others are named
 
 
 # Nothing is imported here: --help answers at once.
@@ -25,5 +27,11 @@ ATTACKS = {
     "label-inference": Entry(
         "Read labels off the server's answers, as a curious party or on the wire.",
         "colonnade.attacks.label_inference:LABEL_INFERENCE",
+        "vafl,sync,t-sync,cascaded,zoo,syn-zoo",
+    ),
+    "feature-inversion": Entry(
+        "Turn a party's embeddings back into its columns, as a curious server; at several levels of noise.",
+        "colonnade.attacks.feature_inversion:FEATURE_INVERSION",
+        "vafl,cascaded,fedvs",
     ),
 }

@@ -19,7 +19,7 @@ from colonnade.experiments.folder import RunFolder, note_command
 from colonnade.experiments.resolve import load_partition
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Attack", "Order", "Outcome", "Progress", "Trial", "attack", "choose"]
+__all__ = ["Attack", "Order", "Outcome", "Progress", "Trial", "attack", "choose", "margin_of"]
 
 LEVEL = 0.95
 Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
@@ -51,6 +51,12 @@ class Trial:
     first_refusal: str = ""
 
 
+def margin_of(values: Sequence[float]) -> float:
+    """Half of the 95 % confidence interval of a mean (Student); 0 with a single value."""
+    count = len(values)
+    return float(student.ppf((1 + LEVEL) / 2, count - 1)) * stdev(values) / sqrt(count) if count > 1 else 0.0
+
+
 @dataclass(slots=True)
 class Outcome:
     """One attacker against one method."""
@@ -69,12 +75,8 @@ class Outcome:
 
     @property
     def margin(self) -> float:
-        """Half of the 95 % confidence interval of the mean over trials (Student); 0 with a single trial."""
-        count = len(self.trials)
-        if count < 2:
-            return 0.0
-        spread = stdev(trial.right / trial.rows for trial in self.trials)
-        return float(student.ppf((1 + LEVEL) / 2, count - 1)) * spread / sqrt(count)
+        """Half of the 95 % confidence interval of the mean over trials."""
+        return margin_of([trial.right / trial.rows for trial in self.trials])
 
     @property
     def wilson(self) -> tuple[float, float]:
@@ -113,7 +115,7 @@ class Attack:
 
     name: str
     attackers: Mapping[str, str]  # each with what it does
-    run: Callable[[Order], list[Outcome]]
+    run: Callable[[Order], list[Any]]  # outcomes, each with a `summary`
 
 
 def choose(key: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
@@ -125,7 +127,7 @@ def choose(key: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
             raise ConfigError(key, word, f"unknown{did_you_mean(word, known)}; there are: {', '.join(known)}")
 
 
-def attack(which: Attack, order: Order, out: str | Path | None = None, command: str = "") -> list[Outcome]:
+def attack(which: Attack, order: Order, out: str | Path | None = None, command: str = "") -> list[Any]:
     """Run an attack and, with `out`, write attack.json, config.toml and the command into that new folder."""
     choose("--attackers", order.attackers, which.attackers)
     if order.trials < 1:
@@ -138,7 +140,7 @@ def attack(which: Attack, order: Order, out: str | Path | None = None, command: 
     return outcomes
 
 
-def _write(out: Path, name: str, order: Order, outcomes: list[Outcome], command: str) -> None:
+def _write(out: Path, name: str, order: Order, outcomes: list[Any], command: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if command:
         note_command(out, command)

@@ -9,11 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from colonnade.attacks import ATTACKS
+from colonnade.attacks import ATTACKS, Entry
 
 __all__ = ["attack_app"]
-
-PROTOCOLS = "vafl,sync,t-sync,cascaded,zoo,syn-zoo"
 
 attack_app = typer.Typer(
     help="How often somebody learns what they should not, measured with a method's real messages.",
@@ -28,12 +26,10 @@ def _group() -> None:
     """How often somebody learns what they should not, measured with a method's real messages."""
 
 
-def _command(name: str, summary: str) -> Callable[..., None]:
+def _command(name: str, entry: Entry) -> Callable[..., None]:
     def run(
-        config: Annotated[
-            Path | None, typer.Argument(metavar="CONFIG.toml", help="Left out: digits, two parties, a summing server.")
-        ] = None,
-        protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = PROTOCOLS,
+        config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Left out: digits.")] = None,
+        protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = entry.protocols,
         attackers: Annotated[str | None, typer.Option(help="Which attackers; left out: all.")] = None,
         trials: Annotated[int, typer.Option(help="Seeds per attacker and method.")] = 5,
         settings: Annotated[
@@ -44,14 +40,14 @@ def _command(name: str, summary: str) -> Callable[..., None]:
         _attack(name, config, protocols, attackers, trials, settings or [], out)
 
     run.__doc__ = (
-        f"{summary}\n\n    Example:\n"
+        f"{entry.summary}\n\n    Example:\n"
         f"      colonnade attack {name} examples/attack.toml --protocols vafl,cascaded --out runs/attack\n    "
     )
     return run
 
 
 for _name, _entry in ATTACKS.items():
-    attack_app.command(_name)(_command(_name, _entry.summary))
+    attack_app.command(_name)(_command(_name, _entry))
 
 
 def _attack(
@@ -86,7 +82,7 @@ def _attack(
             lambda text, done: progress.update(task, completed=done, text=text),
         )
         outcomes = attack(which, order, out, shlex.join(["colonnade", *sys.argv[1:]]))
-    console.print(_table(outcomes))
+    console.print(_table(outcomes) if hasattr(outcomes[0], "success") else _inversion_table(outcomes))
     if out is not None:
         report = report_with_bar(out, console)
         console.print(f"Report: {report}", markup=False, highlight=False, soft_wrap=True)
@@ -94,6 +90,26 @@ def _attack(
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _inversion_table(outcomes: list[Any]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    caption = (
+        "The error of the columns that were not known, relative to that of the mean row: 1 needs no attack; mean ± "
+        "95 % interval over trials. Luck: the same decoder trained on shuffled pairs."
+    )
+    table = Table("method", "attacker", box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for title in ("noise", "ε", "error", "luck"):
+        table.add_column(title, justify="right")
+    for outcome in outcomes:
+        said = outcome.summary()
+        epsilon = f"{said['epsilon']:.3g}" if said["epsilon"] is not None else "not accounted"
+        mark = "[red]" if said["error"] + said["margin"] < 0.9 else "[green]"
+        error = f"{mark}{said['error']:.3f}" + (f" ± {said['margin']:.3f}[/]" if said["margin"] else "[/]")
+        table.add_row(said["method"], said["attacker"], f"{said['noise']:g}", epsilon, error, f"{said['control']:.2f}")
+    return table
 
 
 def _table(outcomes: list[Any]) -> Any:

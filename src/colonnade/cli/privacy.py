@@ -67,6 +67,111 @@ def fedvs(
         console.print(escape(text), highlight=False, soft_wrap=True)
 
 
+@privacy_app.command()
+def plan(
+    rows: Annotated[int, typer.Option(help="Training rows, N.")],
+    batch_size: Annotated[int, typer.Option(help="Rows of an upload.")],
+    updates: Annotated[int, typer.Option(help="Uploads of one party in the whole run.")],
+    clip: Annotated[float, typer.Option(help="C: the norm that every row is shrunk to.")],
+    epsilon: Annotated[float | None, typer.Option(help="The ε wanted; or --mu, or --noise for the reverse.")] = None,
+    mu: Annotated[float | None, typer.Option(help="The μ wanted.")] = None,
+    noise: Annotated[float | None, typer.Option(help="The noise (standard deviation): what ε is it?")] = None,
+    delta: Annotated[float, typer.Option(help="δ.")] = 1e-5,
+    extra_rows: Annotated[float, typer.Option(help="Further rows with each upload, in batches.")] = 0.0,
+    test_rows: Annotated[int, typer.Option(help="Rows of an evaluation.")] = 0,
+    evaluations: Annotated[int, typer.Option(help="How many of them.")] = 0,
+    warm_up: Annotated[bool, typer.Option(help="Whether all rows are uploaded once at the start.")] = True,
+    gradient_clip: Annotated[float | None, typer.Option(help="G: plan for local_updates = 'dp-sgd'.")] = None,
+    gradient_noise: Annotated[float | None, typer.Option(help="With --noise: the noise of the steps.")] = None,
+    share: Annotated[float, typer.Option(help="With 'dp-sgd': the share of μ² that embeddings get.")] = 0.75,
+) -> None:
+    """The noise that an ε or μ needs, and the reverse; for one party, against the server.
+
+    Examples:
+      colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --epsilon 10
+      colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --noise 0.1
+      colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --epsilon 10 --gradient-clip 1
+    """
+    from colonnade.privacy.plan import Wish, Workload, planned
+
+    work = Workload(rows, batch_size, updates, extra_rows, test_rows, evaluations, warm_up)
+    wish = Wish(clip, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
+    console = Console()
+    for line in planned(work, wish):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+@privacy_app.command()
+def ledger(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="A party's ledgers, of one or more runs.")],
+    last: Annotated[int, typer.Option(help="How many of the newest releases to list; the rest is summed up.")] = 20,
+    delta: Annotated[float | None, typer.Option(help="δ; left out: that of the ledger.")] = None,
+) -> None:
+    """What a party has released and what that cost; the chain is checked line by line.
+
+    Example:
+      colonnade privacy ledger runs/clinic/ledger.jsonl
+    """
+    from math import sqrt
+
+    from colonnade.privacy.gaussian import epsilon_of
+    from colonnade.privacy.ledger import read_ledger
+
+    console = Console()
+    square = 0.0
+    for path in files:
+        terms, lines, account = read_ledger(path)
+        delta = terms["delta"] if delta is None else delta
+        square += account.mu**2
+        console.print(_ledger_heading(path, terms), highlight=False, soft_wrap=True, markup=False)
+        console.print(_ledger_table(lines, last, delta))
+    total = sqrt(square)
+    text = (
+        f"Together: μ = {total:.6g}, ε = {epsilon_of(total, delta or 1e-5):.6g} at δ = {delta:g}. The chain is whole."
+    )
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _ledger_heading(path: Path, terms: dict[str, Any]) -> str:
+    steps = (
+        f", steps clipped to {terms['dp_sgd']['clip']:g} with {terms['dp_sgd']['noise']:g}" if terms["dp_sgd"] else ""
+    )
+    return (
+        f"{path}: {terms['party']}, mechanism {terms['mechanism']}, rows clipped to norm {terms['clip']:g}, noise "
+        f"{terms['noise']:g}, local updates {terms['local_updates']}{steps}; {terms['train_rows']} training rows, "
+        f"{terms['test_rows']} test rows"
+    )
+
+
+def _ledger_table(lines: list[dict[str, Any]], last: int, delta: float) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from colonnade.privacy.gaussian import epsilon_of
+
+    caption = "Δ: how far a record can move it. μ and ε: of everything up to and including the line."
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for title in ("n", "UTC", "what"):
+        table.add_column(title, no_wrap=True)
+    for title in ("rows", "Δ", "noise", "μ", "ε"):
+        table.add_column(title, justify="right")
+    shown = lines[-last:] if last > 0 else []
+    for what in dict.fromkeys(line["what"] for line in lines[: len(lines) - len(shown)]):
+        own = [line for line in lines[: len(lines) - len(shown)] if line["what"] == what]
+        rows = sum(line["rows"] for line in own)
+        table.add_row(f"{len(own)} ×", f"to {_moment(own[-1])}", what, str(rows), "", "", f"{own[-1]['mu']:.4g}", "")
+    for line in shown:
+        numbers = (f"{line['sensitivity']:.4g}", f"{line['noise']:g}", f"{line['mu']:.4g}")
+        cells = (str(line["n"]), _moment(line), line["what"], str(line["rows"]), *numbers)
+        table.add_row(*cells, f"{epsilon_of(line['mu'], delta):.4g}")
+    return table
+
+
+def _moment(line: dict[str, Any]) -> str:
+    """Month, day, hour and minute: a terminal is narrow; the ledger itself has the year."""
+    return str(line["time"][5:16]).replace("T", " ")
+
+
 def _tables(config: Path | None, parties: int | None, settings: list[str] | None) -> dict[str, Any]:
     from colonnade.experiments.config import apply_overrides, parse_override, read_toml
 

@@ -167,6 +167,11 @@ def summary_table(summary: dict[str, Any]) -> Table:
         ("trace", summary["trace_sha256"][:16]),
         ("weights", (summary["weights_sha256"] or "not all known")[:16]),  # a party left before the end
     ]
+    spent = summary["privacy"]
+    if spent is not None:
+        rows.append(
+            ("privacy", f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g}, μ = {_number(spent['mu'])}")
+        )
     if summary["metric"] == "loss":
         del rows[1]  # it is there already
     if summary["target"] is not None:
@@ -175,6 +180,10 @@ def summary_table(summary: dict[str, Any]) -> Table:
     for name, text in rows:
         table.add_row(name, text)
     return table
+
+
+def _number(value: float | None) -> str:
+    return "not told" if value is None else f"{value:.4g}"
 
 
 _BYTES = ("bytes_up", "bytes_down", "bytes_eval")

@@ -33,6 +33,11 @@ class Scaler:
     shift: Array  # (columns,) float64
     gain: Array  # (columns,) float64
 
+    @property
+    def fitted(self) -> bool:
+        """Whether it depends on the rows: a factor alone does not."""
+        return bool(self.shift.any()) or len(np.unique(self.gain)) > 1
+
     def apply(self, raw: Array) -> Array:
         """Scale raw rows of this party, (rows, columns), to a new float32 array."""
         if raw.ndim != 2 or raw.shape[1] != len(self.shift):

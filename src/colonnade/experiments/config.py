@@ -16,6 +16,7 @@ import msgspec
 from colonnade.data import IdRules
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
+from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 
 __all__ = [
@@ -137,6 +138,8 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimiser: str | dict[str, Any] | None = None
     learning_rate: float | None = None
     predict_data: str | None = None  # further rows of the same columns, for predictions alone
+    budget: Budget | None = None
+    budgets: dict[str, Budget] = {}  # where one config stands for several parties: in the simulator and `up`
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,6 +194,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     party: PartyConfig = PartyConfig()
     server: ServerConfig = ServerConfig()
     predict: PredictConfig = PredictConfig()
+    privacy: PrivacySettings = PrivacySettings()
+
+    def budget_of(self, party: str) -> Budget | None:
+        """What this party is ready to spend."""
+        return self.party.budgets.get(party, self.party.budget)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import threading
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -35,11 +36,13 @@ from colonnade.experiments.own_side import (
     refuse_joint,
     stop_on_signals,
 )
-from colonnade.experiments.resolve import Plan, find_optimiser, make_plan, scale_of
+from colonnade.experiments.resolve import Plan, find_optimiser, make_plan, refuse_fitted, scale_of
 from colonnade.experiments.summary import (
     traffic_fields,
 )
 from colonnade.experiments.terms import DTYPE, shared_digest, shared_part
+from colonnade.privacy.accountant import Spent
+from colonnade.privacy.guard import Guard
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
 
@@ -68,6 +71,9 @@ class PartyProcess:
         index = parties.index(name)
         share = self.share
         role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))
+        self.guard: Guard | None = getattr(role, "guard", None)
+        for note in config.privacy.notes(len(share.train)):
+            log.warning(note)
         self.shared = shared_part(config, pins)
         self.width = plan.widths[index]
         others = [other for other in parties if other != name] if plan.method.peers else []
@@ -82,6 +88,7 @@ class PartyProcess:
         torch.set_num_threads(1)
         stopped = stop_on_signals(self.node)
         self.refuse_others_state()
+        self.open_ledger()
         self.node.open()
         if self.node.replayed or self.node.now:
             self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
@@ -107,11 +114,18 @@ class PartyProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.node.close()
+            if self.guard is not None:
+                self.guard.ledger.close()
             if self.node.peers[SERVER].conversation.number == NEVER_MET:
                 shutil.rmtree(self.out / "state")  # refused, say: the next try, with another config, begins afresh
         self._write(end)
         self.log.info("ended", status=end.status)
         return end
+
+    def open_ledger(self) -> None:
+        """What was spent before counts."""
+        if self.guard is not None and not self.guard.ledger.is_open:
+            self.guard.keep(self.out / "ledger.jsonl", threading.Lock())
 
     def hello(self, instance: int, position: Position) -> Hello:
         share = self.share
@@ -159,7 +173,11 @@ class PartyProcess:
 
     def _farewell(self, end: End) -> Bye:
         self._write(end)  # before the server hears of it and goes
-        return Bye(self.node.role.summary()["weights"], self.node.utilisation())
+        said = self.node.role.summary()
+        # A digest of θ_m, which nobody perturbed, would let the server check any guess about the data.
+        spent = said.get("privacy")
+        told = Spent(**spent) if spent else None
+        return Bye("" if spent else said["weights"], self.node.utilisation(), told)
 
     def _write(self, end: End) -> None:
         node = self.node
@@ -173,6 +191,7 @@ class PartyProcess:
             **({"relay_refused": self._switchboard.refusals} if self._switchboard is not None else {}),
             "utilisation": node.utilisation(),
             **{key: value for key, value in node.role.summary().items() if isinstance(value, int | float | str)},
+            "privacy": node.role.summary().get("privacy"),
         }
         replace_file(self.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 
@@ -197,6 +216,8 @@ def _party_share(config: Config, name: str) -> PartyShare:
         raise ConfigError("party.data", None, "name the file with this party's columns")
     if party.data.endswith(SHARE):
         return load_party_share(Path(party.data))
+    scale = scale_of(config) if party.scale is None else party.scale
+    refuse_fitted(config, scale != "none")  # left out: "standard"
     return read_party_share(
         Path(party.data),
         name=name,
@@ -204,7 +225,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
         label=party.label,
         categorical=tuple(party.categorical),
         columns=party.columns,
-        scale=scale_of(config) if party.scale is None else party.scale,
+        scale=scale,
         missing=party.missing,
         test_fraction=data.test_fraction,
         seed=config.train.seed,

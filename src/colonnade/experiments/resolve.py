@@ -16,11 +16,23 @@ from colonnade.data import Partition, Task, load, split
 from colonnade.experiments.config import Config, RoleRates, TrainConfig, unknown_key
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
+from colonnade.privacy.guard import check_budget
+from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import Role
 
-__all__ = ["Federation", "Loading", "Plan", "federation", "find_optimiser", "load_partition", "make_plan", "scale_of"]
+__all__ = [
+    "Federation",
+    "Loading",
+    "Plan",
+    "federation",
+    "find_optimiser",
+    "load_partition",
+    "make_plan",
+    "refuse_fitted",
+    "scale_of",
+]
 
 EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
@@ -89,6 +101,7 @@ def federation(
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
+    refuse_fitted(config, any(scaler.fitted for scaler in data.scalers))
     if not plan.method.sparse and any(issparse(block) for block in data.train):
         raise ConfigError("protocol.name", plan.method.name, "takes dense tables; the linear methods take sparse ones")
     server = plan.server(data.task, data.y_train, data.y_test)
@@ -98,7 +111,7 @@ def federation(
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
         config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups,
-        (*data.notes, *notes),
+        (*data.notes, *notes, *config.privacy.notes(len(data.y_train))),
     )  # fmt: skip
 
 
@@ -116,6 +129,8 @@ class Plan:
     server_model: Factory
     aggregate: str
     device: str
+    privacy: PrivacySettings
+    budgets: tuple[Budget | None, ...]
 
     def server(self, task: Task, y_train: Array, y_test: Array) -> ServerSetup:
         """What the server is made from; where the parties have the labels, it has none."""
@@ -142,7 +157,7 @@ class Plan:
         count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
         setup = PartySetup(
             self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top,
-            self.parties,
+            self.parties, privacy=self.privacy, budget=self.budgets[index],
         )  # fmt: skip
         if not self.method.party_labels:
             return setup
@@ -158,6 +173,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     count = len(parties)
     options.check(count)
     _check_party_dropout(config.train.party_dropout, method, options)
+    budgets = _check_privacy(config, method, parties)
     training = _training(config.train, count, rows, task, options)
     return Plan(
         method,
@@ -170,7 +186,42 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         config.model.server,
         config.model.aggregate,
         _device(config.model.device),
+        config.privacy,
+        budgets,
     )
+
+
+def _check_privacy(config: Config, method: Method, parties: tuple[str, ...]) -> tuple[Budget | None, ...]:
+    """Refuse a mechanism that the method does not have; every party's budget."""
+    settings = config.privacy
+    settings.check()
+    if settings.on and not method.local_updates:
+        advice = f"{method.name} has no place for it, and is not accounted; set 'none', or take e.g. 'vafl' or 'flex'"
+        raise ConfigError("privacy.mechanism", settings.mechanism, advice)
+    if settings.on and settings.local_updates not in method.local_updates:
+        advice = f"{method.name} has {' and '.join(map(repr, method.local_updates))}"
+        raise ConfigError("privacy.local_updates", settings.local_updates, advice)
+    unknown = [name for name in config.party.budgets if name not in parties]
+    if unknown:
+        raise ConfigError("party.budgets", unknown[0], f"no such party; there are: {', '.join(parties)}")
+    budgets = tuple(config.budget_of(name) for name in parties)
+    for budget in budgets:
+        check_budget(settings, budget)
+    return budgets
+
+
+def refuse_fitted(config: Config, scaled: bool) -> None:
+    """Statistics of the training rows move with the record, and every row with them: no account by record has that."""
+    if not (config.privacy.on and config.privacy.by_record):
+        return
+    updates = f"with privacy.local_updates = {config.privacy.local_updates!r} only a record's own row may move"
+    if scaled:
+        advice = f"is fitted on the training rows; {updates}: use 'none', and columns within bounds that all may know"
+        raise ConfigError("data.scale", config.data.scale, advice)
+    if "mean" in (config.data.missing, config.party.missing):
+        raise ConfigError(
+            "data.missing", "mean", f"is fitted on the training rows; {updates}: fill the gaps beforehand"
+        )
 
 
 def method_of(protocol: dict[str, Any]) -> tuple[Method, Options]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,19 @@ from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.resolve import Federation, federation, load_partition
 from colonnade.experiments.summary import (
     metrics_row,
+    privacy_fields,
     staleness_histogram,
     time_to_target,
     traffic_fields,
     weights_digest,
+    withdrawn_note,
 )
+from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.errors import CheckpointError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
+from colonnade.protocol.role import SERVER
 
 __all__ = ["Run", "one_thread", "prepare"]
 
@@ -86,13 +90,36 @@ class Run:
         """Go on from the folder's checkpoint; False if there is none yet (the run starts anew)."""
         assert self.folder is not None
         saved = self.folder.load_checkpoint()
+        self.keep_ledgers(anew=saved is None)
         self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
         if saved is None:
             return False
         simulator_checkpoint.load(self.simulator, saved["simulator"])
+        for guard in self._guards().values():
+            guard.cut_back()
         self._checkpoints.count = saved["checkpoints"]
         self._wall_before = saved["wall_s"]
         return True
+
+    def _guards(self) -> dict[str, Guard]:
+        """Of the parties that have one with something to guard."""
+        roles = (node.role for node in self.simulator.nodes)
+        guards = {role.name: getattr(role, "guard", None) for role in roles}
+        return {name: guard for name, guard in guards.items() if guard is not None and guard.on}
+
+    def keep_ledgers(self, anew: bool = True) -> None:
+        """Every party's privacy ledger in the folder; a run that begins anew makes all its releases anew."""
+        assert self.folder is not None
+        for name, guard in self._guards().items():
+            path = self.folder.path / "ledgers" / f"{name}.jsonl"
+            if anew:
+                path.unlink(missing_ok=True)
+            guard.keep(path, nullcontext())  # one thread
+
+    def close_ledgers(self) -> None:
+        """Nothing more is released."""
+        for guard in self._guards().values():
+            guard.ledger.close()
 
     @property
     def wall_s(self) -> float:
@@ -165,14 +192,17 @@ class Run:
         """summary.json."""
         setting, simulator, principal = self.federation, self.simulator, self.principal_summary()
         last = self.rows[-1] if self.rows else {}
-        weights = weights_digest(node.role.summary()["weights"] for node in simulator.nodes)
+        summaries = {node.role.name: node.role.summary() for node in simulator.nodes}
+        weights = weights_digest(said["weights"] for said in summaries.values())
+        spent = {name: said["privacy"] for name, said in summaries.items() if name != SERVER and said.get("privacy")}
+        withdrawn = principal.get("withdrawn", {})
         return {
             "protocol": setting.method.name,
             "parties": len(setting.data.parties),
             "seed": setting.config.train.seed,
             "driver": "sim",
             "status": self.status,
-            "note": self.note,
+            "note": "; ".join(filter(None, (self.note, withdrawn_note(withdrawn)))),
             "updates": principal["updates"],
             "epochs": principal["epochs"],
             "clock_s": self.clock_s,
@@ -189,7 +219,8 @@ class Run:
             "reveals": setting.options.reveals or setting.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
-            "privacy": principal.get("privacy"),
+            "privacy": privacy_fields(setting.config.privacy, setting.data.parties, spent, withdrawn)
+            or principal.get("privacy"),
             "trace_sha256": simulator.trace.hexdigest,
             "weights_sha256": weights,
         }
@@ -207,6 +238,7 @@ def prepare(
     run = Run(federation(config, data, load_data), None)  # builds the models, which may be refused too
     if out is not None:
         run.folder = RunFolder.create(out, config)
+        run.keep_ledgers()
     return run
 
 
@@ -214,7 +246,11 @@ def reopen(config: Config, folder: str | Path, load_data: Callable[[Config], Par
     """A run that goes on where its folder's checkpoint stands."""
     opened = RunFolder.reopen(folder, config)
     run = Run(federation(config, None, load_data), opened)
-    run.resume()
+    try:
+        run.resume()
+    except CheckpointError:
+        run.close_ledgers()  # for the next try, with the right ones
+        raise
     return run
 
 

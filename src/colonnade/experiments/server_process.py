@@ -44,10 +44,12 @@ from colonnade.experiments.own_side import (
 from colonnade.experiments.resolve import make_plan, method_of
 from colonnade.experiments.summary import (
     metrics_row,
+    privacy_fields,
     staleness_histogram,
     time_to_target,
     traffic_fields,
     weights_digest,
+    withdrawn_note,
 )
 from colonnade.experiments.terms import SHARED_NETWORK, Terms, shared_digest, shared_part
 from colonnade.protocol.errors import ConfigError, TrainingDiverged
@@ -271,13 +273,15 @@ class ServerProcess(Keeper):
         node, principal, last = self.node, self.node.role.summary(), self.rows[-1] if self.rows else {}
         train, metric, byes = self.config.train, self.plan.training.metric, self.service.byes
         digests = [principal["weights"], *(byes[name].weights for name in node.peers if name in byes)]
+        spent = {name: msgspec.structs.asdict(bye.privacy) for name, bye in byes.items() if bye.privacy is not None}
+        withdrawn = principal.get("withdrawn", {})
         return {
             "protocol": self.plan.method.name,
             "parties": len(node.peers),
             "seed": train.seed,
             "driver": "processes",
             "status": status,
-            "note": "; ".join(filter(None, (self.note, principal.get("note", "")))),
+            "note": "; ".join(filter(None, (self.note, principal.get("note", ""), withdrawn_note(withdrawn)))),
             "updates": principal["updates"],
             "epochs": principal["epochs"],
             "clock_s": node.now / NANOSECONDS,
@@ -295,9 +299,9 @@ class ServerProcess(Keeper):
             "reveals": self.plan.options.reveals or self.plan.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {SERVER: node.utilisation()} | {name: bye.utilisation for name, bye in byes.items()},
-            "privacy": principal.get("privacy"),
+            "privacy": privacy_fields(self.config.privacy, node.peers, spent, withdrawn) or principal.get("privacy"),
             "trace_sha256": node.trace.hexdigest,
-            "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) else None,
+            "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests) else None,
         }
 
 

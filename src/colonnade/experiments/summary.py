@@ -1,7 +1,7 @@
 """The lines of metrics.jsonl and the fields of summary.json: the same for every driver."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -10,8 +10,10 @@ import numpy as np
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.drivers.traffic import Traffic
 from colonnade.models.metrics import METRICS
+from colonnade.privacy.settings import PrivacySettings
 
-__all__ = ["metrics_row", "staleness_histogram", "time_to_target", "traffic_fields", "weights_digest"]
+__all__ = ["metrics_row", "privacy_fields", "staleness_histogram", "time_to_target", "traffic_fields", "weights_digest",
+           "withdrawn_note"]  # fmt: skip
 
 STALENESS_BINS = 128
 
@@ -70,6 +72,44 @@ def staleness_histogram(counts: Any) -> dict[str, Any]:
 def weights_digest(parts: Iterable[str]) -> str:
     """One digest over all roles' digests, the server's first."""
     return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def privacy_fields(
+    settings: PrivacySettings,
+    parties: Iterable[str],
+    spent: Mapping[str, Mapping[str, Any]],
+    withdrawn: Mapping[str, str],
+) -> dict[str, Any] | None:
+    """`privacy` of summary.json: that of the party that spent most; None where nothing is accounted, which is not 0.
+
+    Where a party has not told its account (it left before the end), nobody knows the most: μ and ε are null.
+    """
+    if not settings.on:
+        return None
+    silent = [name for name in parties if name not in spent]
+    unknown = {"mu": None, "epsilon": None, "claim_mu": None, "claim_epsilon": None}
+    worst = unknown if silent else max(spent.values(), key=lambda one: one["mu"])
+    return {
+        **{key: _finite(worst[key]) for key in ("mu", "epsilon")},
+        "delta": settings.delta,
+        "not_told": silent,
+        "mechanism": settings.mechanism,
+        "clip": settings.clip,
+        "noise": settings.noise,
+        "local_updates": settings.local_updates,
+        "claim_of_theorem_6": {key: _finite(worst[f"claim_{key}"]) for key in ("mu", "epsilon")},
+        "parties": {name: _all_finite(one) for name, one in spent.items()},
+        "withdrawn": dict(withdrawn),
+    }
+
+
+def withdrawn_note(withdrawn: Mapping[str, str]) -> str:
+    """For people."""
+    return "; ".join(f"{name} withdrew: {why}" for name, why in withdrawn.items())
+
+
+def _all_finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _finite(value) if isinstance(value, float) else value for key, value in numbers.items()}
 
 
 def _finite(value: float | None) -> float | None:

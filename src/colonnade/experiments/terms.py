@@ -27,12 +27,17 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
     """The part of a config that all members must have alike."""
     tables = to_dict(config)
     train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
-    return _always_shared("training", tables, members) | {
-        "model": {key: value for key, value in tables["model"].items() if key != "device"},
-        "protocol": {"name": "vafl"} | tables["protocol"],
-        "train": train,
-        "data": {"test_fraction": tables["data"]["test_fraction"]},
-    }
+    privacy = {"privacy": tables["privacy"]} if config.privacy.on else {}
+    return (
+        _always_shared("training", tables, members)
+        | privacy
+        | {
+            "model": {key: value for key, value in tables["model"].items() if key != "device"},
+            "protocol": {"name": "vafl"} | tables["protocol"],
+            "train": train,
+            "data": {"test_fraction": tables["data"]["test_fraction"]},
+        }
+    )
 
 
 def shared_part_of_alignment(config: Config, members: Mapping[str, str]) -> dict[str, Any]:

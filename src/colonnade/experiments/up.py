@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomli_w
 from scipy.sparse import issparse
 
@@ -29,7 +30,7 @@ from colonnade.drivers.processes.dial import ask_status
 from colonnade.experiments.config import Config, to_dict
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.own_side import limits_of
-from colonnade.experiments.resolve import load_partition, make_plan
+from colonnade.experiments.resolve import load_partition, make_plan, refuse_fitted
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "reopen_up"]
@@ -51,6 +52,7 @@ def prepare_up(
     RunFolder.refuse_used(out)
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
+    refuse_fitted(config, any(scaler.fitted for scaler in data.scalers))
     if plan.method.joint is not None:
         raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")
     if any(issparse(block) for block in data.train):
@@ -65,7 +67,7 @@ def prepare_up(
         save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
         save_share(party_share(data, index, plan.method.party_labels), nodes / name / "share.safetensors")
-    up = FederationUp(config, out, data.parties, data.notes)
+    up = FederationUp(config, out, data.parties, (*data.notes, *config.privacy.notes(len(data.y_train))))
     up.write_config(SERVER, "127.0.0.1:0", rows)
     return up
 
@@ -178,6 +180,8 @@ class FederationUp:
         section = "server" if name == SERVER else "party"
         own = {"data": share} if rows is None else {"rows": sum(rows), "test_rows": rows[1]}
         tables[section] = tables.get(section, {}) | own
+        budget = self.config.budget_of(name)
+        tables["party"] |= {"budgets": {}} | ({"budget": msgspec.to_builtins(budget)} if budget is not None else {})
         (self.nodes / name / "config.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
     async def run(self, on_status: OnStatus | None = None) -> dict[str, Any]:

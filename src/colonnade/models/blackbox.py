@@ -42,7 +42,7 @@ class BlackBoxNetwork(Parameters):
         optimiser: OptimiserSpec,
         regulariser: Regulariser | None = None,
     ) -> None:
-        self._function, self._outputs, self._who = function, outputs, f"model.party of {who}"
+        self.function, self._outputs, self._who = function, outputs, f"model.party of {who}"
         given = np.asarray(function.initial(np.random.Generator(np.random.PCG64(seed))))
         theta = _float32(given) if given.dtype.kind in _NUMBERS else given
         if theta.ndim != 1 or not len(theta) or theta is given or not np.isfinite(theta).all():
@@ -70,7 +70,7 @@ class BlackBoxNetwork(Parameters):
         guarded, rows = theta.view(), x.view()
         guarded.flags.writeable = rows.flags.writeable = False
         try:
-            values = self._function(guarded, rows)
+            values = self.function(guarded, rows)
         except Exception as error:  # somebody else's code: whatever it is, say whose
             if "read-only" in str(error):
                 raise ModelError(f"{self._who}: changes its parameters or rows in place; work on a copy") from None

@@ -7,22 +7,25 @@ if it is gone (after a restart) `backward` computes it again from the same rows 
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser, to_tensor
 from colonnade.models.polynomial import Polynomial
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
+from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
 __all__ = ["Network", "Twin", "bind", "flatten", "join"]
 
+PRIVATE_ROWS = 256  # at a time: each has a gradient of its own
 READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
 
 # Layers known to draw no random numbers in training; anything else, a subclass too, gets a generator of its own.
@@ -32,7 +35,7 @@ _DRAWS_NOTHING = {
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
     nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding, Recurrent,
-    BasicBlock, Permuted, Polynomial,
+    BasicBlock, Permuted, Polynomial, Perturbed,
 }  # fmt: skip
 
 
@@ -85,6 +88,41 @@ class Network(Parameters):
             return np.zeros(0, np.float32)
         parts = torch.autograd.grad(output, self.parameters, self.tensor(output_gradient), allow_unused=True)
         return join(parts, self.parameters)
+
+    def private_gradient(
+        self, x: Array, seed: int, output_gradient: Array, clip: float, noise: Callable[[int], Array]
+    ) -> Array:
+        """The same, each record's part of it shrunk to norm `clip` and noise added to their sum (Abadi et al., 2016).
+
+        A record's part is the gradient of its own loss, as if it were the whole batch. Runs inside a `Stream` that
+        keeps what it draws.
+        """
+        rows = len(x)
+        total = torch.zeros_like(self.theta)
+        for start in range(0, rows, PRIVATE_ROWS):
+            part = slice(start, start + PRIVATE_ROWS)
+            parts = self._gradients_of_records(self.tensor(x[part]), seed, rows * self.tensor(output_gradient[part]))
+            norms = torch.linalg.vector_norm(parts, dim=1)
+            total += (clip * (1 - MARGIN) / norms.clamp_min(1e-12)).clamp_max(1.0) @ parts
+        gradient: Array = total.cpu().numpy()
+        return (gradient + noise(len(gradient))) / np.float32(rows)
+
+    def _gradients_of_records(self, x: Tensor, seed: int, output_gradient: Tensor) -> Tensor:
+        """(rows, parameters): the pass is run once to see what it draws, then row by row with the very same draws."""
+        drawn = keeping()
+        with torch.no_grad():
+            self.run(x, seed)
+        names = {name: p.detach() for name, p in self._trainer.named_parameters() if p.requires_grad}
+
+        def product(theta: dict[str, Tensor], row: Tensor, gradient: Tensor, *draws: Tensor) -> Tensor:
+            with drawing(Replay(draws)):
+                output = functional_call(self._trainer, theta, (row[None],))
+            total: Tensor = (output[0] * gradient).sum()
+            return total
+
+        each = (None, *[0] * (2 + len(drawn)))
+        parts = vmap(grad(product), each, randomness="different")(names, x, output_gradient, *drawn)
+        return torch.cat([parts[name].reshape(len(x), -1) for name in names], dim=1)
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""

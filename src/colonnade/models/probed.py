@@ -16,6 +16,7 @@ from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
 from colonnade.models.optimiser import OptimiserSpec, Regulariser
 from colonnade.models.server import ServerNetwork, aggregate
+from colonnade.privacy.guard import Guard
 from colonnade.protocol.messages import Array
 
 __all__ = ["ProbedNetwork", "ProbedServerNetwork", "probed_network"]
@@ -50,13 +51,17 @@ def probed_network(
     optimiser: OptimiserSpec,
     regulariser: Regulariser | None = None,
     device: str = "cpu",
+    guard: Guard | None = None,
 ) -> ProbedNetwork | BlackBoxNetwork:
     """A party's network for a zeroth-order method: a torch module, or a black box."""
     made = party_model(model, shape, outputs, seed, who)
     if isinstance(made, nn.Module):
-        return ProbedNetwork(made.to(device), optimiser, regulariser)
+        module = guard.wrap(made) if guard is not None else made
+        return ProbedNetwork(module.to(device), optimiser, regulariser)
     network = BlackBoxNetwork(made, outputs, seed, who, optimiser, regulariser)
     network.embed(np.zeros((2, int(np.prod(shape))), np.float32), 0)  # refused now rather than later
+    if guard is not None:
+        network.function = guard.wrap_function(made)
     return network
 
 

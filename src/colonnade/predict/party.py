@@ -82,18 +82,29 @@ class PredictParty:
         """A job, without changing any state."""
         match job:
             case Find(job=number, ids=ids):
-                rows = self._table.find(ids)
-                has = rows >= 0
-                return Found(job.number, job.start, has, self._read(self._table.x[rows[has]], number))
+                return self._find(job, number, ids)
             case TakeMean():
                 return Mean(self._mean())
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
 
-    def _read(self, x: Array, number: int) -> Array:
+    def _find(self, job: Find, number: int, ids: list[str]) -> Found:
+        """With a privacy budget that is spent, it has none of them."""
+        rows = self._table.find(ids)
+        has = rows >= 0
+        values = self._read(self._table.x[rows[has]], number)
+        if values is None:
+            has, values = np.zeros_like(has), self._nothing
+        return Found(job.number, job.start, has, values)
+
+    @property
+    def _nothing(self) -> Array:
+        return np.zeros((0, self._width), np.float32)
+
+    def _read(self, x: Array, number: int) -> Array | None:
         if not len(x):
-            return np.zeros((0, self._width), np.float32)
+            return self._nothing
         values = read_rows(self._trained, x, number)
-        if not are_sane(values):
+        if values is not None and not are_sane(values):
             raise TrainingDiverged(f"{self.name}: its embeddings are absurd; are these the rows it was trained on?")
         return values
 
@@ -102,8 +113,9 @@ class PredictParty:
         assert self._train is not None
         total = np.zeros(self._width)
         for start in range(0, len(self._train), READ_ROWS):
-            part = self._train[start : start + READ_ROWS]
-            total += self._read(part, -1 - start).sum(0, dtype=np.float64)
+            values = self._read(self._train[start : start + READ_ROWS], -1 - start)
+            assert values is not None, "no mean is told of uploads that are accounted"
+            total += values.sum(0, dtype=np.float64)
         mean: Array = (total / len(self._train)).astype(np.float32)
         return mean
 

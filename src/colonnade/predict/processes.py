@@ -189,13 +189,15 @@ class PredictPartyProcess:
         if not (self.out / "state" / "checkpoint.safetensors").is_file():
             raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
         training.refuse_others_state()
+        training.open_ledger()
         training.node.read()
         table = party_lookup(share, _files(config), config.party.id, config.align)
         summed, peers = plan.method.party_labels, plan.method.peers
         if summed:
             role: PredictParty = SummedParty(training.node.role, table, plan.parties, plan.options)
         else:
-            told = None if config.train.party_dropout else share.train
+            accounted = training.guard is not None and training.guard.on  # a mean would spend much of a budget
+            told = None if config.train.party_dropout or accounted else share.train
             role = PredictParty(training.node.role, table, training.width, told)
         payloads = SUM_PAYLOADS if summed else PAYLOADS
         others = [name for name in plan.parties if name != training.name] if peers else []
@@ -230,6 +232,8 @@ class PredictPartyProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.node.close()
+            if training.guard is not None:
+                training.guard.ledger.close()
         self.log.info("ended")
         return stopped[0] if stopped else "stopped"
 

@@ -40,7 +40,7 @@ def _bisect(holds: Callable[[float], bool]) -> float:
     low, high = 0.0, 1.0
     while holds(high):
         low, high = high, 2 * high
-        if high > 1e12:
+        if high > 1e18:
             return inf
     for _ in range(STEPS):
         middle = (low + high) / 2

@@ -16,6 +16,8 @@ HEAD = ("method", "attacker", "success", "95 % over all rows", "chance", "shuffl
 
 def attack_table(attack: Mapping[str, Any]) -> str:
     """Every attacker against every method."""
+    if _inverts(attack):
+        return _inversion_table(attack["outcomes"])
     head = "".join(f"<th>{escape(title)}</th>" for title in HEAD)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(outcome)) + "</tr>"
@@ -40,12 +42,56 @@ def _cells(outcome: Mapping[str, Any]) -> list[str]:
 
 def attack_section(attack: Mapping[str, Any]) -> Section:
     """Bars, and the line of chance."""
+    if _inverts(attack):
+        return _inversion_section(attack)
     count = attack["trials"]
     text = (
         f"The share of training rows whose label was guessed rightly: the mean of {count} trials, with its 95 % "
         "interval. The dotted line is the share of the most frequent class, which needs no attack at all."
     )
     return Section(f"Attack: {attack['attack']}", text, [Chart("attack", "Success", _bars(attack["outcomes"]))], True)
+
+
+def _inverts(attack: Mapping[str, Any]) -> bool:
+    return any("error" in outcome for outcome in attack["outcomes"])
+
+
+def _inversion_table(outcomes: list[dict[str, Any]]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in ("method", "attacker", "noise", "ε", "error", "shuffled pairs"))
+    rows = ""
+    for said in outcomes:
+        epsilon = f"{said['epsilon']:.4g}" if said["epsilon"] is not None else "not accounted"
+        error = f"{said['error']:.3f} ± {said['margin']:.3f}"
+        cells = (said["method"], said["attacker"], f"{said['noise']:g}", epsilon, error, f"{said['control']:.2f}")
+        rows += "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+    return f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
+
+
+def _inversion_section(attack: Mapping[str, Any]) -> Section:
+    text = (
+        f"How well a party's columns come back from what the server sees: the mean of {attack['trials']} trials. 1 is "
+        "the error of the mean row, which needs no attack. A method without a mechanism has one point, at no noise."
+    )
+    figure = go.Figure()
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for outcome in attack["outcomes"]:
+        groups.setdefault(f"{outcome['method']}, {outcome['attacker']}", []).append(outcome)
+    for name, colour in colours(groups).items():
+        own = groups[name]
+        figure.add_trace(
+            go.Scatter(
+                x=[f"{outcome['noise']:g}" for outcome in own],
+                y=[outcome["error"] for outcome in own],
+                error_y={"type": "data", "array": [outcome["margin"] for outcome in own]},
+                mode="lines+markers",
+                name=name,
+                marker_color=colour,
+            )
+        )
+    figure.add_hline(y=1.0, line_dash="dot", line_color="#888888")
+    figure.update_xaxes(type="category")
+    drawn = titled(figure, "noise (standard deviation)", "relative error")
+    return Section(f"Attack: {attack['attack']}", text, [Chart("attack", "Reconstruction", drawn)], True)
 
 
 def _bars(outcomes: list[dict[str, Any]]) -> go.Figure:

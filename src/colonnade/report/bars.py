@@ -1,4 +1,4 @@
-"""Bars: time to the target, how busy every role was, bytes by kind of message."""
+"""Bars: time to the target, how busy every role was, bytes by kind of message; and what privacy cost."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
@@ -9,7 +9,7 @@ from colonnade.experiments.ranking import mean_and_spread
 from colonnade.report.records import Record
 from colonnade.report.style import PALETTE, colours, titled
 
-__all__ = ["bytes_by_kind", "time_to_target", "utilisation"]
+__all__ = ["bytes_by_kind", "epsilon_of", "metric_against_epsilon", "time_to_target", "utilisation"]
 
 Groups = Mapping[str, Sequence[Record]]
 SHOWN_ROLES = 40
@@ -54,6 +54,41 @@ def time_to_target(groups: Groups) -> go.Figure:
     longest = max((trace.x[0] for trace in figure.data), default=0)
     figure.update_xaxes(range=[0, 1.3 * longest or 1])  # room for the text behind the bar
     return titled(figure, "clock (s)", "", 120 + 30 * len(groups), showlegend=False, barmode="stack")
+
+
+def epsilon_of(record: Record) -> float | None:
+    """What was spent; None where that is not accounted, or not told."""
+    spent = record.summary["privacy"]
+    return spent["epsilon"] if spent else None
+
+
+def metric_against_epsilon(groups: Groups) -> go.Figure:
+    """A point per label, mean over seeds; one line for each method, in the order of ε."""
+    figure = go.Figure()
+    tint = colours(groups)
+    points: dict[str, list[tuple[float, float, str]]] = {}
+    for label, group in groups.items():
+        summaries = [record.summary for record in group if epsilon_of(record) and record.summary["value"] is not None]
+        if len(summaries) == len(group):
+            place = mean(summary["privacy"]["epsilon"] for summary in summaries)
+            point = (place, mean(summary["value"] for summary in summaries), label)
+            points.setdefault(summaries[0]["protocol"], []).append(point)
+    for own in points.values():
+        own.sort()
+        x, y = [place for place, _, _ in own], [height for _, height, _ in own]
+        if len(own) > 1:
+            line = {"color": "#9AA3AE", "width": 1}
+            figure.add_trace(go.Scatter(x=x, y=y, mode="lines", line=line, showlegend=False, hoverinfo="skip"))
+        for place, height, label in own:
+            figure.add_trace(
+                go.Scatter(
+                    x=[place], y=[height], mode="markers", name=label, legendgroup=label,
+                    marker={"color": tint[label], "size": 10}, hovertemplate="ε %{x:.4g}: %{y:.4f}",
+                )
+            )  # fmt: skip
+    figure.update_xaxes(type="log")
+    metric = next(iter(groups.values()))[0].summary["metric"]
+    return titled(figure, "ε of one record against the server", metric)
 
 
 def utilisation(groups: Groups) -> go.Figure:

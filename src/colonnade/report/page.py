@@ -25,7 +25,7 @@ from colonnade.report.attack import attack_section, attack_table
 from colonnade.report.records import Progress, Record, by_label, load_attack, load_records, without_oracles
 from colonnade.report.sections import Chart, Section, sections
 from colonnade.report.style import lines
-from colonnade.report.tables import all_runs, race, what_is_revealed, winners
+from colonnade.report.tables import all_runs, privacy, race, what_is_revealed, winners
 
 __all__ = ["write_report"]
 
@@ -71,6 +71,7 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 <p id="trouble"><noscript>The charts need JavaScript.</noscript></p>
 {results}
 {"".join(_section(section) for section in drawn)}
+{privacy(records)}
 {what_is_revealed(records)}
 <h2>How it was made</h2>{_made(records, command)}
 <script type="text/plain" id="figures">{_packed(content)}</script>

@@ -7,7 +7,7 @@ from statistics import mean
 import plotly.graph_objects as go
 
 from colonnade.experiments.ranking import ORACLE
-from colonnade.report.bars import bytes_by_kind, time_to_target, utilisation
+from colonnade.report.bars import bytes_by_kind, epsilon_of, metric_against_epsilon, time_to_target, utilisation
 from colonnade.report.figures import curve
 from colonnade.report.lanes import staleness_histogram, staleness_map, timeline
 from colonnade.report.records import Record, by_label, without_oracles
@@ -80,6 +80,8 @@ def _costs(groups: Groups) -> list[Chart]:
         charts.append(Chart("target", f"Time to {first['metric']} {first['target']:g}", time_to_target(groups)))
     charts.append(Chart("utilisation", "Busy share of every role", utilisation(groups)))
     charts.append(Chart("bytes", "Data sent, by kind of message", bytes_by_kind(groups)))
+    if len({epsilon_of(record) for group in groups.values() for record in group} - {None}) > 1:
+        charts.append(Chart("privacy", f"{first['metric']} against ε", metric_against_epsilon(groups)))
     return charts
 
 

@@ -7,12 +7,13 @@ from typing import Any
 from colonnade.experiments.ranking import in_words, rank
 from colonnade.report.records import Record, by_label
 
-__all__ = ["all_runs", "race", "what_is_revealed", "winners"]
+__all__ = ["all_runs", "privacy", "race", "what_is_revealed", "winners"]
 
 _COLUMNS = {
     "seed": "seed", "status": "status", "value": "value", "loss": "loss", "time_to_target_s": "s to target",
     "clock_s": "clock (s)", "wall_s": "real time (s)", "updates": "updates", "messages": "messages",
-    "bytes_up": "bytes up", "bytes_down": "bytes down", "trace_sha256": "trace", "weights_sha256": "weights",
+    "privacy": "ε", "bytes_up": "bytes up", "bytes_down": "bytes down", "trace_sha256": "trace",
+    "weights_sha256": "weights",
 }  # fmt: skip
 
 
@@ -67,7 +68,48 @@ def all_runs(records: Sequence[Record]) -> str:
     return f"<details><summary>Every run</summary>{table}</details>"
 
 
+def privacy(records: Sequence[Record]) -> str:
+    """What was spent, the paper's claim beside it, and who stopped; nothing where nothing is accounted."""
+    if not any(record.summary["privacy"] for record in records):
+        return ""
+    head = "".join(f"<th>{escape(title)}</th>" for title in _PRIVACY)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for record in records
+        for cells in _privacy_rows(record)
+    )
+    note = (
+        "One record replaced, against a server that sees everything. The last column is VAFL's Thm 6 as printed (a "
+        "subsampled release for each row): a claim that does not hold against the server, which knows the rows and "
+        "sees networks that were trained on the record."
+    )
+    table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
+    return f"<h2>Privacy</h2><p>{escape(note)}</p>{table}"
+
+
+_PRIVACY = ("run", "seed", "party", "mechanism", "μ", "ε", "δ", "releases", "withdrew", "claim of Thm 6")
+
+
+def _privacy_rows(record: Record) -> list[list[str]]:
+    spent, seed = record.summary["privacy"], str(record.summary["seed"])
+    if not spent:
+        return [[record.label, seed, "all", "none", "not accounted", "not accounted", "", "", "", ""]]
+    if "parties" not in spent:  # a method with an account of its own
+        numbers = [_cell("", spent[key]) for key in ("mu", "epsilon", "delta")]
+        return [[record.label, seed, "all", record.summary["protocol"], *numbers, "", "", ""]]
+    mechanism = f"{spent['mechanism']}, {spent['local_updates']} updates, noise {spent['noise']:g}"
+    return [
+        [
+            record.label, seed, name, mechanism, *(_cell("", one[key]) for key in ("mu", "epsilon", "delta")),
+            str(one["releases"]), spent["withdrawn"].get(name, ""), f"ε = {_cell('', one['claim_epsilon'])}",
+        ]
+        for name, one in spent["parties"].items()
+    ]  # fmt: skip
+
+
 def _cell(key: str, value: Any) -> str:
+    if key == "privacy":
+        return "not accounted" if value is None else _cell("", value["epsilon"])
     if value is None:
         return "–"
     if key.endswith("sha256"):

@@ -35,7 +35,10 @@ _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 
 
 def _method(name: str, paper: str, summary: str, options: type) -> Method:
-    return Method(name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party, party_dropout=True)
+    return Method(
+        name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
+        party_dropout=True, local_updates=("plain", "dp-sgd"),
+    )  # fmt: skip
 
 
 METHODS = (

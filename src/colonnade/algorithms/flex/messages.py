@@ -3,7 +3,9 @@
 A phase is the local part of a round; a round that only measures (Alg. 2, τ^0) has a phase, but nothing is learnt.
 """
 
+from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
+from colonnade.privacy.guard import Release
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["FLEX_PAYLOADS", "Begin", "BeginWithGradient", "BeginWithSnapshot", "Late", "LocalStep", "LocalStepped",
@@ -89,6 +91,7 @@ class LocalStep(Payload, frozen=True):
     given: Array | None
     snapshot: Snapshot | None
     first: bool  # its forward pass is the upload's
+    release: Release | None = None
 
 
 class ServerStep(Payload, frozen=True):
@@ -105,9 +108,11 @@ class LocalStepped(Payload, frozen=True):
 
     gradient: Array
     buffers: list[Array]
+    receipt: str = ""  # of the privacy ledger
 
 
 FLEX_PAYLOADS = (
     *(Ready, Late, BeginWithGradient, BeginWithSnapshot, Snapshot, Skip),
     *(Embed, Embedded, Open, Opened, LocalStep, ServerStep, LocalStepped),
+    *LEAVING_PAYLOADS,
 )

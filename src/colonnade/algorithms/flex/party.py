@@ -4,6 +4,7 @@ It embeds the round's batch, uploads, gets its gradient (or the whole snapshot),
 is still running then is dropped; if not a single one is done, the party says so, ends that step, and reports late.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from colonnade.algorithms.flex.messages import (
     Ready,
     Snapshot,
 )
+from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.vafl.messages import LARGEST, Embed, Embedded, Skip, are_sane
 from colonnade.data import Task
@@ -34,6 +36,7 @@ from colonnade.models import (
     party_module,
     server_module,
 )
+from colonnade.privacy.accountant import STEP
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
@@ -59,17 +62,20 @@ EMBEDDING, READY, LOCAL = "embedding", "ready", "local"  # what a party is doing
 LONGEST_S = 1e9  # of a timeout: thirty years
 
 
-class Party:
+class Party(Guarded):
     """Holds θ_m, its own columns and its own local optimiser."""
 
     def __init__(self, setup: PartySetup) -> None:
         self.name, self._index, self._width = setup.name, setup.index, setup.width
         self._options, self._training, self._top = setup.options, setup.training, setup.top
         self._x, self._x_test = setup.train, setup.test
+        self.guard, self.withdrawn = setup.guard(), ""
         training, seed = setup.training, setup.training.seed
         optimiser, rule = local_rule(training.party_optimisers[setup.index], setup.options, setup.index)
         module = party_module(setup.model, setup.shape, setup.width, derive(seed, "init", setup.index), setup.name)
-        self.network = Network(module.to(setup.device), optimiser, training.regularisers[setup.index])
+        module = self.guard.wrap(module).to(setup.device)
+        self.network = Network(module, optimiser, training.regularisers[setup.index])
+        self.guard.try_out(self.network, self._x.shape[1], setup.width)
         self._walk = Walk(len(self._x), training.batch_size, seed, "batches")
         self._seed, self._device = derive(seed, "layers", setup.index), setup.device
         given = setup.options.a_of(setup.index)
@@ -87,13 +93,16 @@ class Party:
         self.uploads = 0
         self.given: Array | None = None  # ∂ℓ/∂h of the phase
         self.snapshot: Snapshot | None = None  # or what to make it from
-        self.reading = Reading(len(self._x_test))
+        self.reading = Reading(len(self._x_test), self.guard)
+        self.draw_of_upload = 0  # which noise it has
         self.dropped = self.skipped = self.late = 0
         self._batch: Array = self._x[:0]
         self._rows: Rows = np.zeros(0, np.int32)
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
+        if self.guard.on and (done := self.guarded(event)) is not None:
+            return done
         match event:
             case Received(sender=sender, message=message):
                 return self.received(sender, message, now)
@@ -128,15 +137,31 @@ class Party:
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case Embed(step=key, seed=seed, batch=batch):
-                assert batch is not None
-                return Embedded(self.network.forward(batch, key, seed), [])
+            case Embed():
+                return self.guard.released(job.release, self._embed_batch, job)
             case LocalStep():
-                gradient = self.network.backward(job.x, job.key, job.seed, self._of_block(job))
-                return LocalStepped(gradient, self.network.buffers_after_forward())
-            case EvaluateRows(number=number, start=start, stop=stop):
-                return RowsRead(number, start, self.network.read(self._x_test[start:stop]))
+                return self._local_step(job) if job.release is None else self._guarded_step(job)
+            case EvaluateRows():
+                return self.guard.released(job.release, self._read, job)
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
+
+    def _embed_batch(self, job: Embed) -> Embedded:
+        assert job.batch is not None
+        return Embedded(self.network.forward(job.batch, job.step, job.seed), [])
+
+    def _read(self, job: EvaluateRows) -> RowsRead:
+        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
+
+    def _guarded_step(self, job: LocalStep) -> Payload:
+        def private(clip: float, noise: Callable[[int], Array]) -> LocalStepped:
+            gradient = self.network.private_gradient(job.x, job.seed, self._of_block(job), clip, noise)
+            return LocalStepped(gradient, [])
+
+        return self.guard.stepped(job.release, lambda: self._local_step(job), private)
+
+    def _local_step(self, job: LocalStep) -> LocalStepped:
+        gradient = self.network.backward(job.x, job.key, job.seed, self._of_block(job))
+        return LocalStepped(gradient, self.network.buffers_after_forward())
 
     def _of_block(self, job: LocalStep) -> Array:
         """∂ℓ/∂h of the own block: as the server sent it, or at the own newest embedding (Eq. 6)."""
@@ -179,7 +204,9 @@ class Party:
         self.doing = EMBEDDING
         self.uploads += 1
         self._gather()
-        return [self._work("embed", 0.0, Embed(self._key(0), self._layer_seed(0), self._batch, None))]
+        release = self.guard.plan("batch", self._rows)
+        self.draw_of_upload = self.guard.draws
+        return [self._work("embed", 0.0, Embed(self._key(0), self._layer_seed(0), self._batch, None, release))]
 
     def _gather(self) -> None:
         self._rows = self._walk.batch(self.round)
@@ -253,8 +280,10 @@ class Party:
         """Alg. 1 l. 12–13."""
         self.working = True
         step = self.local.steps
+        rows = self._rows
+        release = self.guard.plan(STEP, rows) if step else self.guard.again(self.draw_of_upload, STEP, rows)
         job = LocalStep(
-            self._key(step), self._layer_seed(step), self._batch, self.given, self.snapshot, step == 0
+            self._key(step), self._layer_seed(step), self._batch, self.given, self.snapshot, step == 0, release
         )  # fmt: skip
         return self._work("step", len(self._batch) / self._training.batch_size, job)
 
@@ -316,6 +345,7 @@ class Party:
             "local": self.local.save(),
             "reading": self.reading.save(),
             "network": self.network.save(),
+            "guard": self.guard.save(),
             "snapshot": None if self.snapshot is None else msgspec.structs.astuple(self.snapshot),
         }
 
@@ -327,6 +357,7 @@ class Party:
         self.local.load(state["local"])
         self.reading.load(state["reading"])
         self.network.load(state["network"])
+        self.guard.load(state["guard"])
         self.snapshot = None if state["snapshot"] is None else Snapshot(*state["snapshot"])
         self._gather()
 
@@ -338,6 +369,7 @@ class Party:
             "dropped": self.dropped,
             "skipped": self.skipped,
             "weights": self.network.digest(),
+            "privacy": self.guard.summary(),
         }
 
 
@@ -351,4 +383,7 @@ def _labels_fit(snapshot: Snapshot) -> bool:
     return targets.dtype == np.int64 and bool(0 <= targets.min() <= targets.max() < outputs)
 
 
-_STATE = ("round", "doing", "following", "k", "jobs", "uploads", "working", "given", "dropped", "skipped", "late")
+_STATE = (
+    *("round", "doing", "following", "k", "jobs", "uploads", "working", "given", "dropped", "skipped", "late"),
+    *("withdrawn", "draw_of_upload"),
+)

@@ -26,7 +26,7 @@ from colonnade.algorithms.flex.messages import (
     Snapshot,
 )
 from colonnade.algorithms.flex.pacing import Pacing, Plan
-from colonnade.algorithms.judging import Judging
+from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
@@ -63,7 +63,7 @@ TRIES = 10  # phases in which nobody is in time: the first ones may be slow, whe
 MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
 
 
-class Server(Judging):
+class Server(Withdrawing):
     """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -92,6 +92,7 @@ class Server(Judging):
         self.local = LocalPhase(self.network, rule)
 
         self.present: dict[str, bool] = {}  # parties within reach
+        self.withdrawn: dict[str, str] = {}
         self.absent: list[str] = []  # of these, who is not waited for: late, or silent
         self.line: list[str] = []  # whose embeddings of the next round are here
         self.taken: list[str] = []  # who takes part in this phase
@@ -131,11 +132,10 @@ class Server(Judging):
             case Started():
                 return self.progress.timers()
             case PeerJoined(peer=peer, anew=anew):
-                self.present[peer] = True
+                self.join(peer)
                 return self._anew(peer) if anew else self._advance()
             case PeerLost(peer=peer):
-                self.present.pop(peer, None)
-                return [*self.evaluation.lose(peer), *self._advance()]
+                return self._lost(peer)
             case Resumed():
                 return []
         raise LocalProtocolError(f"server: no rule for {type(event).__name__}")
@@ -150,6 +150,8 @@ class Server(Judging):
                     return self._is_late(sender, phase)
                 case EvaluationReply():
                     return self.evaluation.receive(sender, message)
+                case Withdrawn(why=why):
+                    return self.withdraw(sender, why)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
@@ -401,6 +403,10 @@ class Server(Judging):
 
     # Evaluation, coming and going.
 
+    def _lost(self, peer: str) -> list[Effect]:
+        self.present.pop(peer, None)
+        return [*self.evaluation.lose(peer), *self._advance()]
+
     def _anew(self, peer: str) -> list[Effect]:
         """Nothing of before is still to come from it; it uploads again, and is told where the others are."""
         self.line = [name for name in self.line if name != peer]
@@ -455,6 +461,7 @@ class Server(Judging):
             "staleness": self.staleness.summary(),
             "staleness_counts": self.staleness.counts.tolist(),
             "waits_for": self.waits_for(),
+            "withdrawn": self.withdrawn,
             "weights": self.network.digest(),
             "method": {
                 "timeout_s": self.pacing.timeout_s,
@@ -465,6 +472,19 @@ class Server(Judging):
 
 
 _STATE = (
-    *("present", "absent", "line", "taken", "late", "doing", "round", "following", "phase", "jobs", "opened_at"),
+    *(
+        "present",
+        "withdrawn",
+        "absent",
+        "line",
+        "taken",
+        "late",
+        "doing",
+        "round",
+        "following",
+        "phase",
+        "jobs",
+        "opened_at",
+    ),
     *("h", "measures", "working", "due", "in_time", "steps", "late_uploads"),
 )

@@ -51,6 +51,7 @@ METHODS = (
         Server,
         Party,
         party_dropout=True,
+        local_updates=("plain", "dp-sgd"),
     ),
     Method(
         "vafl",
@@ -62,6 +63,7 @@ METHODS = (
         Server,
         Party,
         party_dropout=True,
+        local_updates=("plain", "dp-sgd"),
     ),
     Method(
         "t-sync",
@@ -73,5 +75,6 @@ METHODS = (
         Server,
         Party,
         party_dropout=True,
+        local_updates=("plain", "dp-sgd"),
     ),
 )

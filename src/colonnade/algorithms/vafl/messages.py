@@ -1,5 +1,7 @@
 """What VAFL's roles say to each other, and the jobs they give themselves."""
 
+from colonnade.algorithms.leaving import LEAVING_PAYLOADS
+from colonnade.privacy.guard import Release
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["LARGEST", "VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query",
@@ -58,6 +60,7 @@ class Embed(Payload, frozen=True):
     seed: int
     batch: Array | None  # features of the batch
     renew: Array | None  # features of further rows
+    release: Release | None = None
 
 
 class Embedded(Payload, frozen=True):
@@ -65,6 +68,7 @@ class Embedded(Payload, frozen=True):
 
     values: Array
     buffers: list[Array]
+    receipt: str = ""  # of the privacy ledger
 
 
 class Refine(Payload, frozen=True):
@@ -74,12 +78,14 @@ class Refine(Payload, frozen=True):
     seed: int
     x: Array
     values: Array
+    release: Release | None = None
 
 
 class Refined(Payload, frozen=True):
     """Its result."""
 
     gradient: Array
+    receipt: str = ""
 
 
 class Batch(Payload, frozen=True):
@@ -119,4 +125,5 @@ VAFL_PAYLOADS = (
     Batch,
     Step,
     Stepped,
+    *LEAVING_PAYLOADS,
 )

@@ -1,11 +1,13 @@
 """A VAFL party: Alg. 1 lines 3–7, with the † options and answers to requests for fresh rows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, Walk, is_rows
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
+from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.vafl.messages import (
     LARGEST,
@@ -21,6 +23,7 @@ from colonnade.algorithms.vafl.messages import (
     are_sane,
 )
 from colonnade.models import Network, OptimiserSpec, Regulariser, party_module
+from colonnade.privacy.accountant import STEP
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
@@ -50,16 +53,18 @@ WARM_UP_ROWS = 8192
 EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these; an answer's are 4·asides + ANSWER
 
 
-class Party:
+class Party(Guarded):
     """Holds θ_m and its own columns."""
 
     def __init__(self, setup: PartySetup) -> None:
         self.name, self._index, self._width = setup.name, setup.index, setup.width
         self._options, self._training = setup.options, setup.training
         self._x, self._x_test = setup.train, setup.test
+        self.guard, self.withdrawn = setup.guard(), ""
         seed = setup.training.seed
         optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
         self.network = self.make_network(setup, derive(seed, "init", setup.index), optimiser, regulariser)
+        self.guard.try_out(self.network, self._x.shape[1], setup.width)
         shared = setup.options.batches == "shared"
         path = ("batches",) if shared else ("batches", setup.index)
         batch_size = setup.training.batch_size
@@ -75,7 +80,8 @@ class Party:
         self.warmed = 0 if setup.options.table == "warm" else len(self._x)  # rows sent by the warm-up
         self.asides = 0  # jobs for others so far: the number of the newest
         self.answers: dict[int, tuple[int, Rows]] = {}  # fresh rows being computed: token → request, rows
-        self.reading = Reading(len(self._x_test))
+        self.reading = Reading(len(self._x_test), self.guard)
+        self.draw_of_batch = 0  # which noise the batch in work has
         self._batch: Array = self._x[:0]  # the features of `rows`
         self.buffers: list[Array] = []  # as the batch's forward pass left them
         self.k = 0  # the update that the last gradient belongs to
@@ -85,10 +91,12 @@ class Party:
     def make_network(self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser) -> Network:
         """θ_m; a method of one's own may have another kind."""
         module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
-        return Network(module.to(setup.device), optimiser, regulariser)
+        return Network(self.guard.wrap(module).to(setup.device), optimiser, regulariser)
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
+        if self.guard.on and (done := self.guarded(event)) is not None:
+            return done
         match event:
             case Received(sender=sender, message=message):
                 return self.received(sender, message)
@@ -125,19 +133,34 @@ class Party:
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case Embed(step=step, seed=seed, batch=batch, renew=renew):
-                parts, buffers = [], []
-                if batch is not None:
-                    parts.append(self.network.forward(batch, step, seed))
-                    buffers = self.network.buffers_after_forward()
-                if renew is not None:
-                    parts.append(self.network.read(renew))
-                return Embedded(parts[0] if len(parts) == 1 else np.concatenate(parts), buffers)
-            case Refine(step=step, seed=seed, x=x, values=values):
-                return Refined(self.network.backward(x, step, seed, values))
-            case EvaluateRows(number=number, start=start, stop=stop):
-                return RowsRead(number, start, self.network.read(self._x_test[start:stop]))
+            case Embed():
+                return self._embed(job) if job.release is None else self.guard.released(job.release, self._embed, job)
+            case Refine():
+                return self._refine(job) if job.release is None else self._guarded_step(job)
+            case EvaluateRows():
+                return self.guard.released(job.release, self._read, job)
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
+
+    def _refine(self, job: Refine) -> Refined:
+        return Refined(self.network.backward(job.x, job.step, job.seed, job.values))
+
+    def _guarded_step(self, job: Refine) -> Payload:
+        def private(clip: float, noise: Callable[[int], Array]) -> Refined:
+            return Refined(self.network.private_gradient(job.x, job.seed, job.values, clip, noise))
+
+        return self.guard.stepped(job.release, lambda: self._refine(job), private)
+
+    def _read(self, job: EvaluateRows) -> RowsRead:
+        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
+
+    def _embed(self, job: Embed) -> Embedded:
+        parts, buffers = [], []
+        if job.batch is not None:
+            parts.append(self.network.forward(job.batch, job.step, job.seed))
+            buffers = self.network.buffers_after_forward()
+        if job.renew is not None:
+            parts.append(self.network.read(job.renew))
+        return Embedded(parts[0] if len(parts) == 1 else np.concatenate(parts), buffers)
 
     def _activate(self) -> list[Effect]:
         """Alg. 1 l. 3; in the order † the gradient of the last batch is queried first."""
@@ -152,7 +175,8 @@ class Party:
         self.busy = True
         self.rows = np.arange(self.warmed, min(self.warmed + WARM_UP_ROWS, len(self._x)), dtype=np.int32)
         amount = FORWARD_SHARE * len(self.rows) / self._training.batch_size
-        return [Work(EMBED, "warm-up", amount, Embed(0, 0, None, self._x[self.rows]))]
+        release = self.guard.plan("warm-up", self.rows)
+        return [Work(EMBED, "warm-up", amount, Embed(0, 0, None, self._x[self.rows], release))]
 
     def select(self) -> list[Effect]:
         """Alg. 1 l. 4: choose the next batch and embed it, with further rows if asked for (†)."""
@@ -165,7 +189,9 @@ class Party:
         self.sent = rows if extra is None else np.concatenate([rows, extra])
         renew = None if extra is None else self._x[extra]
         self._batch = self._x[rows]
-        job = Embed(self.step, self._layer_seed(), self._batch, renew)
+        release = self.guard.plan("batch", self.sent)
+        self.draw_of_batch = self.guard.draws
+        job = Embed(self.step, self._layer_seed(), self._batch, renew, release)
         return [Work(4 * self.step + EMBED, "step", amount / self._training.batch_size, job)]
 
     def _further_rows(self) -> Rows:
@@ -202,7 +228,8 @@ class Party:
             raise RemoteProtocolError(SERVER, f"gradient of update {message.update}")
         self.busy = True
         self.k = message.update
-        job = Refine(self.step, self._layer_seed(), self._batch, values)
+        release = self.guard.again(self.draw_of_batch, STEP, self.rows)
+        job = Refine(self.step, self._layer_seed(), self._batch, values, release)
         return [Work(4 * self.step + REFINE, "refine", 0.0, job)]  # its time is part of the step's
 
     def _refined(self, result: Refined, now: int) -> list[Effect]:
@@ -258,7 +285,8 @@ class Party:
         token = 4 * self.asides + ANSWER
         self.answers[token] = (message.request, rows)
         amount = FORWARD_SHARE * len(rows) / self._training.batch_size
-        return [Work(token, "answer", amount, Embed(self.step, 0, None, self._x[rows]), aside=True)]
+        job = Embed(self.step, 0, None, self._x[rows], self.guard.plan("fresh rows", rows))
+        return [Work(token, "answer", amount, job, aside=True)]
 
     def _answer(self, token: int, result: Embedded) -> list[Effect]:
         request, rows = self.answers.pop(token)
@@ -284,6 +312,7 @@ class Party:
             "pauses": self._pauses,
             "reading": self.reading.save(),
             "network": self.network.save(),
+            "guard": self.guard.save(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -294,6 +323,7 @@ class Party:
         self._pauses = state["pauses"]
         self.reading.load(state["reading"])
         self.network.load(state["network"])
+        self.guard.load(state["guard"])
 
     def summary(self) -> dict[str, Any]:
         """Steps taken, what was dropped and what was skipped."""
@@ -302,10 +332,11 @@ class Party:
             "dropped": self.dropped,
             "skipped": self.skipped,
             "weights": self.network.digest(),
+            "privacy": self.guard.summary(),
         }
 
 
 _STATE = (
     *("step", "rows", "sent", "busy", "uploaded", "warmed", "asides", "answers"),
-    *("buffers", "k", "dropped", "skipped"),
+    *("buffers", "k", "dropped", "skipped", "withdrawn", "draw_of_batch"),
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from colonnade.algorithms.batches import Rows
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
-from colonnade.algorithms.judging import Judging
+from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
@@ -39,7 +39,7 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Request", "Server", "mean_over_uploads"]
 
 
-class Server(Judging):
+class Server(Withdrawing):
     """Holds θ_0, the labels and the table."""
 
     network_type = ServerNetwork
@@ -67,6 +67,7 @@ class Server(Judging):
         self.progress = Progress(setup.training)
 
         self.present: dict[str, bool] = {}  # parties within reach, in the order of joining
+        self.withdrawn: dict[str, str] = {}
         self.line: list[Request] = []
         self.taken: list[Request] = []  # those that the running step is about
         self.last: dict[int, Request] = {}  # each party's last upload, for queries (†)
@@ -98,7 +99,7 @@ class Server(Judging):
             case Started():
                 return self.progress.timers()
             case PeerJoined(peer=peer, anew=anew):
-                self.present[peer] = True
+                self.join(peer)
                 return self._anew(peer) if anew else self._advance()
             case PeerLost(peer=peer):
                 return self._lost(peer)
@@ -116,6 +117,8 @@ class Server(Judging):
                     return self._query(sender, message.step)
                 case EvaluationReply():
                     return self.evaluation.receive(sender, message)
+                case Withdrawn(why=why):
+                    return self.withdraw(sender, why)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
@@ -410,11 +413,12 @@ class Server(Judging):
             "staleness_counts": self.staleness.counts.tolist(),
             "fresh_rows": self.fresh_rows,
             "waits_for": self.waits_for(),
+            "withdrawn": self.withdrawn,
             "weights": self.network.digest(),
         }
 
 
-_STATE = ("due", "present", "asked", "requests", "working", "fresh_rows", "round")
+_STATE = ("due", "present", "withdrawn", "asked", "requests", "working", "fresh_rows", "round")
 
 
 def mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:

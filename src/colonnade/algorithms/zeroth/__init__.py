@@ -28,6 +28,7 @@ _REVEALS = (
     "off the losses, rules or not (docs/attacks.md); parties learn nothing of each other directly"
 )
 _PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
+_UPDATES = ("plain", "answers")  # parties learn from losses alone, which come from what they uploaded
 
 METHODS = (
     Method(
@@ -39,6 +40,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        local_updates=_UPDATES,
     ),
     Method(
         "zoo",
@@ -49,6 +51,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        local_updates=_UPDATES,
     ),
     Method(
         "syn-zoo",
@@ -59,6 +62,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        local_updates=_UPDATES,
     ),
     Method(
         "frozen",
@@ -69,5 +73,6 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        local_updates=_UPDATES,
     ),
 )

@@ -1,6 +1,7 @@
 """What zeroth-order roles say to each other beyond VAFL, and the jobs they give themselves."""
 
 from colonnade.algorithms.vafl.messages import Batch, Embeddings
+from colonnade.privacy.guard import Release
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["ZEROTH_PAYLOADS", "Estimate", "Losses", "Perturb", "Perturbed", "Probe", "ProbedBlock", "ProbedStep",
@@ -27,6 +28,7 @@ class Perturb(Payload, frozen=True):
     draw: int
     seed: int
     batch: Array
+    release: Release | None = None
 
 
 class Perturbed(Payload, frozen=True):
@@ -36,6 +38,7 @@ class Perturbed(Payload, frozen=True):
     perturbed: Array
     directions: bytes
     buffers: list[Array]
+    receipt: str = ""  # of the privacy ledger
 
 
 class Estimate(Payload, frozen=True):

@@ -45,11 +45,13 @@ class Party(VaflParty):
     ) -> ProbedNetwork | BlackBoxNetwork:
         """A network that is only ever evaluated."""
         return probed_network(
-            setup.model, setup.shape, setup.width, seed, setup.name, optimiser, regulariser, setup.device
+            setup.model, setup.shape, setup.width, seed, setup.name, optimiser, regulariser, setup.device, self.guard
         )
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
+        if self.guard.on and (done := self.guarded(event)) is not None:
+            return done
         match event:
             case Started(entropy=entropy) | Resumed(entropy=entropy):
                 self._secret.renew(entropy)
@@ -69,8 +71,8 @@ class Party(VaflParty):
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case Perturb(draw=draw, seed=seed, batch=batch):
-                return self._perturb(self._secret.seed("directions", draw), seed, batch)
+            case Perturb():
+                return self.guard.released(job.release, self._perturb, job)
             case Estimate(directions=seed, differences=differences):
                 options = self._options
                 u, self._drawn = self._directions(seed), None
@@ -84,8 +86,9 @@ class Party(VaflParty):
             self._drawn = (seed, u)
         return self._drawn[1]
 
-    def _perturb(self, secret: bytes, seed: int, batch: Array) -> Perturbed:
-        """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both."""
+    def _perturb(self, job: Perturb) -> Perturbed:
+        """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both, noise for privacy never does."""
+        secret, seed, batch = self._secret.seed("directions", job.draw), job.seed, job.batch
         values = self.network.embed(batch, seed)
         buffers = self.network.buffers_after_forward()
         w_m, mu = self.network.vector(), np.float32(self._options.smoothing)
@@ -102,7 +105,8 @@ class Party(VaflParty):
         self.rows = self.sent = self._walk.batch(self.step)
         self._batch = self._x[self.rows]
         amount = (1 + self._options.directions) * FORWARD_SHARE * len(self.rows) / self._training.batch_size
-        job = Perturb(self.draw, self._layer_seed(), self._batch)
+        release = self.guard.plan("batch", self.rows, copies=1 + self._options.directions)
+        job = Perturb(self.draw, self._layer_seed(), self._batch, release)
         return [Work(4 * self.step + EMBED, "step", amount, job)]
 
     def _perturbed(self, result: Perturbed, now: int) -> list[Effect]:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from colonnade.privacy.accountant import Spent
 from colonnade.protocol.codec import Frame
 from colonnade.protocol.errors import CodecError
 
@@ -129,8 +130,9 @@ class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a party tells of itself at the end."""
 
-    weights: str  # a digest
+    weights: str  # a digest; "": not told
     utilisation: float
+    privacy: Spent | None = None  # where that is accounted
 
 
 class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

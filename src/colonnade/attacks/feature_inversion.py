@@ -1,0 +1,232 @@
+"""Feature inversion: a curious server turns a party's embeddings back into its columns.
+
+The attacker knows the columns of some rows (a tenth, here) and sees, as the server does, what is uploaded about all of
+them. A decoder is trained on the known rows and tried on the others. The error is relative: Σ‖x̂ − x‖² over that of the
+mean row, so 1 is what needs no attack. The control is the same decoder trained on pairs that were shuffled.
+
+    vafl, t-sync, sync, cascaded, …    every upload of a row, the newest and the mean of all: noise averages out
+    fedvs                              the decoded average over ALL parties, and nothing of one alone
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import RidgeCV
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from colonnade.algorithms import find_method
+from colonnade.algorithms.fedvs.coding import average
+from colonnade.algorithms.fedvs.messages import Decode
+from colonnade.algorithms.fedvs.server import Server as CodedServer
+from colonnade.algorithms.flex.messages import Ready
+from colonnade.algorithms.method import SERVER
+from colonnade.algorithms.vafl.messages import Embeddings
+from colonnade.attacks.attack import Attack, Order, margin_of
+from colonnade.data import Partition
+from colonnade.drivers.simulator import Simulator
+from colonnade.experiments.compare import Contestant, contestants
+from colonnade.experiments.config import apply_overrides, from_dict
+from colonnade.experiments.resolve import Federation, federation
+from colonnade.experiments.run import one_thread
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.events import Event, Received
+from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.seeds import generator
+
+__all__ = ["FEATURE_INVERSION", "Reconstruction", "invert_features"]
+
+ATTACKERS = {
+    "linear": "a ridge regression from uploads to columns",
+    "network": "a network with one hidden layer of 64",
+}
+KNOWN = 0.1  # of the rows
+NOISES = (0.1, 0.3, 1.0, 3.0, 10.0)  # standard deviations, where the config says nothing of [privacy]
+CLIP = 3.0
+SLICE_EVENTS = 500
+NEVER = "1000000 epochs"
+
+
+@dataclass(slots=True)
+class Reconstruction:
+    """One attacker against one method at one noise."""
+
+    method: str
+    attacker: str
+    noise: float
+    trials: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def error(self) -> float:
+        """Mean over trials."""
+        return mean(trial["error"] for trial in self.trials)
+
+    @property
+    def margin(self) -> float:
+        """Half of the 95 % interval of that mean."""
+        return margin_of([trial["error"] for trial in self.trials])
+
+    def summary(self) -> dict[str, Any]:
+        """For attack.json."""
+        return {
+            "method": self.method,
+            "attacker": self.attacker,
+            "noise": self.noise,
+            "error": self.error,
+            "margin": self.margin,
+            "control": mean(trial["control"] for trial in self.trials),
+            "epsilon": self.trials[0].get("epsilon"),
+            "trials": self.trials,
+        }
+
+
+class View:
+    """What the server has seen about one party's rows."""
+
+    def __init__(self, setting: Federation, victim: int) -> None:
+        self._name, rows = setting.parties[victim].name, setting.training.rows
+        width = setting.parties[victim].width
+        self.newest, self._sum = np.zeros((rows, width)), np.zeros((rows, width))
+        self.times = np.zeros(rows, np.int64)
+
+    def see(self, rows: Array, values: Array) -> None:
+        """Values about these rows, one each."""
+        self.newest[rows] = values
+        np.add.at(self._sum, rows, values)
+        np.add.at(self.times, rows, 1)
+
+    def inputs(self) -> Array:
+        """For the decoder: what is newest, and the mean of all."""
+        return np.concatenate([self.newest, self._sum / np.maximum(self.times, 1)[:, None]], axis=1)
+
+    def tap(self, server: Any, time: int, receiver: str, event: Event) -> None:
+        """Messages of the party to the server."""
+        if receiver != SERVER or not isinstance(event, Received) or event.sender != self._name:
+            return
+        match event.message:
+            case Embeddings(rows=rows, values=values):
+                self.see(rows, values)
+            case Ready(round=round, values=values):
+                self.see(server._walk.batch(round), values)
+
+    def spy(self, server: CodedServer, job: Payload) -> Payload:
+        """A server of FedVS sees what it decodes: averages over all parties."""
+        if isinstance(job, Decode):
+            cut, options = server._walk.cut, server._options
+            summed = cut.samples(server._code.decode(job.answers, job.who), job.batch)
+            self.see(cut.row_numbers(job.batch), average(summed, job.count, options.l_x + options.l_w))
+        return CodedServer.compute(server, job)
+
+
+def observe(setting: Federation, show: Callable[[float], None], victim: int = 0) -> tuple[View, dict[str, Any]]:
+    """Train with honest roles; what the server saw, and what the party has spent."""
+    view, roles = View(setting, victim), setting.roles()
+    server: Any = roles[0]
+    if isinstance(server, CodedServer):
+        server.compute = partial(view.spy, server)  # type: ignore[method-assign]
+    codec, seed, peers = Codec(setting.method.payloads), setting.training.seed, setting.method.peers
+    tap = partial(view.tap, server)
+    simulator = Simulator(roles, codec, setting.config.clock, seed, on_event=tap, peers=peers)
+    limit = setting.training.limit.amount
+    with one_thread():
+        while simulator.advance(SLICE_EVENTS):
+            show(min(1.0, server.progress.epochs / limit))
+    if not view.times.any():
+        advice = "sends nothing that this attacker can read; docs/attacks.md says how to add one that can"
+        raise ConfigError("--protocols", setting.method.name, advice)
+    return view, roles[1 + victim].summary().get("privacy") or {}
+
+
+def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> float:
+    """The relative error on the other rows of a decoder that was trained on the known ones."""
+    if kind == "linear":
+        decoder = RidgeCV(np.logspace(-3, 5, 17))
+    else:
+        decoder = MLPRegressor(
+            hidden_layer_sizes=(64,), alpha=1.0, early_stopping=True, validation_fraction=0.3,
+            learning_rate_init=0.003, max_iter=5000, random_state=seed,
+        )  # fmt: skip
+    middle, spread = x[known].mean(0), x[known].std()
+    model = make_pipeline(StandardScaler(), decoder).fit(seen[known], (x[known] - middle) / spread)
+    others = ~known
+    wrong = np.square(spread * model.predict(seen[others]) + middle - x[others]).sum()
+    return float(wrong / np.square(middle - x[others]).sum())
+
+
+def invert_features(order: Order) -> list[Reconstruction]:
+    """Every attacker against every method, at every noise."""
+    tables = _defaults(order.tables)
+    entrants = [one for entrant in contestants(tables, order.protocols) for one in _with_noise(entrant)]
+    first = from_dict(tables).train.seed
+    outcomes: dict[tuple[str, str, float], Reconstruction] = {}
+    steps = [(entrant, noise, seed) for seed in range(first, first + order.trials) for entrant, noise in entrants]
+    data: tuple[int, Partition] | None = None
+    for number, (entrant, noise, seed) in enumerate(steps):
+        if data is None or data[0] != seed:
+            data = seed, order.load(from_dict(apply_overrides(tables, {"train.seed": seed})))
+        setting = federation(from_dict(apply_overrides(entrant.tables, {"train.seed": seed})), data[1])
+        show = partial(_show, order, f"{entrant.label}, noise {noise:g}, seed {seed}", number, len(steps))
+        view, spent = observe(setting, show)
+        for attacker in order.attackers:
+            fresh = Reconstruction(entrant.label, attacker, noise)
+            outcome = outcomes.setdefault((entrant.label, attacker, noise), fresh)
+            outcome.trials.append(_trial(attacker, view, data[1].train[0], seed, spent))
+    order.on_progress("", 1.0)
+    return list(outcomes.values())
+
+
+def _show(order: Order, text: str, number: int, count: int, done: float) -> None:
+    order.on_progress(text, (number + done) / count)
+
+
+def _trial(attacker: str, view: View, x: Array, seed: int, spent: Mapping[str, Any]) -> dict[str, float]:
+    random = generator(seed, "inversion")
+    seen, reached = view.inputs(), view.times > 0
+    known = reached & (random.random(len(x)) < KNOWN)
+    shuffled = x.copy()
+    shuffled[known] = x[random.permutation(np.flatnonzero(known))]
+    # Rows about which nothing was seen are not part of it.
+    error = decode_error(attacker, seen[reached], x[reached], known[reached], seed)
+    control = decode_error(attacker, seen[reached], shuffled[reached], known[reached], seed)
+    told = {"epsilon": spent["epsilon"]} if spent else {}
+    return {"seed": seed, "error": error, "control": control, "known": int(known.sum()), **told}
+
+
+def _defaults(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Every method gets the same networks, polynomials of degree 1, since fedvs takes no others."""
+    model = {
+        "party": "polynomial:1",
+        "embedding": 8,
+        "server": "linear",
+        "aggregate": "mean",
+        **tables.get("model", {}),
+    }
+    train = {"eval_every": NEVER, **tables.get("train", {})}
+    if not {"epochs", "updates", "seconds"} & train.keys():
+        train["epochs"] = 5.0
+    return {**tables, "model": model, "train": train, "data": {"scale": "minmax", **tables.get("data", {})}}
+
+
+def _with_noise(entrant: Contestant) -> list[tuple[Contestant, float]]:
+    """As the config says, or without noise and then with more and more of it, where the method has a place for it."""
+    config = from_dict(entrant.tables)
+    if config.privacy.mechanism is not None or not _has_a_place(entrant):
+        return [(entrant, config.privacy.noise if config.privacy.on else 0.0)]
+    levels = [(entrant, 0.0)]
+    for noise in NOISES:
+        privacy = {"mechanism": "output", "clip": CLIP, "noise": noise}
+        levels.append((Contestant(entrant.label, {**entrant.tables, "privacy": privacy}), noise))
+    return levels
+
+
+def _has_a_place(entrant: Contestant) -> bool:
+    return bool(find_method(entrant.tables["protocol"]["name"]).local_updates)
+
+
+FEATURE_INVERSION = Attack("feature-inversion", ATTACKERS, invert_features)

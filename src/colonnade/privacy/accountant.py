@@ -1,0 +1,170 @@
+"""What the releases of one party cost, against a server that sees everything it is sent.
+
+Neighbours differ in one record that is replaced, in training or test rows. The server sees the row numbers, so nothing
+is amplified by subsampling. A record's own row moves by at most 2C. And θ_m was trained on that record:
+
+    local_updates   what may move, and so the sensitivity of a message of r rows
+    plain           θ_m saw the record without noise, so EVERY row of every message: 2C√r
+    dp-sgd          θ_m is a private release by itself (2G for every step with the record): the record's own row, 2C
+    answers         θ_m was made from the server's answers alone (zeroth-order): the record's own row, 2C
+
+Releases are data (events of `dp_accounting`), apart from how they are counted; an event that is not known raises.
+All are Gaussian, so they compose exactly: μ² = Σ (Δ/c)², and (ε, δ) by the exact curve of gaussian.py.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from colonnade.privacy.gaussian import epsilon_of
+from colonnade.protocol.errors import CheckpointError
+from colonnade.protocol.messages import Array
+
+__all__ = ["Account", "Part", "Spent", "UnknownMechanism", "claim_of_theorem_6", "mu_of", "spent"]
+
+GAUSSIAN = "gaussian"
+STEP = "step"
+Part = Literal["train", "test", "any"]  # whose rows: to train or to test on, or, unknown, anybody's
+
+
+class Spent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party tells of its account."""
+
+    mu: float
+    epsilon: float
+    delta: float
+    releases: int
+    rows: int
+    by_kind: dict[str, int]
+    claim_mu: float
+    claim_epsilon: float
+
+
+class UnknownMechanism(CheckpointError):
+    """A release that nobody here can account for: counting it as nothing would be wrong."""
+
+
+@dataclass
+class Account:
+    """Running totals; `by_record`: a record pays only for what its own row was in."""
+
+    by_record: bool
+    train_rows: int
+    test_rows: int
+    counts: Counter[tuple[float, float]] = field(default_factory=Counter)  # (Δ, c) of messages; by_record: of `any`
+    square: float = 0.0  # Σ μ² of those
+
+    def __post_init__(self) -> None:
+        sizes = {"train": self.train_rows, "test": self.test_rows}
+        self._squares = {part: np.zeros(size if self.by_record else 0) for part, size in sizes.items()}
+        # How often each record's row was in a release of (Δ, c): enough to write down the worst one's events.
+        self._times: dict[tuple[str, float, float], Array] = {}
+
+    def square_with(self, mechanism: str, delta: float, noise: float, part: Part, rows: Array | None) -> float:
+        """μ² of everything, this release included."""
+        one = _square(mechanism, delta, noise)
+        if not self.by_record or rows is None:
+            return self._worst() + one
+        squares, (who, times) = self._squares[part], _multiplicity(rows)
+        reached = float((squares[who] + times * one).max(initial=0.0)) + self.square
+        return max(self._worst(), reached)
+
+    def add(self, mechanism: str, delta: float, noise: float, part: Part, rows: Array | None) -> None:
+        """Count a release."""
+        one = _square(mechanism, delta, noise)
+        if not self.by_record or rows is None:
+            self.counts[delta, noise] += 1
+            self.square += one
+            return
+        who, times = _multiplicity(rows)
+        self._squares[part][who] += times * one
+        counted = self._times.setdefault((part, delta, noise), np.zeros(len(self._squares[part]), np.int64))
+        counted[who] += times
+
+    def _worst(self) -> float:
+        return self.square + max(float(squares.max(initial=0.0)) for squares in self._squares.values())
+
+    @property
+    def mu(self) -> float:
+        """Of everything so far; of the record that has paid most."""
+        return sqrt(self._worst())
+
+    def event(self) -> Any:
+        """The same as an event of `dp_accounting`: all messages, or those of the record that has paid most."""
+        counts = Counter(self.counts)
+        if self.by_record:
+            part = max(self._squares, key=lambda name: float(self._squares[name].max(initial=0.0)))
+            squares = self._squares[part]
+            if len(squares):
+                worst = int(squares.argmax())
+                for (of, delta, noise), times in self._times.items():
+                    if of == part and times[worst]:
+                        counts[delta, noise] += int(times[worst])
+        return composed(counts)
+
+
+def _square(mechanism: str, delta: float, noise: float) -> float:
+    if mechanism != GAUSSIAN:
+        raise UnknownMechanism(
+            f"mechanism {mechanism!r} is not known: it cannot be accounted, and is not taken for free"
+        )
+    if not noise > 0:
+        raise UnknownMechanism(f"a release with noise {noise!r} has no bound")
+    return (delta / noise) ** 2
+
+
+def _multiplicity(rows: Array) -> tuple[Array, Array]:
+    """Who is in it, and how often."""
+    who, times = np.unique(rows, return_counts=True)
+    return who, times
+
+
+def composed(counts: Mapping[tuple[float, float], int]) -> Any:
+    """Gaussian releases of (Δ, c), each so often, as an event of `dp_accounting`."""
+    from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent  # takes a second
+
+    events = [
+        SelfComposedDpEvent(GaussianDpEvent(noise / delta), count)
+        for (delta, noise), count in counts.items()
+        if delta > 0  # an empty message moves nothing
+    ]
+    return ComposedDpEvent(events) if events else NoOpDpEvent()
+
+
+def mu_of(event: Any) -> float:
+    """μ of an event of `dp_accounting` that is made of Gaussian releases (Dong et al., Cor. 3.3); others raise."""
+    import dp_accounting
+
+    def square(part: Any) -> float:
+        match part:
+            case dp_accounting.NoOpDpEvent():
+                return 0.0
+            case dp_accounting.GaussianDpEvent(noise_multiplier=multiplier) if multiplier > 0:
+                return float(multiplier) ** -2
+            case dp_accounting.SelfComposedDpEvent(event=inner, count=count):
+                return int(count) * square(inner)
+            case dp_accounting.ComposedDpEvent(events=parts):
+                return sum(map(square, parts))
+        raise UnknownMechanism(f"no μ is known of {part!r:.120}: it is not accounted, which is not ε = 0")
+
+    return sqrt(square(event))
+
+
+def spent(event: Any, delta: float) -> dict[str, float]:
+    """μ, and the smallest ε for this δ."""
+    mu = mu_of(event)
+    return {"mu": mu, "epsilon": epsilon_of(mu, delta), "delta": delta}
+
+
+def claim_of_theorem_6(batches: int, rows: float, of: int, delta: float, noise: float) -> float:
+    """μ as VAFL's Thm 6 reads: c = (N_m/N)·√K·Δ/μ, K batches of N_m rows of N; its constant is taken as 1.
+
+    It does not hold against the server: it counts each row by itself and as if nobody knew which rows were drawn, and
+    nothing of θ_m, of the warm-up, of fresh rows and of evaluation.
+    """
+    return rows / of * sqrt(batches) * delta / noise

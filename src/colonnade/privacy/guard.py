@@ -1,0 +1,250 @@
+"""The guard between a party's network and the wire: it perturbs, accounts, and stops when the budget is spent.
+
+A role plans a release in `handle` (its number is part of the state) and makes it in `compute`, through `released`: the
+ledger's line is written and synced first, then noise is drawn and the job done. So it is accounted before any message
+can leave, a replayed log draws nothing again, and a job that is run anew after a crash is another release with noise
+of its own, and counted as one. The result carries the line's receipt into the role's state.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf, sqrt
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from torch import nn
+
+from colonnade.privacy.accountant import GAUSSIAN, STEP, Part, claim_of_theorem_6, spent
+from colonnade.privacy.gaussian import epsilon_of, mu_for
+from colonnade.privacy.ledger import Ledger, Lock
+from colonnade.privacy.perturb import PerturbedFunction, Stream, drawing, output_noise, random_neurons
+from colonnade.privacy.secret import SecretKey
+from colonnade.privacy.settings import Budget, PrivacySettings
+from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError
+from colonnade.protocol.messages import Array, Payload
+
+__all__ = ["Guard", "Release", "Withheld", "check_budget"]
+
+P = TypeVar("P", bound=Payload)
+J = TypeVar("J")
+
+
+class Release(Payload, frozen=True):
+    """A release that is planned: part of a job."""
+
+    draw: int  # names its noise, under the key of the day
+    what: str  # "warm-up", "batch", "fresh rows", "evaluation", "prediction"; or a "step" of θ_m
+    rows: Array  # whose
+    part: str = "train"
+    copies: int = 1  # how often each row is in it, perturbed anew each time
+
+
+class Withheld(Payload, frozen=True):
+    """A job's result where there is none: the budget would be exceeded."""
+
+    why: str
+
+
+class Guard:
+    """One party's; without a mechanism it lets everything through as it is."""
+
+    def __init__(
+        self,
+        settings: PrivacySettings,
+        budget: Budget | None,
+        who: str,
+        train_rows: int,
+        test_rows: int,
+    ) -> None:
+        self.settings, self._budget, self._who = settings, budget, who
+        self.on = settings.on
+        self.key = SecretKey()
+        self._most = mu_for(budget.epsilon, budget.delta) if budget is not None else inf
+        self._train_rows = train_rows
+        self.draws = 0  # releases planned so far
+        self._receipt = ""  # of the newest line that the role has heard of
+        terms = {"party": who, "train_rows": train_rows, "test_rows": test_rows}
+        self.ledger = Ledger(terms | msgspec.to_builtins(settings))
+
+    # Making the network.
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module with its noise inside; refused if the mechanism does not fit it."""
+        settings = self.settings
+        if not self.on:
+            return module
+        assert settings.clip is not None
+        if settings.by_record and any(True for _ in module.buffers()):
+            raise ModelError(
+                f"model.party of {self._who}: keeps averages of what it has seen (BatchNorm), which are no part of a "
+                f"private step; privacy.local_updates = {settings.local_updates!r} needs a network without"
+            )
+        if settings.mechanism == "neurons":
+            return random_neurons(module, settings.clip, settings.noise, settings.inner, self._who)
+        return output_noise(module, settings.clip, settings.noise)
+
+    def wrap_function(self, function: Any) -> Any:
+        """The same for a black box."""
+        settings = self.settings
+        if not self.on:
+            return function
+        if settings.mechanism == "neurons":
+            raise ModelError(
+                f"model.party of {self._who}: a black box has no layers for privacy.mechanism = 'neurons'; use 'output'"
+            )
+        assert settings.clip is not None
+        return PerturbedFunction(function, settings.clip, settings.noise)
+
+    def try_out(self, network: Any, columns: int, width: int) -> None:
+        """With "dp-sgd", two rows through `Network.private_gradient`: refused now rather than later."""
+        if self.settings.dp_sgd is None or not self.on:
+            return
+        rows, answers = np.zeros((2, columns), np.float32), np.zeros((2, width), np.float32)
+        try:
+            with drawing(Stream(bytes(32), keep=True)):
+                network.private_gradient(rows, 0, answers, self.settings.dp_sgd.clip, np.zeros)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise ModelError(
+                f"model.party of {self._who}: has no gradients record by record, which privacy.local_updates = "
+                f"'dp-sgd' needs: {str(error).splitlines()[0]}"
+            ) from None
+
+    # Planning, in `handle`.
+
+    def plan(self, what: str, rows: Array, part: Part = "train", copies: int = 1) -> Release | None:
+        """A release with noise of its own; None where nothing is perturbed."""
+        if not self.on:
+            return None
+        self.draws += 1
+        return Release(self.draws, what, rows, part, copies)
+
+    def again(self, draw: int, what: str, rows: Array) -> Release | None:
+        """About a release of before, with the very same noise (as long as the key is the same)."""
+        return Release(draw, what, rows) if self.on else None
+
+    def note(self, result: Payload) -> None:
+        """The receipt that a result carries."""
+        receipt = getattr(result, "receipt", "")
+        if receipt and (not self._receipt or _number(receipt) > _number(self._receipt)):
+            self._receipt = receipt
+
+    def resume(self) -> None:
+        """After checkpoint and log: the ledger must have what they know of."""
+        if self._receipt:
+            self.ledger.require(self._receipt)
+
+    # Releasing, in `compute`.
+
+    def released(self, release: Release | None, make: Callable[[J], P], job: J) -> P | Withheld:
+        """Account for it, then do the job that makes it."""
+        if release is None:
+            return make(job)
+        receipt = self._enter(release)
+        if receipt is None:
+            return Withheld(self._why())
+        with self.drawing(release):
+            result = make(job)
+        return msgspec.structs.replace(result, receipt=receipt)
+
+    def stepped(
+        self, release: Release | None, plain: Callable[[], P], private: Callable[[float, Callable[[int], Array]], P]
+    ) -> P | Withheld:
+        """A step of θ_m: as it is or, with "dp-sgd", clipped and perturbed, which is a release itself.
+
+        `private` is given the clip and a source of noise that has its deviation already.
+        """
+        if release is None:
+            return plain()
+        dp_sgd = self.settings.dp_sgd
+        if dp_sgd is None:
+            with self.drawing(release):
+                return plain()
+        receipt = self._enter(release)
+        if receipt is None:
+            return Withheld(self._why())
+        stream, deviation = Stream(self.key.seed("step", release.draw)), np.float32(dp_sgd.noise)
+        with self.drawing(release, keep=True):
+            result = private(dp_sgd.clip, lambda count: deviation * stream.numbers(count))
+        return msgspec.structs.replace(result, receipt=receipt)
+
+    @contextmanager
+    def drawing(self, release: Release, keep: bool = False) -> Iterator[None]:
+        """Perturbed networks draw this release's noise inside."""
+        with drawing(Stream(self.key.seed("noise", release.draw), keep)):
+            yield
+
+    def _enter(self, release: Release) -> str | None:
+        settings, rows = self.settings, release.rows
+        assert settings.clip is not None
+        if release.what == STEP:
+            assert settings.dp_sgd is not None
+            sensitivity, noise = 2 * settings.dp_sgd.clip, settings.dp_sgd.noise
+        elif settings.by_record:
+            sensitivity, noise = 2 * settings.clip * sqrt(release.copies), settings.noise
+        else:
+            sensitivity, noise = 2 * settings.clip * sqrt(release.copies * len(rows)), settings.noise
+        of = rows if settings.by_record and release.part != "any" else None
+        part: Any = release.part
+        # A step by itself shows nothing: the next upload's line, which is synced, comes after it in the same file.
+        durable = release.what != STEP
+        return self.ledger.enter(
+            release.what, GAUSSIAN, sensitivity, noise, part, release.copies * len(rows), of, self._most, durable
+        )
+
+    def _why(self) -> str:
+        assert self._budget is not None
+        budget = self._budget
+        used = epsilon_of(self.ledger.account.mu, budget.delta)
+        return f"its privacy budget is spent (ε = {used:.4g} of {budget.epsilon:g} at δ = {budget.delta:g})"
+
+    # State, and what is told at the end.
+
+    def save(self) -> dict[str, Any]:
+        """Neither key nor noise; the receipt is that of the ledger itself, which may know more than the role."""
+        return {"draws": self.draws, "receipt": self.ledger.head if self.on else ""}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.draws, self._receipt = saved["draws"], saved["receipt"]
+
+    def keep(self, path: Path, lock: Lock) -> None:
+        """The ledger's place on this party's disk."""
+        if self.on:
+            self.ledger.keep(path, lock)
+        elif self._budget is not None:
+            raise LocalProtocolError(f"{self._who}: a budget without a mechanism")
+
+    def cut_back(self) -> None:
+        """In the simulator, where a resumed run makes the same releases once more: to what the checkpoint knows."""
+        if self.on and self._receipt:
+            self.ledger.cut_back(self._receipt)
+
+    def summary(self) -> dict[str, Any] | None:
+        """μ, ε, δ, and the paper's claim beside it; None where nothing is accounted."""
+        if not self.on:
+            return None
+        settings, account, kinds = self.settings, self.ledger.account, self.ledger.kinds
+        batches, rows = kinds.get("batch", (0, 0))
+        assert settings.clip is not None
+        claim = claim_of_theorem_6(batches, rows / max(batches, 1), self._train_rows, 2 * settings.clip, settings.noise)
+        return {
+            **spent(account.event(), settings.delta),
+            "releases": sum(times for times, _ in kinds.values()),
+            "rows": sum(count for what, (_, count) in kinds.items() if what != STEP),
+            "by_kind": {what: times for what, (times, _) in sorted(kinds.items())},
+            "claim_mu": claim,
+            "claim_epsilon": epsilon_of(claim, settings.delta),
+        }
+
+
+def _number(receipt: str) -> int:
+    return int(receipt.partition(":")[0])
+
+
+def check_budget(settings: PrivacySettings, budget: Budget | None) -> None:
+    """What is not accounted cannot be bounded."""
+    if budget is not None and not settings.on:
+        advice = "needs a mechanism: what is not accounted cannot be bounded; set privacy.mechanism, clip and noise"
+        raise ConfigError("party.budget", msgspec.structs.asdict(budget), advice)

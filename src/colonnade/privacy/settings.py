@@ -1,0 +1,100 @@
+"""`[privacy]`, which all members agree upon, and a party's own `budget`: what is asked for, checked before it starts.
+
+Every `noise` is a standard deviation, in the unit of what it is added to; none is a multiple of a clip.
+"""
+
+from math import isfinite
+from typing import Literal
+
+import msgspec
+
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["Budget", "DpSgd", "PrivacySettings"]
+
+
+class DpSgd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A party's own step as a private release: every record's gradient shrunk to norm `clip`, noise on their sum."""
+
+    clip: float  # G, of the gradient of one record's own loss
+    noise: float  # standard deviation of each coordinate of the SUM over the batch
+
+
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party is ready to spend in one run."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < float("inf"):
+            raise ConfigError("party.budget.epsilon", self.epsilon, "must be above 0")
+        if not 0 < self.delta < 1:
+            raise ConfigError("party.budget.delta", self.delta, "must lie between 0 and 1")
+
+
+class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which mechanism stands between a party's network and the wire."""
+
+    mechanism: Literal["none", "output", "neurons"] | None = None  # left out: none, and nothing else may be said here
+    clip: float | None = None  # C: the norm that no row before the noise exceeds
+    noise: float = 0.0  # c: standard deviation of the Gaussian noise
+    inner: float = 0.0  # c_l: standard deviation of the uniform noise in inner layers ("neurons")
+    delta: float = 1e-5
+    local_updates: Literal["plain", "dp-sgd", "answers"] = "plain"
+    dp_sgd: DpSgd | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is perturbed, clipped and accounted."""
+        return self.mechanism in ("output", "neurons")
+
+    @property
+    def by_record(self) -> bool:
+        """Whether θ_m tells nothing by itself, so that only a record's own row counts."""
+        return self.local_updates != "plain"
+
+    def check(self) -> None:
+        """Refuse what has no guarantee or no meaning."""
+        for name in ("noise", "inner"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"privacy.{name}", value, "is a standard deviation: 0 or more")
+        if not 0 < self.delta < 1:
+            raise ConfigError("privacy.delta", self.delta, "must lie between 0 and 1, best below 1/rows")
+        if self.mechanism is None and self != PrivacySettings(delta=self.delta):
+            advice = "choose 'output' (noise on what leaves) or 'neurons' (noise inside the network); 'none' is none"
+            raise ConfigError("privacy.mechanism", None, advice)
+        if self.on:
+            self._check_mechanism()
+            self._check_local_updates()
+
+    def _check_mechanism(self) -> None:
+        if self.clip is None:
+            advice = "needed: without a bound on every row, no noise gives any guarantee; e.g. clip = 1.0"
+            raise ConfigError("privacy.clip", None, advice)
+        if not (self.clip > 0 and isfinite(self.clip)):
+            raise ConfigError("privacy.clip", self.clip, "must be above 0")
+        if self.noise == 0:
+            advice = "must be above 0; `colonnade privacy plan` says how much; mechanism = 'none' is without"
+            raise ConfigError("privacy.noise", self.noise, advice)
+        if self.inner and self.mechanism != "neurons":
+            raise ConfigError("privacy.inner", self.inner, "noise in inner layers needs mechanism = 'neurons'")
+
+    def _check_local_updates(self) -> None:
+        if (self.dp_sgd is not None) != (self.local_updates == "dp-sgd"):
+            advice = "local_updates = 'dp-sgd' and dp_sgd = {clip = ..., noise = ...} belong together"
+            raise ConfigError("privacy.dp_sgd", self.dp_sgd, advice)
+        if self.dp_sgd is not None and not all(
+            0 < value < float("inf") for value in msgspec.structs.astuple(self.dp_sgd)
+        ):
+            raise ConfigError("privacy.dp_sgd", self.dp_sgd, "clip and noise must be above 0")
+
+    def notes(self, rows: int) -> tuple[str, ...]:
+        """What a person should know before it starts."""
+        if self.on and self.delta >= 1 / max(rows, 1):
+            return (
+                f"privacy.delta = {self.delta:g} is not below 1/{rows} (one of {rows} training rows): with that "
+                "chance a whole record may be given away; choose a smaller one",
+            )
+        return ()
