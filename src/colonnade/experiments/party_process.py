@@ -68,7 +68,6 @@ class PartyProcess:
         index = parties.index(name)
         share = self.share
         role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))
-        self.guard: Guard | None = getattr(role, "guard", None)
         for note in config.privacy.notes(len(share.train)):
             log.warning(note)
         self.shared = shared_part(config, pins)
@@ -85,8 +84,9 @@ class PartyProcess:
         torch.set_num_threads(1)
         stopped = stop_on_signals(self.node)
         self._refuse_others_state()
-        if self.guard is not None:
-            self.guard.keep(self.out / "ledger.jsonl", threading.Lock())
+        guard: Guard | None = getattr(self.node.role, "guard", None)
+        if guard is not None:
+            guard.keep(self.out / "ledger.jsonl", threading.Lock())
         self.node.open()
         if self.node.replayed or self.node.now:
             self.log.info("going on", update=getattr(self.node.role, "k", None), replayed=self.node.replayed)
