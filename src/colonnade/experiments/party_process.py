@@ -71,7 +71,6 @@ class PartyProcess:
         index = parties.index(name)
         share = self.share
         role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))
-        self.guard: Guard | None = getattr(role, "guard", None)
         for note in config.privacy.notes(len(share.train)):
             log.warning(note)
         self.shared = shared_part(config, pins)
@@ -121,6 +120,11 @@ class PartyProcess:
         self._write(end)
         self.log.info("ended", status=end.status)
         return end
+
+    @property
+    def guard(self) -> Guard | None:
+        """Of a role that perturbs what it uploads; one that aligns has none."""
+        return getattr(self.node.role, "guard", None)
 
     def open_ledger(self) -> None:
         """What was spent before counts."""
