@@ -55,6 +55,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
     driver: Annotated[str, typer.Option(help="sim, or processes: every role its own, over loopback.")] = "sim",
+    workers: Annotated[int, typer.Option(help="Threads that compute in the simulator; the result is the same.")] = 1,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
 ) -> None:
     """Train once.
@@ -78,8 +79,10 @@ def run(
     checked = from_dict(_tables(config, settings, seed))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
-    start = _simulate if driver == "sim" else _start_processes
-    notes, execute = start(checked, out, resume is not None, load)
+    if driver == "sim":
+        notes, execute = _simulate(checked, out, resume is not None, load, workers)
+    else:
+        notes, execute = _start_processes(checked, out, resume is not None, load)
     for note in notes:
         _say(f"Note: {note}")
     note_command(out, _command())
@@ -99,11 +102,11 @@ def run(
 Started = tuple[tuple[str, ...], Callable[[], dict[str, Any]]]  # notes on the data, and how to run
 
 
-def _simulate(checked: Any, out: Path, resume: bool, load: Any) -> Started:
+def _simulate(checked: Any, out: Path, resume: bool, load: Any, workers: int) -> Started:
     from colonnade.cli.progress import run_with_bar
     from colonnade.experiments.run import prepare, reopen
 
-    started = reopen(checked, out, load) if resume else prepare(checked, None, out, load)
+    started = reopen(checked, out, load, workers) if resume else prepare(checked, None, out, load, workers)
     return started.federation.notes, lambda: run_with_bar(started, console)
 
 

@@ -1,5 +1,6 @@
 """What the simulator keeps for one role: its lane, its timers, its share of the bytes."""
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,13 @@ class Node:
     busy_ns: int = 0
     aside_ns: int = 0
     wait_jobs: list[Work] = field(default_factory=list)  # cut off by a crash, to be run again
+    running: Future[Any] | None = None  # what a worker computes for it
+
+    def settle(self) -> None:
+        """Wait until nobody reads the role any more; if that failed, it fails here."""
+        running, self.running = self.running, None
+        if running is not None:
+            running.result()
 
     def charge(self, work: Work, ns: int) -> None:
         """Count computing time (negative: give back what a cancelled job did not use)."""
