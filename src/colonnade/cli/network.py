@@ -113,7 +113,7 @@ def up(
     """
     from colonnade.cli.main import run
 
-    run(config, settings, seed, out, "processes", resume)
+    run(config, settings, seed, out, "processes", resume=resume)
 
 
 def status(
