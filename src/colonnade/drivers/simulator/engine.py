@@ -7,13 +7,13 @@ else. Evaluation is delivered at once, outside clock, trace and byte totals.
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from heapq import heappop, heappush
 from typing import Any
 
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
-from colonnade.drivers.simulator.node import Job, Node
+from colonnade.drivers.simulator.node import Job, Node, Promise
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -260,7 +260,9 @@ class Simulator:
         if node.lane == event.token:
             node.lane = None
             self._note((4 * node.index + JOB_ENDED, time))
-        self._deliver(node, time, WORK, number, finished(event), -1, 0, job.work.kind.encode())
+        if isinstance(event.result, Promise):
+            event = finished(event)
+        self._deliver(node, time, WORK, number, event, -1, 0, job.work.kind.encode())
 
     def _timer(self, node: Node, time: int, number: int, event: TimerFired) -> None:
         if node.timers.get(event.name) != number or node.finished:
@@ -387,10 +389,12 @@ class Simulator:
 
     def _compute(self, node: Node, job: Payload) -> Any:
         """The result, or the promise of it; a role computes one thing at a time."""
+        if hasattr(node.role, "start"):  # it lives elsewhere
+            return node.role.start(job)
         if self.workers is None:
             return node.role.compute(job)
         node.settle()
-        node.running = self.workers.submit(node.role.compute, job)
+        node.running = Promise(self.workers.submit(node.role.compute, job))
         return node.running
 
     def settle(self) -> None:
@@ -418,4 +422,4 @@ class Simulator:
 
 def finished(event: WorkDone) -> WorkDone:
     """With the result in place of its promise."""
-    return WorkDone(event.token, event.result.result()) if isinstance(event.result, Future) else event
+    return event if isinstance(event.result, Payload) else WorkDone(event.token, event.result.result())
