@@ -133,18 +133,58 @@ def compare(
     Example:
       colonnade compare race.toml --protocols sync,vafl,t-sync,centralised --seeds 3
     """
+    from colonnade.experiments.compare import contestants
+
     out = out or _fresh_folder(f"{config.stem if config else 'digits'}-comparison")
-    _race(_tables(config, settings, None), protocols.split(","), seeds, out)
+    _exit_if_any_failed(_race(contestants(_tables(config, settings, None), _names(protocols)), seeds, out))
 
 
-def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> None:
+@app.command()
+def sweep(
+    config: ConfigFile = None,
+    grid: Annotated[
+        list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values to try; repeatable.")
+    ] = None,
+    protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "vafl",
+    seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
+    settings: Setting = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")] = None,
+) -> None:
+    """Try a grid of settings for every method, and say which was best.
+
+    Example:
+      colonnade sweep race.toml --grid train.learning_rate=0.01,0.03,0.1 --protocols sync,vafl --seeds 3
+    """
+    from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
+
+    parsed, labels = parse_grid(grid or []), _names(protocols)
+    out = out or _fresh_folder(f"{config.stem if config else 'digits'}-sweep")
+    entries = _race(grid_contestants(_tables(config, settings, None), labels, parsed), seeds, out)
+    for best in best_of(entries, labels, parsed):
+        point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
+        _say(f"{best.method}: best at {point} ({best.value:.4f})")
+        for key in best.edges:
+            _say(f"  Warning: the grid ends at {key} = {best.point[key]}, which was best: go on in that direction")
+    _exit_if_any_failed(entries)
+
+
+def _exit_if_any_failed(entries: list[Any]) -> None:
+    if any(entry.error for entry in entries):
+        raise typer.Exit(1)
+
+
+def _names(protocols: str) -> list[str]:
+    return [label.strip() for label in protocols.split(",") if label.strip()]
+
+
+def _race(racing: list[Any], seeds: int, out: Path) -> list[Any]:
     from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
-    from colonnade.experiments.compare import compare as run_all
+    from colonnade.experiments.compare import entries_of, race
     from colonnade.experiments.ranking import in_words
 
-    labels = [label.strip() for label in labels if label.strip()]
+    entries = entries_of(racing, seeds)
     with RaceBoard(console) as board:
-        entries = run_all(tables, labels, seeds, out, board.show, _command())
+        race(entries, out, board.show, _command())
     console.print(comparison_table(entries))
     for entry in entries:
         if entry.error:
@@ -156,8 +196,7 @@ def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> N
     _say(f"Folder: {out}")
     if words := in_words(ranking_of(entries)):
         _say(words)
-    if any(entry.error for entry in entries):
-        raise typer.Exit(1)
+    return entries
 
 
 @app.command()
@@ -166,10 +205,11 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder; must be new or empty.")] = None,
 ) -> None:
     """The race on embedded data: one of four parties is ten times slower."""
+    from colonnade.experiments.compare import contestants
     from colonnade.experiments.demo import DEMO, DEMO_METHODS
 
     console.print("Handwritten digits, four parties with 16 pixels each; the fourth computes ten times slower.")
-    _race(DEMO, DEMO_METHODS, seeds, out or _fresh_folder("demo"))
+    _exit_if_any_failed(_race(contestants(DEMO, DEMO_METHODS), seeds, out or _fresh_folder("demo")))
 
 
 @app.command()

@@ -12,12 +12,14 @@ import msgspec
 from colonnade.algorithms import METHODS, find_method
 from colonnade.data import Partition
 from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict
-from colonnade.experiments.folder import note_command
+from colonnade.experiments.folder import RunFolder, note_command
 from colonnade.experiments.resolve import load_partition, scale_of
-from colonnade.experiments.run import Run, prepare
+from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
-__all__ = ["Contestant", "Entry", "compare", "contestants"]
+__all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race"]
+
+COMPARISON = "comparison.json"
 
 
 @dataclass(slots=True)
@@ -35,6 +37,15 @@ class Entry:
     def folder(self) -> str:
         """Its folder's name inside the comparison."""
         return f"{self.label}-seed{self.seed}"
+
+    def finish(self, summary: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+        """It ended, well or not."""
+        self.summary, self.rows = summary, rows
+        if summary["status"] != "finished":
+            self.error = summary["note"] or summary["status"]
+
+
+OnProgress = Callable[[list[Entry], Entry, Run | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,40 +97,58 @@ def compare(
     labels: Sequence[str],
     seeds: int,
     out: str | Path,
-    on_progress: Callable[[list[Entry], Entry, Run | None], None] | None = None,
+    on_progress: OnProgress | None = None,
     command: str = "",
 ) -> list[Entry]:
     """Run every contestant with every seed; write a folder for each, comparison.json and the command, if given."""
-    out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    return race(entries_of(contestants(tables, labels), seeds), Path(out), on_progress, command)
+
+
+def race(entries: list[Entry], out: Path, on_progress: OnProgress | None = None, command: str = "") -> list[Entry]:
+    """Run what the folder does not hold yet: finished runs are read, those cut off go on."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / COMPARISON).is_file())):
         raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
-    if seeds < 1:
-        raise ConfigError("--seeds", seeds, "must be 1 or more")
-    entries = _entries(tables, labels, seeds)
+    for entry in entries:
+        _read_finished(entry, out)
     partitions = _Partitions()
     for entry in entries:  # refuse a bad config before the first long run
-        if entry.seed == entries[0].seed:
+        if entry.seed == entries[0].seed and entry.summary is None:
             prepare(entry.config, None, None, partitions.of)
     out.mkdir(parents=True, exist_ok=True)
+    _write(out, entries)
     if command:
         note_command(out, command)
     for entry in sorted(entries, key=lambda entry: entry.seed):  # the data of a seed are split once
         show = partial(on_progress, entries, entry) if on_progress is not None else _show_nothing
-        _run_entry(entry, out, partitions, show)
+        if entry.summary is None:
+            _run_entry(entry, out, partitions, show)
+            _write(out, entries)
         show(None)
-        _write(out, entries)
     return entries
+
+
+def _read_finished(entry: Entry, out: Path) -> None:
+    """What an earlier command has done of this race."""
+    path = out / entry.folder
+    if not (path / "summary.json").is_file():
+        return
+    folder = RunFolder.reopen(path, entry.config)
+    summary = {"label": entry.label, **json.loads((path / "summary.json").read_text(encoding="utf-8"))}
+    entry.finish(summary, folder.rows())
 
 
 def _show_nothing(run: Run | None) -> None:
     pass
 
 
-def _entries(tables: Mapping[str, Any], labels: Sequence[str], seeds: int) -> list[Entry]:
-    first = from_dict(tables).train.seed
+def entries_of(contestants: Sequence[Contestant], seeds: int) -> list[Entry]:
+    """Each with so many seeds, from the configured one on."""
+    if seeds < 1:
+        raise ConfigError("--seeds", seeds, "must be 1 or more")
+    first = from_dict(contestants[0].tables).train.seed
     return [
         Entry(contestant.label, seed, from_dict(apply_overrides(contestant.tables, {"train.seed": seed})))
-        for contestant in contestants(tables, labels)
+        for contestant in contestants
         for seed in range(first, first + seeds)
     ]
 
@@ -141,16 +170,17 @@ class _Partitions:
 
 
 def _run_entry(entry: Entry, out: Path, partitions: _Partitions, on_progress: Callable[[Run], Any]) -> None:
+    path = out / entry.folder
     try:
-        run = prepare(entry.config, None, out / entry.folder, partitions.of)
-        entry.summary = {"label": entry.label, **run.execute(on_progress)}
-        entry.rows = run.rows
-        if run.status != "finished":
-            entry.error = run.note or run.status
+        if (path / "config.toml").is_file():
+            run = reopen(entry.config, path, partitions.of)
+        else:
+            run = prepare(entry.config, None, path, partitions.of)
+        entry.finish({"label": entry.label, **run.execute(on_progress)}, run.rows)
     except ColonnadeError as error:
         entry.error = str(error)
 
 
 def _write(out: Path, entries: list[Entry]) -> None:
     finished = [entry.summary for entry in entries if entry.summary is not None]
-    (out / "comparison.json").write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")
+    (out / COMPARISON).write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")

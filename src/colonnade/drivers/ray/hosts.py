@@ -116,12 +116,17 @@ def _fetch(reference: Any) -> Any:
         ) from None
 
 
+def _resources() -> dict[str, float]:
+    found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return found
+
+
 @contextmanager
 def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, Any]) -> Iterator[None]:
     """For a while these roles live at Ray's workers, one for each of its CPUs; then they come home."""
     nodes = [node for node in simulator.nodes if node.role.name in setups]
-    count = max(1, min(len(nodes), int(ray.cluster_resources().get("CPU", 1))))
-    hosts = [ray.remote(Host).options(num_cpus=1).remote() for _ in range(count)]
+    count = max(1, min(len(nodes), int(_resources().get("CPU", 1))))
+    hosts: list[Any] = [ray.remote(Host).options(num_cpus=1).remote() for _ in range(count)]
     for index, node in enumerate(nodes):
         node.role = Away(node.role, hosts[index % count], make, setups[node.role.name])
     try:
