@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +38,10 @@ ConfigFile = Annotated[
 ]
 
 
+Workers = Annotated[str, typer.Option(metavar="N|ray", help="Who computes: threads, or Ray; the result is the same.")]
+Address = Annotated[str | None, typer.Option(help="Of a Ray cluster that is up, host:port; left out: one of its own.")]
+
+
 def _version(value: bool) -> None:
     if value:
         console.print(f"colonnade {__version__}")
@@ -55,7 +60,8 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
     driver: Annotated[str, typer.Option(help="sim, or processes: every role its own, over loopback.")] = "sim",
-    workers: Annotated[int, typer.Option(help="Threads that compute in the simulator; the result is the same.")] = 1,
+    workers: Workers = "1",
+    address: Address = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
 ) -> None:
     """Train once.
@@ -79,15 +85,17 @@ def run(
     checked = from_dict(_tables(config, settings, seed))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
+    hands = _hands(workers)
     if driver == "sim":
-        notes, execute = _simulate(checked, out, resume is not None, load, workers)
+        notes, execute = _simulate(checked, out, resume is not None, load, hands)
     else:
         notes, execute = _start_processes(checked, out, resume is not None, load)
     for note in notes:
         _say(f"Note: {note}")
     note_command(out, _command())
     try:
-        summary = execute()
+        with _cluster(hands, address):
+            summary = execute()
     except KeyboardInterrupt:
         _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
         raise typer.Exit(130) from None
@@ -99,10 +107,37 @@ def run(
         raise typer.Exit(1)
 
 
+def _hands(workers: str) -> int | str:
+    from colonnade.protocol.errors import ConfigError
+
+    if workers == "ray":
+        return workers
+    if not workers.isdecimal():
+        raise ConfigError("--workers", workers, "a number of threads, or 'ray'")
+    return int(workers)
+
+
+def _cluster(workers: int | str, address: str | None) -> AbstractContextManager[None]:
+    """Ray, if it is wanted."""
+    from colonnade.protocol.errors import ConfigError
+
+    if workers != "ray":
+        if address is not None:
+            raise ConfigError("--address", address, "is of a Ray cluster: add --workers ray")
+        return nullcontext()
+    try:
+        from colonnade.drivers.ray.cluster import connected
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "--workers", "ray", "Ray is not installed: pip install -c constraints.txt -e '.[ray]'"
+        ) from None
+    return connected(address)
+
+
 Started = tuple[tuple[str, ...], Callable[[], dict[str, Any]]]  # notes on the data, and how to run
 
 
-def _simulate(checked: Any, out: Path, resume: bool, load: Any, workers: int) -> Started:
+def _simulate(checked: Any, out: Path, resume: bool, load: Any, workers: int | str) -> Started:
     from colonnade.cli.progress import run_with_bar
     from colonnade.experiments.run import prepare, reopen
 
@@ -126,7 +161,9 @@ def compare(
     ] = "sync,vafl,t-sync",
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
     settings: Setting = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the comparison; must be new or empty.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")] = None,
+    workers: Workers = "1",
+    address: Address = None,
 ) -> None:
     """Race methods on the same data, stragglers and seeds.
 
@@ -136,7 +173,8 @@ def compare(
     from colonnade.experiments.compare import contestants
 
     out = out or _fresh_folder(f"{config.stem if config else 'digits'}-comparison")
-    _exit_if_any_failed(_race(contestants(_tables(config, settings, None), _names(protocols)), seeds, out))
+    racing = contestants(_tables(config, settings, None), _names(protocols))
+    _exit_if_any_failed(_race(racing, seeds, out, workers, address))
 
 
 @app.command()
@@ -149,6 +187,8 @@ def sweep(
     seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
     settings: Setting = None,
     out: Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")] = None,
+    workers: Workers = "1",
+    address: Address = None,
 ) -> None:
     """Try a grid of settings for every method, and say which was best.
 
@@ -159,7 +199,8 @@ def sweep(
 
     parsed, labels = parse_grid(grid or []), _names(protocols)
     out = out or _fresh_folder(f"{config.stem if config else 'digits'}-sweep")
-    entries = _race(grid_contestants(_tables(config, settings, None), labels, parsed), seeds, out)
+    racing = grid_contestants(_tables(config, settings, None), labels, parsed)
+    entries = _race(racing, seeds, out, workers, address)
     for best in best_of(entries, labels, parsed):
         point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
         _say(f"{best.method}: best at {point} ({best.value:.4f})")
@@ -177,14 +218,17 @@ def _names(protocols: str) -> list[str]:
     return [label.strip() for label in protocols.split(",") if label.strip()]
 
 
-def _race(racing: list[Any], seeds: int, out: Path) -> list[Any]:
+def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address: str | None = None) -> list[Any]:
     from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
     from colonnade.experiments.compare import entries_of, race
     from colonnade.experiments.ranking import in_words
+    from colonnade.protocol.errors import ConfigError
 
-    entries = entries_of(racing, seeds)
-    with RaceBoard(console) as board:
-        race(entries, out, board.show, _command())
+    entries, hands = entries_of(racing, seeds), _hands(workers)
+    if hands not in (1, "ray"):
+        raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
+    with _cluster(hands, address), RaceBoard(console) as board:
+        race(entries, out, board.show, _command(), hands)
     console.print(comparison_table(entries))
     for entry in entries:
         if entry.error:

@@ -11,15 +11,17 @@ import msgspec
 
 from colonnade.algorithms import METHODS, find_method
 from colonnade.data import Partition
-from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict
+from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict, to_dict
 from colonnade.experiments.folder import RunFolder, note_command
 from colonnade.experiments.resolve import load_partition, scale_of
-from colonnade.experiments.run import Run, prepare, reopen
+from colonnade.experiments.run import RAY, Run, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race"]
 
 COMPARISON = "comparison.json"
+Outcome = tuple[dict[str, Any], list[dict[str, Any]]] | str  # summary and rows, or what went wrong
+Load = Callable[[Config], Partition]
 
 
 @dataclass(slots=True)
@@ -38,9 +40,13 @@ class Entry:
         """Its folder's name inside the comparison."""
         return f"{self.label}-seed{self.seed}"
 
-    def finish(self, summary: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    def take(self, outcome: Outcome) -> None:
         """It ended, well or not."""
-        self.summary, self.rows = summary, rows
+        if isinstance(outcome, str):
+            self.error = outcome
+            return
+        summary, self.rows = outcome
+        self.summary = {"label": self.label, **summary}
         if summary["status"] != "finished":
             self.error = summary["note"] or summary["status"]
 
@@ -104,8 +110,13 @@ def compare(
     return race(entries_of(contestants(tables, labels), seeds), Path(out), on_progress, command)
 
 
-def race(entries: list[Entry], out: Path, on_progress: OnProgress | None = None, command: str = "") -> list[Entry]:
-    """Run what the folder does not hold yet: finished runs are read, those cut off go on."""
+def race(
+    entries: list[Entry], out: Path, on_progress: OnProgress | None = None, command: str = "", workers: int | str = 1
+) -> list[Entry]:
+    """Run what the folder does not hold yet: finished runs are read, those cut off go on.
+
+    With `workers` the runs are tasks of the Ray that this process is connected to; else one comes after the other.
+    """
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / COMPARISON).is_file())):
         raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
     for entry in entries:
@@ -118,13 +129,30 @@ def race(entries: list[Entry], out: Path, on_progress: OnProgress | None = None,
     _write(out, entries)
     if command:
         note_command(out, command)
-    for entry in sorted(entries, key=lambda entry: entry.seed):  # the data of a seed are split once
-        show = partial(on_progress, entries, entry) if on_progress is not None else _show_nothing
-        if entry.summary is None:
-            _run_entry(entry, out, partitions, show)
+    todo = [entry for entry in sorted(entries, key=lambda entry: entry.seed) if entry.summary is None]
+    show = on_progress or _show_nothing
+    for entry in entries:
+        if entry.summary is not None:
+            show(entries, entry, None)
+    if workers == RAY:
+        from colonnade.drivers.ray.tasks import in_turn  # noqa: PLC0415 - an extra
+
+        calls = [(to_dict(entry.config), str((out / entry.folder).resolve())) for entry in todo]
+        for index, outcome in in_turn(_run_elsewhere, calls):
+            todo[index].take(outcome)
             _write(out, entries)
-        show(None)
+            show(entries, todo[index], None)
+        return entries
+    for entry in todo:  # the data of a seed are split once
+        entry.take(_outcome(entry.config, out / entry.folder, partitions.of, partial(show, entries, entry)))
+        _write(out, entries)
+        show(entries, entry, None)
     return entries
+
+
+def _run_elsewhere(tables: dict[str, Any], folder: str) -> Outcome:
+    """A task of Ray's: it may be a second try, after a node was lost, and then goes on."""
+    return _outcome(from_dict(tables), Path(folder), load_partition, lambda run: None)
 
 
 def _read_finished(entry: Entry, out: Path) -> None:
@@ -133,11 +161,10 @@ def _read_finished(entry: Entry, out: Path) -> None:
     if not (path / "summary.json").is_file():
         return
     folder = RunFolder.reopen(path, entry.config)
-    summary = {"label": entry.label, **json.loads((path / "summary.json").read_text(encoding="utf-8"))}
-    entry.finish(summary, folder.rows())
+    entry.take((json.loads((path / "summary.json").read_text(encoding="utf-8")), folder.rows()))
 
 
-def _show_nothing(run: Run | None) -> None:
+def _show_nothing(entries: list[Entry], entry: Entry, run: Run | None) -> None:
     pass
 
 
@@ -169,16 +196,14 @@ class _Partitions:
         return self._data
 
 
-def _run_entry(entry: Entry, out: Path, partitions: _Partitions, on_progress: Callable[[Run], Any]) -> None:
-    path = out / entry.folder
+def _outcome(config: Config, path: Path, load: Load, on_progress: Callable[[Run], Any]) -> Outcome:
+    """A run from its beginning, or from where it was cut off."""
     try:
-        if (path / "config.toml").is_file():
-            run = reopen(entry.config, path, partitions.of)
-        else:
-            run = prepare(entry.config, None, path, partitions.of)
-        entry.finish({"label": entry.label, **run.execute(on_progress)}, run.rows)
+        begun = (path / "config.toml").is_file()
+        run = reopen(config, path, load) if begun else prepare(config, None, path, load)
+        return run.execute(on_progress), run.rows
     except ColonnadeError as error:
-        entry.error = str(error)
+        return str(error)
 
 
 def _write(out: Path, entries: list[Entry]) -> None:

@@ -30,8 +30,9 @@ from colonnade.protocol.errors import ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 
-__all__ = ["Run", "one_thread", "prepare"]
+__all__ = ["RAY", "Run", "one_thread", "prepare", "reopen"]
 
+RAY = "ray"  # as workers: those of the cluster that this process is connected to
 SLICE_EVENTS = 500  # between two looks at the progress bar
 CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
 
@@ -39,7 +40,7 @@ CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
 class Run:
     """A run that is ready to start, or to go on."""
 
-    def __init__(self, setting: Federation, folder: RunFolder | None, workers: int = 1) -> None:
+    def __init__(self, setting: Federation, folder: RunFolder | None, workers: int | str = 1) -> None:
         self.federation, self.folder, self.workers = setting, folder, workers
         self.rows: list[dict[str, Any]] = []
         self.simulator = Simulator(
@@ -85,9 +86,17 @@ class Run:
 
     @contextmanager
     def _hired(self) -> Iterator[None]:
-        """Threads that compute, as many as were asked for: torch lets the others run while it works."""
-        if self.workers == 1:
+        """Threads that compute, as many as were asked for (torch lets the others run while it works), or Ray's."""
+        if self.workers == 1 or self.federation.method.joint is not None:
             yield
+            return
+        if isinstance(self.workers, str):
+            from colonnade.drivers.ray.hosts import away  # noqa: PLC0415 - an extra
+
+            assert self.federation.method.party is not None
+            setups = {party.name: party for party in self.federation.parties}
+            with away(self.simulator, self.federation.method.party, setups):
+                yield
             return
         with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as workers:
             self.simulator.workers = workers
@@ -214,7 +223,7 @@ def prepare(
     data: Partition | None = None,
     out: str | Path | None = None,
     load_data: Callable[[Config], Partition] = load_partition,
-    workers: int = 1,
+    workers: int | str = 1,
 ) -> Run:
     """A run ready to start; everything that can be refused has been."""
     _check_workers(workers)
@@ -230,7 +239,7 @@ def reopen(
     config: Config,
     folder: str | Path,
     load_data: Callable[[Config], Partition] = load_partition,
-    workers: int = 1,
+    workers: int | str = 1,
 ) -> Run:
     """A run that goes on where its folder's checkpoint stands."""
     _check_workers(workers)
@@ -240,9 +249,9 @@ def reopen(
     return run
 
 
-def _check_workers(workers: int) -> None:
-    if workers < 1:
-        raise ConfigError("--workers", workers, "1 or more")
+def _check_workers(workers: int | str) -> None:
+    if workers != RAY and not (isinstance(workers, int) and workers >= 1):
+        raise ConfigError("--workers", workers, f"1 or more, or {RAY!r}")
 
 
 @contextmanager
