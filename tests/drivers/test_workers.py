@@ -32,7 +32,7 @@ def data() -> Any:
     return colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 6).astype(np.int64)), parties=4, scale="minmax")
 
 
-def run_of(data: Any, method: str, workers: int, **changes: Any) -> Run:
+def run_of(data: Any, method: str, workers: int | str, **changes: Any) -> Run:
     tables = {
         "protocol": {"name": method},
         "model": MODELS.get(method, {"party": "mlp:6", "embedding": 3}),
@@ -114,3 +114,25 @@ def test_what_fails_on_a_worker_fails_the_run(data: Any) -> None:
 def test_less_than_one_worker_is_refused(workers: int, data: Any) -> None:
     with pytest.raises(ConfigError, match="--workers"):
         run_of(data, "vafl", workers)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    """A Ray of our own on loopback, with two CPUs."""
+    pytest.importorskip("ray")
+    from colonnade.drivers.ray.cluster import connected
+
+    with connected(cpus=2):
+        yield
+
+
+RAY_METHODS = ["vafl", "flex", "cascaded", "asysqn-svrg", "fedvs"]  # one of each kind; the others are slow
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in RAY_METHODS else pytest.mark.slow) for name in METHODS]
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_ray_gives_the_trace_and_the_weights_of_one_worker(method: str, data: Any, cluster: Any) -> None:
+    one, away = (run_of(data, method, workers).execute() for workers in (1, "ray"))
+    assert {key: away[key] for key in SAME} == {key: one[key] for key in SAME}

@@ -86,19 +86,19 @@ def run(
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
     hands = _hands(workers)
-    if driver == "sim":
-        notes, execute = _simulate(checked, out, resume is not None, load, hands)
-    else:
-        notes, execute = _start_processes(checked, out, resume is not None, load)
-    for note in notes:
-        _say(f"Note: {note}")
-    note_command(out, _command())
-    try:
-        with _cluster(hands, address):
+    with _cluster(hands, address):
+        if driver == "sim":
+            notes, execute = _simulate(checked, out, resume is not None, load, hands)
+        else:
+            notes, execute = _start_processes(checked, out, resume is not None, load)
+        for note in notes:
+            _say(f"Note: {note}")
+        note_command(out, _command())
+        try:
             summary = execute()
-    except KeyboardInterrupt:
-        _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
-        raise typer.Exit(130) from None
+        except KeyboardInterrupt:
+            _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
+            raise typer.Exit(130) from None
     console.print(summary_table(summary))
     if summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)

@@ -42,6 +42,10 @@ class Host:
         """The end of a job, whose result is here."""
         return self._roles[name].handle(WorkDone(token, result), now)
 
+    def give_back(self, name: str) -> Any:
+        """The role's state; it is not needed here any more."""
+        return self._roles.pop(name).save()
+
     def call(self, name: str, what: str, *values: Any) -> Any:
         """compute, save, load, validate or summary."""
         return getattr(self._roles[name], what)(*values)
@@ -63,8 +67,13 @@ class Away:
     """A role that lives elsewhere."""
 
     def __init__(self, role: Role, host: Any, make: Callable[[Any], Role], setup: Any) -> None:
-        self.name, self._host, self.here = role.name, host, role
+        self.name, self._host, self._here = role.name, host, role
         _fetch(host.take.remote(self.name, make, setup, role.save()))
+
+    def come_home(self) -> Role:
+        """The role as it was, with what it has become there."""
+        self._here.load(_fetch(self._host.give_back.remote(self.name)))
+        return self._here
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
         """Takes its time, as nothing else of this simulation happens before."""
@@ -121,20 +130,29 @@ def _resources() -> dict[str, float]:
     return found
 
 
+def _hosts(count: int) -> list[Any]:
+    """Started once for all runs of a connection: a worker takes seconds to load torch."""
+    session = ray.get_runtime_context().get_job_id()
+    if _kept.get("session") != session:
+        _kept.update(session=session, hosts=[])
+    hosts: list[Any] = _kept["hosts"]
+    hosts += [ray.remote(Host).options(num_cpus=1).remote() for _ in range(len(hosts), count)]
+    return hosts[:count]
+
+
+_kept: dict[str, Any] = {}
+
+
 @contextmanager
 def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, Any]) -> Iterator[None]:
     """For a while these roles live at Ray's workers, one for each of its CPUs; then they come home."""
     nodes = [node for node in simulator.nodes if node.role.name in setups]
-    count = max(1, min(len(nodes), int(_resources().get("CPU", 1))))
-    hosts: list[Any] = [ray.remote(Host).options(num_cpus=1).remote() for _ in range(count)]
+    hosts = _hosts(max(1, min(len(nodes), int(_resources().get("CPU", 1)))))
     for index, node in enumerate(nodes):
-        node.role = Away(node.role, hosts[index % count], make, setups[node.role.name])
+        node.role = Away(node.role, hosts[index % len(hosts)], make, setups[node.role.name])
     try:
         yield
     finally:
         for node in nodes:
             assert isinstance(node.role, Away)
-            node.role.here.load(node.role.save())
-            node.role = node.role.here
-        for host in hosts:
-            ray.kill(host)
+            node.role = node.role.come_home()
