@@ -5,6 +5,7 @@ status.
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +42,10 @@ ConfigFile = Annotated[
 ]
 
 
+Workers = Annotated[str, typer.Option(metavar="N|ray", help="Who computes: threads, or Ray; the result is the same.")]
+Address = Annotated[str | None, typer.Option(help="Of a Ray cluster that is up, host:port; left out: one of its own.")]
+
+
 def _version(value: bool) -> None:
     if value:
         console.print(f"colonnade {__version__}")
@@ -59,6 +64,8 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
     driver: Annotated[str, typer.Option(help="sim, or processes: every role its own, over loopback.")] = "sim",
+    workers: Workers = "1",
+    address: Address = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
 ) -> None:
     """Train once.
@@ -82,19 +89,23 @@ def run(
     checked = from_dict(_tables(config, settings, seed))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
-    start = _simulate if driver == "sim" else _start_processes
-    notes, execute = start(checked, out, resume is not None, load)
-    for note in notes:
-        _say(f"Note: {note}")
-    note_command(out, _command())
-    try:
-        summary = execute()
-    except KeyboardInterrupt:
-        if checked.predict.stay and (out / "summary.json").is_file():
-            _say(f"Stopped. To answer again: colonnade up --resume {out} --predict")
+    hands = _hands(workers)
+    with _cluster(hands, address):
+        if driver == "sim":
+            notes, execute = _simulate(checked, out, resume is not None, load, hands)
         else:
-            _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
-        raise typer.Exit(130) from None
+            notes, execute = _start_processes(checked, out, resume is not None, load)
+        for note in notes:
+            _say(f"Note: {note}")
+        note_command(out, _command())
+        try:
+            summary = execute()
+        except KeyboardInterrupt:
+            if checked.predict.stay and (out / "summary.json").is_file():
+                _say(f"Stopped. To answer again: colonnade up --resume {out} --predict")
+            else:
+                _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
+            raise typer.Exit(130) from None
     console.print(summary_table(summary))
     if summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
@@ -103,14 +114,41 @@ def run(
         raise typer.Exit(1)
 
 
+def _hands(workers: str) -> int | str:
+    from colonnade.protocol.errors import ConfigError
+
+    if workers == "ray":
+        return workers
+    if not workers.isdecimal():
+        raise ConfigError("--workers", workers, "a number of threads, or 'ray'")
+    return int(workers)
+
+
+def _cluster(workers: int | str, address: str | None) -> AbstractContextManager[None]:
+    """Ray, if it is wanted."""
+    from colonnade.protocol.errors import ConfigError
+
+    if workers != "ray":
+        if address is not None:
+            raise ConfigError("--address", address, "is of a Ray cluster: add --workers ray")
+        return nullcontext()
+    try:
+        from colonnade.drivers.ray.cluster import connected
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "--workers", "ray", "Ray is not installed: pip install -c constraints.txt -e '.[ray]'"
+        ) from None
+    return connected(address)
+
+
 Started = tuple[tuple[str, ...], Callable[[], dict[str, Any]]]  # notes on the data, and how to run
 
 
-def _simulate(checked: Any, out: Path, resume: bool, load: Any) -> Started:
+def _simulate(checked: Any, out: Path, resume: bool, load: Any, workers: int | str) -> Started:
     from colonnade.cli.progress import run_with_bar
     from colonnade.experiments.run import prepare, reopen
 
-    started = reopen(checked, out, load) if resume else prepare(checked, None, out, load)
+    started = reopen(checked, out, load, workers) if resume else prepare(checked, None, out, load, workers)
     return started.federation.notes, lambda: run_with_bar(started, console)
 
 
@@ -130,25 +168,74 @@ def compare(
     ] = "sync,vafl,t-sync",
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
     settings: Setting = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the comparison; must be new or empty.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")] = None,
+    workers: Workers = "1",
+    address: Address = None,
 ) -> None:
     """Race methods on the same data, stragglers and seeds.
 
     Example:
       colonnade compare race.toml --protocols sync,vafl,t-sync,centralised --seeds 3
     """
+    from colonnade.experiments.compare import contestants
+
     out = out or _fresh_folder(f"{config.stem if config else 'digits'}-comparison")
-    _race(_tables(config, settings, None), protocols.split(","), seeds, out)
+    racing = contestants(_tables(config, settings, None), _names(protocols))
+    _exit_if_any_failed(_race(racing, seeds, out, workers, address))
 
 
-def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> None:
+@app.command()
+def sweep(
+    config: ConfigFile = None,
+    grid: Annotated[
+        list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values to try; repeatable.")
+    ] = None,
+    protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "vafl",
+    seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
+    settings: Setting = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")] = None,
+    workers: Workers = "1",
+    address: Address = None,
+) -> None:
+    """Try a grid of settings for every method, and say which was best.
+
+    Example:
+      colonnade sweep race.toml --grid train.learning_rate=0.01,0.03,0.1 --protocols sync,vafl --seeds 3
+    """
+    from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
+
+    parsed, labels = parse_grid(grid or []), _names(protocols)
+    out = out or _fresh_folder(f"{config.stem if config else 'digits'}-sweep")
+    racing = grid_contestants(_tables(config, settings, None), labels, parsed)
+    entries = _race(racing, seeds, out, workers, address)
+    for best in best_of(entries, labels, parsed):
+        point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
+        _say(f"{best.method}: best at {point} ({best.value:.4f})")
+        for key in best.edges:
+            _say(f"  Warning: the grid ends at {key} = {best.point[key]}, which was best: go on in that direction")
+    _exit_if_any_failed(entries)
+
+
+def _exit_if_any_failed(entries: list[Any]) -> None:
+    if any(entry.error for entry in entries):
+        raise typer.Exit(1)
+
+
+def _names(protocols: str) -> list[str]:
+    return [label.strip() for label in protocols.split(",") if label.strip()]
+
+
+def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address: str | None = None) -> list[Any]:
     from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
-    from colonnade.experiments.compare import compare as run_all
+    from colonnade.experiments.compare import entries_of, race
     from colonnade.experiments.ranking import in_words
+    from colonnade.protocol.errors import ConfigError
 
-    labels = [label.strip() for label in labels if label.strip()]
-    with RaceBoard(console) as board:
-        entries = run_all(tables, labels, seeds, out, board.show, _command())
+    entries, hands = entries_of(racing, seeds), _hands(workers)
+    if hands not in (1, "ray"):
+        raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
+    with _cluster(hands, address), RaceBoard(console) as board:
+        race(entries, out, board.show, _command(), hands)
     console.print(comparison_table(entries))
     for entry in entries:
         if entry.error:
@@ -160,8 +247,7 @@ def _race(tables: dict[str, Any], labels: list[str], seeds: int, out: Path) -> N
     _say(f"Folder: {out}")
     if words := in_words(ranking_of(entries)):
         _say(words)
-    if any(entry.error for entry in entries):
-        raise typer.Exit(1)
+    return entries
 
 
 @app.command()
@@ -170,10 +256,11 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder; must be new or empty.")] = None,
 ) -> None:
     """The race on embedded data: one of four parties is ten times slower."""
+    from colonnade.experiments.compare import contestants
     from colonnade.experiments.demo import DEMO, DEMO_METHODS
 
     console.print("Handwritten digits, four parties with 16 pixels each; the fourth computes ten times slower.")
-    _race(DEMO, DEMO_METHODS, seeds, out or _fresh_folder("demo"))
+    _exit_if_any_failed(_race(contestants(DEMO, DEMO_METHODS), seeds, out or _fresh_folder("demo")))
 
 
 @app.command()

@@ -172,7 +172,7 @@ def up(
         _answer_together(resume)
     else:
         stay = ["predict.stay=true"] if predict else []
-        run(config, [*(settings or []), *stay], seed, out, "processes", resume)
+        run(config, [*(settings or []), *stay], seed, out, "processes", resume=resume)
 
 
 def _answer_together(folder: Path) -> None:

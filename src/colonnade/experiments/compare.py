@@ -11,13 +11,17 @@ import msgspec
 
 from colonnade.algorithms import METHODS, find_method
 from colonnade.data import Partition
-from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict
-from colonnade.experiments.folder import note_command
+from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict, to_dict
+from colonnade.experiments.folder import RunFolder, note_command
 from colonnade.experiments.resolve import load_partition, scale_of
-from colonnade.experiments.run import Run, prepare
+from colonnade.experiments.run import RAY, Run, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
-__all__ = ["Contestant", "Entry", "compare", "contestants"]
+__all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race"]
+
+COMPARISON = "comparison.json"
+Outcome = tuple[dict[str, Any], list[dict[str, Any]]] | str  # summary and rows, or what went wrong
+Load = Callable[[Config], Partition]
 
 
 @dataclass(slots=True)
@@ -35,6 +39,19 @@ class Entry:
     def folder(self) -> str:
         """Its folder's name inside the comparison."""
         return f"{self.label}-seed{self.seed}"
+
+    def take(self, outcome: Outcome) -> None:
+        """It ended, well or not."""
+        if isinstance(outcome, str):
+            self.error = outcome
+            return
+        summary, self.rows = outcome
+        self.summary = {"label": self.label, **summary}
+        if summary["status"] != "finished":
+            self.error = summary["note"] or summary["status"]
+
+
+OnProgress = Callable[[list[Entry], Entry, Run | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,40 +103,79 @@ def compare(
     labels: Sequence[str],
     seeds: int,
     out: str | Path,
-    on_progress: Callable[[list[Entry], Entry, Run | None], None] | None = None,
+    on_progress: OnProgress | None = None,
     command: str = "",
 ) -> list[Entry]:
     """Run every contestant with every seed; write a folder for each, comparison.json and the command, if given."""
-    out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    return race(entries_of(contestants(tables, labels), seeds), Path(out), on_progress, command)
+
+
+def race(
+    entries: list[Entry], out: Path, on_progress: OnProgress | None = None, command: str = "", workers: int | str = 1
+) -> list[Entry]:
+    """Run what the folder does not hold yet: finished runs are read, those cut off go on.
+
+    With `workers` the runs are tasks of the Ray that this process is connected to; else one comes after the other.
+    """
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / COMPARISON).is_file())):
         raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
-    if seeds < 1:
-        raise ConfigError("--seeds", seeds, "must be 1 or more")
-    entries = _entries(tables, labels, seeds)
+    for entry in entries:
+        _read_finished(entry, out)
     partitions = _Partitions()
     for entry in entries:  # refuse a bad config before the first long run
-        if entry.seed == entries[0].seed:
+        if entry.seed == entries[0].seed and entry.summary is None:
             prepare(entry.config, None, None, partitions.of)
     out.mkdir(parents=True, exist_ok=True)
+    _write(out, entries)
     if command:
         note_command(out, command)
-    for entry in sorted(entries, key=lambda entry: entry.seed):  # the data of a seed are split once
-        show = partial(on_progress, entries, entry) if on_progress is not None else _show_nothing
-        _run_entry(entry, out, partitions, show)
-        show(None)
+    todo = [entry for entry in sorted(entries, key=lambda entry: entry.seed) if entry.summary is None]
+    show = on_progress or _show_nothing
+    for entry in entries:
+        if entry.summary is not None:
+            show(entries, entry, None)
+    if workers == RAY:
+        from colonnade.drivers.ray.tasks import in_turn  # noqa: PLC0415 - an extra
+
+        calls = [(to_dict(entry.config), str((out / entry.folder).resolve())) for entry in todo]
+        for index, outcome in in_turn(_run_elsewhere, calls):
+            todo[index].take(outcome)
+            _write(out, entries)
+            show(entries, todo[index], None)
+        return entries
+    for entry in todo:  # the data of a seed are split once
+        entry.take(_outcome(entry.config, out / entry.folder, partitions.of, partial(show, entries, entry)))
         _write(out, entries)
+        show(entries, entry, None)
     return entries
 
 
-def _show_nothing(run: Run | None) -> None:
+def _run_elsewhere(tables: dict[str, Any], folder: str) -> Outcome:
+    """A task of Ray's: it may be a second try, after a node was lost, and then goes on."""
+    return _outcome(from_dict(tables), Path(folder), load_partition, lambda run: None)
+
+
+def _read_finished(entry: Entry, out: Path) -> None:
+    """What an earlier command has done of this race."""
+    path = out / entry.folder
+    if not (path / "summary.json").is_file():
+        return
+    folder = RunFolder.reopen(path, entry.config)
+    entry.take((json.loads((path / "summary.json").read_text(encoding="utf-8")), folder.rows()))
+
+
+def _show_nothing(entries: list[Entry], entry: Entry, run: Run | None) -> None:
     pass
 
 
-def _entries(tables: Mapping[str, Any], labels: Sequence[str], seeds: int) -> list[Entry]:
-    first = from_dict(tables).train.seed
+def entries_of(contestants: Sequence[Contestant], seeds: int) -> list[Entry]:
+    """Each with so many seeds, from the configured one on."""
+    if seeds < 1:
+        raise ConfigError("--seeds", seeds, "must be 1 or more")
+    first = from_dict(contestants[0].tables).train.seed
     return [
         Entry(contestant.label, seed, from_dict(apply_overrides(contestant.tables, {"train.seed": seed})))
-        for contestant in contestants(tables, labels)
+        for contestant in contestants
         for seed in range(first, first + seeds)
     ]
 
@@ -140,17 +196,16 @@ class _Partitions:
         return self._data
 
 
-def _run_entry(entry: Entry, out: Path, partitions: _Partitions, on_progress: Callable[[Run], Any]) -> None:
+def _outcome(config: Config, path: Path, load: Load, on_progress: Callable[[Run], Any]) -> Outcome:
+    """A run from its beginning, or from where it was cut off."""
     try:
-        run = prepare(entry.config, None, out / entry.folder, partitions.of)
-        entry.summary = {"label": entry.label, **run.execute(on_progress)}
-        entry.rows = run.rows
-        if run.status != "finished":
-            entry.error = run.note or run.status
+        begun = (path / "config.toml").is_file()
+        run = reopen(config, path, load) if begun else prepare(config, None, path, load)
+        return run.execute(on_progress), run.rows
     except ColonnadeError as error:
-        entry.error = str(error)
+        return str(error)
 
 
 def _write(out: Path, entries: list[Entry]) -> None:
     finished = [entry.summary for entry in entries if entry.summary is not None]
-    (out / "comparison.json").write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")
+    (out / COMPARISON).write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,14 @@ from colonnade.experiments.summary import (
 )
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import CheckpointError, TrainingDiverged
+from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.role import SERVER
 
-__all__ = ["Run", "one_thread", "prepare"]
+__all__ = ["RAY", "Run", "one_thread", "prepare", "reopen"]
 
+RAY = "ray"  # as workers: those of the cluster that this process is connected to
 SLICE_EVENTS = 500  # between two looks at the progress bar
 CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
 
@@ -42,8 +44,8 @@ CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
 class Run:
     """A run that is ready to start, or to go on."""
 
-    def __init__(self, setting: Federation, folder: RunFolder | None) -> None:
-        self.federation, self.folder = setting, folder
+    def __init__(self, setting: Federation, folder: RunFolder | None, workers: int | str = 1) -> None:
+        self.federation, self.folder, self.workers = setting, folder, workers
         self.rows: list[dict[str, Any]] = []
         self.simulator = Simulator(
             setting.roles(),
@@ -63,7 +65,7 @@ class Run:
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> dict[str, Any]:
         """Run to the end; the summary, also written to the folder."""
         self._started = self._saved_at = time.perf_counter()
-        with one_thread():
+        with one_thread(), self._hired():
             try:
                 while self.simulator.advance(SLICE_EVENTS):
                     if on_progress is not None:
@@ -85,6 +87,29 @@ class Run:
         if on_progress is not None:
             on_progress(self)
         return summary
+
+    @contextmanager
+    def _hired(self) -> Iterator[None]:
+        """Threads that compute, as many as were asked for (torch lets the others run while it works), or Ray's."""
+        if self.workers == 1 or self.federation.method.joint is not None:
+            yield
+            return
+        if isinstance(self.workers, str):
+            if self._guards():
+                raise ConfigError("--workers", self.workers, "privacy ledgers are written here: use threads")
+            from colonnade.drivers.ray.hosts import away  # noqa: PLC0415 - an extra
+
+            assert self.federation.method.party is not None
+            setups = {party.name: party for party in self.federation.parties}
+            with away(self.simulator, self.federation.method.party, setups):
+                yield
+            return
+        with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+            self.simulator.workers = workers
+            try:
+                yield
+            finally:
+                self.simulator.workers = None
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint; False if there is none yet (the run starts anew)."""
@@ -231,27 +256,40 @@ def prepare(
     data: Partition | None = None,
     out: str | Path | None = None,
     load_data: Callable[[Config], Partition] = load_partition,
+    workers: int | str = 1,
 ) -> Run:
     """A run ready to start; everything that can be refused has been."""
+    _check_workers(workers)
     if out is not None:
         RunFolder.refuse_used(out)
-    run = Run(federation(config, data, load_data), None)  # builds the models, which may be refused too
+    run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may be refused too
     if out is not None:
         run.folder = RunFolder.create(out, config)
         run.keep_ledgers()
     return run
 
 
-def reopen(config: Config, folder: str | Path, load_data: Callable[[Config], Partition] = load_partition) -> Run:
+def reopen(
+    config: Config,
+    folder: str | Path,
+    load_data: Callable[[Config], Partition] = load_partition,
+    workers: int | str = 1,
+) -> Run:
     """A run that goes on where its folder's checkpoint stands."""
+    _check_workers(workers)
     opened = RunFolder.reopen(folder, config)
-    run = Run(federation(config, None, load_data), opened)
+    run = Run(federation(config, None, load_data), opened, workers)
     try:
         run.resume()
     except CheckpointError:
         run.close_ledgers()  # for the next try, with the right ones
         raise
     return run
+
+
+def _check_workers(workers: int | str) -> None:
+    if workers != RAY and not (isinstance(workers, int) and workers >= 1):
+        raise ConfigError("--workers", workers, f"1 or more, or {RAY!r}")
 
 
 @contextmanager

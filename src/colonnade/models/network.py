@@ -9,6 +9,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["Network", "Twin", "bind", "flatten", "join"]
 
+_drawing = Lock()
 PRIVATE_ROWS = 256  # at a time: each has a gradient of its own
 READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
 
@@ -220,10 +222,11 @@ def _may_draw(part: nn.Module) -> bool:
 
 @contextmanager
 def _generator(seed: int) -> Iterator[None]:
-    """Torch's global generator seeded for one forward pass, then put back."""
-    before = torch.get_rng_state()
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
+    """Torch's global generator seeded for one forward pass, then put back; other threads wait."""
+    with _drawing:
+        before = torch.get_rng_state()
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before)

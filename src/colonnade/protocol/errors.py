@@ -37,6 +37,9 @@ class ConfigError(ColonnadeError):
         super().__init__(f"{key} = {value!r}: {advice}")
         self.key, self.value, self.advice = key, value, advice
 
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, object, str]]:
+        return type(self), (self.key, self.value, self.advice)  # it may have to cross to another process
+
 
 class DataError(ColonnadeError):
     """Data that cannot be used."""
@@ -68,6 +71,9 @@ class RemoteProtocolError(ProtocolError):
     def __init__(self, peer: str, cause: str) -> None:
         super().__init__(f"{peer}: {cause}")
         self.peer, self.cause = peer, cause
+
+    def __reduce__(self) -> tuple[type["RemoteProtocolError"], tuple[str, str]]:
+        return type(self), (self.peer, self.cause)
 
 
 class CodecError(RemoteProtocolError):

@@ -5,7 +5,7 @@ A simulator that was made in the same way and loads this goes on bit for bit as 
 
 from typing import Any
 
-from colonnade.drivers.simulator.engine import Simulator
+from colonnade.drivers.simulator.engine import Simulator, finished
 from colonnade.drivers.simulator.node import Job
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Started, TimerFired, Work, WorkDone
@@ -18,6 +18,7 @@ _PORT = ("busy_until", "receiving_until", "last_arrival")
 def save(simulator: Simulator) -> dict[str, Any]:
     """Everything that changes during a run."""
     codec = simulator.codec
+    simulator.settle()
     return {
         "now": simulator.now,
         "number": simulator.number,
@@ -81,8 +82,8 @@ def _event_out(event: Any, codec: Codec) -> Any:
     match event:
         case Received(sender=sender, message=message):
             return "received", sender, bytes(codec.encode(message))
-        case WorkDone(token=token, result=result):
-            return "done", token, bytes(codec.encode(result))
+        case WorkDone(token=token):
+            return "done", token, bytes(codec.encode(finished(event).result))
         case TimerFired(name=name, due=due):
             return "timer", name, due
         case Started(entropy=entropy):

@@ -1,17 +1,19 @@
 """The event loop on a virtual clock.
 
 Heap key: (time in ns, rank, running number). Ranks at equal times: starts and faults, WorkDone, Received,
-TimerFired. A job's result is computed when the job starts and delivered when its virtual time is over.
-Evaluation is delivered at once, outside clock, trace and byte totals.
+TimerFired. A job's result is computed when the job starts and delivered when its virtual time is over: with
+`workers` on other threads meanwhile, and the clock waits for it when it is due, or when its role is to do anything
+else. Evaluation is delivered at once, outside clock, trace and byte totals.
 """
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from heapq import heappop, heappush
 from typing import Any
 
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
-from colonnade.drivers.simulator.node import Job, Node
+from colonnade.drivers.simulator.node import Job, Node, Promise
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -40,7 +42,7 @@ from colonnade.protocol.role import EVALUATION, Role
 from colonnade.protocol.seeds import derive, generator
 from colonnade.protocol.trace import Trace
 
-__all__ = ["Simulator"]
+__all__ = ["Simulator", "finished"]
 
 FIRST, WORK, MESSAGE, TIMER = range(4)
 IDLE_TIMERS = 100  # so many timers in a row with nothing else pending: nobody will ever move again
@@ -67,6 +69,7 @@ class Simulator:
         peers: bool = False,
     ) -> None:
         self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
+        self.workers: Executor | None = None  # who computes; nobody: this thread
         roles = list(roles)
         self._index = {role.name: index for index, role in enumerate(roles)}
         parties = [role.name for role in roles if role.name != "server"]
@@ -203,6 +206,8 @@ class Simulator:
         self.trace.add(time, rank, number, sender, node.index, size, header)
         if self._on_event is not None:
             self._on_event(time, node.role.name, event)
+        if node.running is not None:
+            node.settle()
         self._perform(node, node.role.handle(event, time))
         if self._check:
             node.role.validate()
@@ -243,6 +248,8 @@ class Simulator:
             stack += reversed(self._instant)
             self._instant.clear()
             node, event = stack.pop()
+            if node.running is not None:
+                node.settle()
             self._perform(node, node.role.handle(event, time))
 
     def _work_done(self, node: Node, time: int, number: int, event: WorkDone) -> None:
@@ -253,6 +260,8 @@ class Simulator:
         if node.lane == event.token:
             node.lane = None
             self._note((4 * node.index + JOB_ENDED, time))
+        if isinstance(event.result, Promise):
+            event = finished(event)
         self._deliver(node, time, WORK, number, event, -1, 0, job.work.kind.encode())
 
     def _timer(self, node: Node, time: int, number: int, event: TimerFired) -> None:
@@ -292,6 +301,7 @@ class Simulator:
     def _restart(self, node: Node, time: int) -> None:
         """Checkpoint and log give the state of the crash; jobs that were running run again."""
         self.now, node.up = time, True
+        node.settle()
         node.role.load(node.role.save())
         self.resume(node)
         works, node.wait_jobs = node.wait_jobs, []
@@ -377,8 +387,24 @@ class Simulator:
         elif reached < NEVER:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
 
+    def _compute(self, node: Node, job: Payload) -> Any:
+        """The result, or the promise of it; a role computes one thing at a time."""
+        if hasattr(node.role, "start"):  # it lives elsewhere
+            return node.role.start(job)
+        if self.workers is None:
+            return node.role.compute(job)
+        node.settle()
+        node.running = Promise(self.workers.submit(node.role.compute, job))
+        return node.running
+
+    def settle(self) -> None:
+        """Wait for all that is being computed."""
+        for node in self.nodes:
+            node.settle()
+
     def _work(self, node: Node, work: Work) -> None:
         if work.kind == EVALUATION:
+            node.settle()
             self._instant.append((node, WorkDone(work.token, node.role.compute(work.job))))
             return
         if not work.aside:
@@ -388,7 +414,12 @@ class Simulator:
             self._note((4 * node.index + JOB_STARTED, self.now))
         duration = node.pace.duration(work.amount, self.now)
         end = self.now + duration
-        result = node.role.compute(work.job)
+        result = self._compute(node, work.job)
         number = self._push(end, WORK, node.index, WorkDone(work.token, result))
         node.jobs[work.token] = Job(work, self.now, end, number)
         node.charge(work, duration)
+
+
+def finished(event: WorkDone) -> WorkDone:
+    """With the result in place of its promise."""
+    return event if isinstance(event.result, Payload) else WorkDone(event.token, event.result.result())

@@ -1,0 +1,35 @@
+"""Many calls of one function as Ray tasks, each on a CPU of its own."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+import torch
+
+from colonnade.protocol.errors import ColonnadeError
+
+__all__ = ["in_turn"]
+
+
+def in_turn(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+    """Index and result of each call, as they come; of a call that failed, the cause in words."""
+    task: Any = ray.remote(_alone).options(num_cpus=1)
+    waiting = {task.remote(function, *values): index for index, values in enumerate(calls)}
+    while waiting:
+        (done,), _ = ray.wait(list(waiting), num_returns=1)
+        yield waiting.pop(done), _result(done)
+
+
+def _alone(function: Callable[..., Any], *values: Any) -> Any:
+    torch.set_num_threads(1)
+    return function(*values)
+
+
+def _result(reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        return str(cause) if isinstance(cause, ColonnadeError) else f"{type(cause).__name__}: {cause}"
+    except ray.exceptions.RayError as error:
+        return f"its worker was lost ({type(error).__name__})"

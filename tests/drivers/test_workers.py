@@ -1,0 +1,138 @@
+"""Workers compute beside the clock: the same trace and weights as with one thread, for every method."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import colonnade
+from colonnade.algorithms import METHODS
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.run import Run, prepare, reopen
+from colonnade.protocol.errors import ConfigError, TrainingDiverged
+
+SAME = ("status", "trace_sha256", "weights_sha256", "updates", "value", "loss", "clock_s", "bytes_up", "bytes_down")
+AVERAGED = {"party": "polynomial:1", "embedding": 4, "aggregate": "mean"}
+MODELS = dict.fromkeys(("fedvs", "wait", "ignore", "wait-dp"), AVERAGED)
+CLOCK = {
+    "compute": {"kind": "lognormal", "mean_s": 0.05},
+    "network": {"latency_s": 0.01, "bandwidth_mbps": 50.0},
+    "faults": [
+        {"party": "party-2", "kind": "crash", "at_s": 0.31, "until_s": 0.6},
+        {"party": "party-1", "kind": "duplicate", "rate": 0.2},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    draw = np.random.default_rng(0)
+    x = draw.random((120, 12)).astype(np.float32)
+    return colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 6).astype(np.int64)), parties=4, scale="minmax")
+
+
+def run_of(data: Any, method: str, workers: int | str, **changes: Any) -> Run:
+    tables = {
+        "protocol": {"name": method},
+        "model": MODELS.get(method, {"party": "mlp:6", "embedding": 3}),
+        "clock": {} if METHODS[method].joint is not None else CLOCK,
+        "train": {"batch_size": 16, "updates": 40, "eval_every": 10, "learning_rate": 0.1},
+    }
+    if METHODS[method].party_labels:
+        tables["model"] = {}
+    return prepare(from_dict(tables | changes), data, workers=workers)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_workers_give_the_trace_and_the_weights_of_one(method: str, data: Any) -> None:
+    one, two = (run_of(data, method, workers).execute() for workers in (1, 2))
+    assert {key: two[key] for key in SAME} == {key: one[key] for key in SAME}
+    assert one["updates"] > 0
+
+
+def test_layers_that_draw_do_not_disturb_each_other(data: Any) -> None:
+    import torch
+    from torch import nn
+
+    def noisy(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(inputs, 64), nn.Dropout(0.5), nn.Linear(64, outputs))
+
+    before = torch.get_rng_state()
+    config = run_of(data, "vafl", 1).federation.config
+    config = replace(config, model=replace(config.model, party=[noisy] * 4))
+    one, two = (prepare(config, data, workers=workers).execute() for workers in (1, 3))
+    assert two["weights_sha256"] == one["weights_sha256"]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_workers_really_compute_at_the_same_time(data: Any) -> None:
+    """Two parties' first jobs meet at a barrier, which one thread alone could never pass."""
+    from threading import Barrier
+
+    run = run_of(data, "sync", 2, clock={})
+    barrier = Barrier(2, timeout=60)
+    met = []
+    for node in run.simulator.nodes[1:3]:
+        compute, first = node.role.compute, [True]
+
+        def meet(job: Any, compute: Any = compute, first: list[bool] = first) -> Any:
+            if first.pop() if first else False:
+                barrier.wait()
+                met.append(job)
+            return compute(job)
+
+        node.role.compute = meet  # type: ignore[method-assign]
+    assert run.execute()["status"] == "finished"
+    assert len(met) == 2
+
+
+def test_a_run_is_saved_and_gone_on_with(data: Any, tmp_path: Any) -> None:
+    whole = run_of(data, "vafl", 1).execute()
+    tables = run_of(data, "vafl", 2).federation.config
+    run = prepare(tables, data, tmp_path / "run", workers=2)
+    with run._hired():
+        run.simulator.advance(120)
+        assert run.folder is not None
+        run.folder.save_checkpoint(run._checkpoint())
+    again = reopen(tables, tmp_path / "run", lambda config: data, workers=2).execute()
+    assert (again["trace_sha256"], again["weights_sha256"]) == (whole["trace_sha256"], whole["weights_sha256"])
+
+
+def test_what_fails_on_a_worker_fails_the_run(data: Any) -> None:
+    run = run_of(data, "vafl", 2)
+
+    def fail(job: Any) -> Any:
+        raise TrainingDiverged("party-1: its steps are no numbers")
+
+    run.simulator.nodes[1].role.compute = fail  # type: ignore[method-assign]
+    summary = run.execute()
+    assert summary["status"] == "diverged" and "no numbers" in summary["note"]
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_less_than_one_worker_is_refused(workers: int, data: Any) -> None:
+    with pytest.raises(ConfigError, match="--workers"):
+        run_of(data, "vafl", workers)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    """A Ray of our own on loopback, with two CPUs."""
+    pytest.importorskip("ray")
+    from colonnade.drivers.ray.cluster import connected
+
+    with connected(cpus=2):
+        yield
+
+
+RAY_METHODS = ["vafl", "flex", "cascaded", "asysqn-svrg", "fedvs"]  # one of each kind; the others are slow
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in RAY_METHODS else pytest.mark.slow) for name in METHODS]
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_ray_gives_the_trace_and_the_weights_of_one_worker(method: str, data: Any, cluster: Any) -> None:
+    one, away = (run_of(data, method, workers).execute() for workers in (1, "ray"))
+    assert {key: away[key] for key in SAME} == {key: one[key] for key in SAME}

@@ -1,0 +1,127 @@
+"""Grids: every method at every point, the best one named, what is finished not repeated."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from colonnade.experiments.compare import Entry, entries_of, race
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
+from colonnade.protocol.errors import CheckpointError, ConfigError
+
+SMALL = {
+    "data": {"source": "breast-cancer", "parties": 2},
+    "model": {"party": "linear", "embedding": 2},
+    "train": {"updates": 8, "batch_size": 32},
+}
+RATES = {"train.learning_rate": [0.01, 0.1, 1.0]}
+
+
+def test_a_grid_is_read():
+    texts = ["train.learning_rate=0.01, 0.1", "protocol.order=upload-first,query-first"]
+    assert parse_grid(texts) == {
+        "train.learning_rate": [0.01, 0.1],
+        "protocol.order": ["upload-first", "query-first"],
+    }
+
+
+@pytest.mark.parametrize(
+    "texts", [[], ["train.learning_rate"], ["train.seed="], ["a.b=1,1"], ["a.b=1", "a.b=2"]], ids=str
+)
+def test_what_is_no_grid_is_refused(texts):
+    with pytest.raises(ConfigError, match="--grid"):
+        parse_grid(texts)
+
+
+def entry(label, value, seed=0, error=""):
+    summary = {"metric": "accuracy", "value": value, "status": "finished"}
+    return Entry(label, seed, from_dict({}), summary, [], error)
+
+
+def test_the_best_is_a_mean_over_seeds_and_edges_are_named():
+    values = {0.01: (0.5, 0.7), 0.1: (0.9, 0.2), 1.0: (0.4, 0.9)}
+    entries = [
+        entry(f"vafl learning_rate={rate}", value, seed)
+        for rate, pair in values.items()
+        for seed, value in enumerate(pair)
+    ]
+    (best,) = best_of(entries, ["vafl"], RATES)
+    assert best.point == {"train.learning_rate": 1.0} and best.value == pytest.approx(0.65)
+    assert best.edges == ["train.learning_rate"]
+    entries[-1].error = "diverged"  # a point with a failed run cannot win
+    (best,) = best_of(entries, ["vafl"], RATES)
+    assert best.point == {"train.learning_rate": 0.01} and best.edges
+
+
+def test_the_middle_is_no_edge_and_words_have_none():
+    grid = RATES | {"protocol.order": ["upload-first", "query-first"]}
+    entries = [
+        entry(f"vafl learning_rate={rate} order={order}", 1.0 - abs(rate - 0.1))
+        for rate in RATES["train.learning_rate"]
+        for order in grid["protocol.order"]
+    ]
+    (best,) = best_of(entries, ["vafl"], grid)
+    assert best.point["train.learning_rate"] == 0.1 and best.edges == []
+
+
+def test_a_smaller_loss_is_better():
+    entries = [entry(f"vafl learning_rate={rate}", rate) for rate in RATES["train.learning_rate"]]
+    for one in entries:
+        one.summary["metric"] = "loss"
+    assert best_of(entries, ["vafl"], RATES)[0].point == {"train.learning_rate": 0.01}
+
+
+def test_what_is_finished_is_read_and_what_was_cut_off_goes_on(tmp_path):
+    def entries():
+        return entries_of(grid_contestants(SMALL, ["vafl", "sync"], RATES), 1)
+
+    whole = race(entries(), tmp_path / "whole")
+    out, started = tmp_path / "cut", []
+    with pytest.raises(KeyboardInterrupt):
+        race(entries(), out, lambda _, one, run: started.append(one) or _interrupt(len(started) > 8))
+    done = {path.parent.name: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
+    assert 0 < len(done) < 6
+    again = race(entries(), out)
+    assert all((out / name / "summary.json").stat().st_mtime_ns == when for name, when in done.items())
+    for one, other in zip(whole, again, strict=True):
+        assert one.summary["weights_sha256"] == other.summary["weights_sha256"]
+        assert [row["value"] for row in one.rows] == [row["value"] for row in other.rows]
+    listed = json.loads((out / "comparison.json").read_text())
+    assert [one["label"] for one in listed] == [one.label for one in whole]
+
+
+def _interrupt(now):
+    if now:
+        raise KeyboardInterrupt
+
+
+def test_a_folder_with_another_race_is_refused(tmp_path):
+    race(entries_of(grid_contestants(SMALL, ["vafl"], {"train.learning_rate": [0.1]}), 1), tmp_path / "out")
+    other = SMALL | {"train": {"updates": 9, "batch_size": 32}}
+    with pytest.raises(CheckpointError, match="another config"):
+        race(entries_of(grid_contestants(other, ["vafl"], {"train.learning_rate": [0.1]}), 1), tmp_path / "out")
+
+
+def test_killed_in_the_middle_and_typed_again(tmp_path):
+    """SIGKILL, as an operator would; then the same command."""
+    (tmp_path / "small.toml").write_text(
+        '[data]\nsource = "breast-cancer"\nparties = 2\n[model]\nparty = "linear"\nembedding = 2\n'
+        "[train]\nupdates = 30\nbatch_size = 32\n"
+    )
+    command = [sys.executable, "-m", "colonnade", "sweep", "small.toml", "--grid", "train.learning_rate=0.01,0.1"]
+    command += ["--protocols", "sync,vafl", "--seeds", "2", "--out", "out"]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(kept := list((tmp_path / "out").glob("*/summary.json"))) < 2 and first.poll() is None:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert second.returncode == 0, second.stderr
+    assert all(path.stat().st_mtime_ns == when for path, when in times.items())
+    assert len(json.loads((tmp_path / "out" / "comparison.json").read_text())) == 8
+    assert "sync: best at train.learning_rate" in second.stdout and "Warning: the grid ends" in second.stdout
