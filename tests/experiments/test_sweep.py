@@ -99,6 +99,19 @@ def _interrupt(now):
         raise KeyboardInterrupt
 
 
+def test_a_folder_that_was_being_made_when_the_kill_came(tmp_path):
+    def entries():
+        return entries_of(grid_contestants(SMALL, ["vafl"], {"train.learning_rate": [0.1, 0.2]}), 1)
+
+    race(entries(), tmp_path / "out")
+    half = tmp_path / "out" / entries()[1].folder
+    for path in half.iterdir():
+        path.unlink()
+    (half / "metrics.jsonl").touch()
+    assert [entry.error for entry in race(entries(), tmp_path / "out")] == ["", ""]
+    assert (half / "summary.json").is_file()
+
+
 def test_a_folder_with_another_race_is_refused(tmp_path):
     race(entries_of(grid_contestants(SMALL, ["vafl"], {"train.learning_rate": [0.1]}), 1), tmp_path / "out")
     other = SMALL | {"train": {"updates": 9, "batch_size": 32}}

@@ -1,6 +1,7 @@
 """A race: the same data, stragglers and seeds for every method; a failed run is reported, the others go on."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -200,6 +201,8 @@ def _outcome(config: Config, path: Path, load: Load, on_progress: Callable[[Run]
     """A run from its beginning, or from where it was cut off."""
     try:
         begun = (path / "config.toml").is_file()
+        if not begun and path.is_dir():
+            shutil.rmtree(path)  # killed while the folder was being made: nothing has run
         run = reopen(config, path, load) if begun else prepare(config, None, path, load)
         return run.execute(on_progress), run.rows
     except ColonnadeError as error:
