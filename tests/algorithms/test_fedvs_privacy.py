@@ -12,6 +12,8 @@ from colonnade.algorithms.fedvs.messages import Answer, ModelShare
 from colonnade.privacy import field
 from colonnade.privacy.gaussian import delta_of, epsilon_of, mu_for
 from colonnade.privacy.sharing import LagrangeCode, _alpha
+from colonnade.protocol.events import Received
+from colonnade.protocol.messages import EvaluationRequest
 
 TABLES = {
     "model": {"party": "polynomial:1", "embedding": 4, "server": "linear", "aggregate": "mean"},
@@ -137,3 +139,14 @@ def test_wait_dp_clips_perturbs_and_says_what_it_spent(simulate):
     assert spent["mu"] == pytest.approx(mu_for(5.0, 1e-5) * sqrt(own["releases_of_a_row"]))
     noise = np.concatenate([values.ravel() for values in uploads])
     assert noise.std() == pytest.approx(own["sigma"], rel=0.15)
+
+
+def test_a_server_that_repeats_an_evaluation_gets_other_noise(simulate):
+    """With the same noise twice, the difference of two answers would be that of two embeddings."""
+    tables = TABLES | {"protocol": {"name": "wait-dp"}}
+    party = simulate(tables, parties=4).simulator.nodes[1].role
+    answers = []
+    for _ in range(2):
+        (work,) = party.handle(Received("server", EvaluationRequest(7, 0, 5)), 0)
+        answers.append(party.compute(work.job).values)
+    assert not np.isclose(*answers).any()

@@ -127,10 +127,10 @@ class PlainParty:
             case Take(round=round, update=update, x=x, values=values):
                 gradient = self.network.backward(x, round, self._layer_seed(round), values)
                 return Stepped(update, gradient, self.network.buffers_after_forward())
-            case EvaluateRows(number=number, start=start, stop=stop):
+            case EvaluateRows(number=number, start=start, stop=stop, draw=draw):
                 values = self.network.read(self._x_test[start:stop])
                 if self._sigma:
-                    seed = self._key.seed("test noise", number, start)
+                    seed = self._key.seed("test noise", number, start, draw)
                     values = self._perturbed(values * shrink(values, self._options.clip), seed)
                 return RowsRead(number, start, values)
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
