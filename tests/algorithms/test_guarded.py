@@ -169,7 +169,7 @@ def test_a_spent_budget_ends_the_uploads_of_one_and_the_others_go_on(name, data,
     made, summary = run(config, data, tmp_path / "run")
     assert summary["status"] == "finished"
     assert list(summary["privacy"]["withdrawn"]) == ["party-2"]
-    assert "party-2 withdrew: its privacy budget is spent (ε = " in summary["note"]
+    assert "party-2 withdrew: its privacy budget has no room for the next upload (ε = " in summary["note"]
     _, lines, account = read_ledger(tmp_path / "run" / "ledgers" / "party-2.jsonl")
     assert epsilon_of(account.mu, 1e-5) <= BUDGET["epsilon"]
     assert len(made.uploads["party-2"]) <= len(lines)

@@ -139,7 +139,7 @@ def check(found, folder):
     # A kill costs the line of the job on the lane and of one beside it; so does withdrawing, of what still runs.
     assert len(uploads) + found.kills <= len(lines) <= len(uploads) + 2 * found.kills + 1
     server = found.post.nodes["server"].role
-    assert list(server.withdrawn) == ["party-2"] and "its privacy budget is spent" in server.withdrawn["party-2"]
+    assert list(server.withdrawn) == ["party-2"] and "its privacy budget has no room" in server.withdrawn["party-2"]
     assert sum(isinstance(message, Withdrawn) for message in found.received) == 1
     assert isinstance(found.received[-1], Withdrawn), "nothing comes after it"
     assert server.evaluation.missing == ["party-2"]
@@ -260,5 +260,5 @@ def test_real_processes_killed_with_signal_9(data, tmp_path):
     assert epsilon_of(account.mu, DELTA) <= BUDGET["epsilon"]
     assert summary["privacy"]["parties"]["party-2"]["mu"] == pytest.approx(account.mu)
     assert summary["weights_sha256"] is None, "a digest of weights that nobody perturbed is not told"
-    assert "party-2 withdrew: its privacy budget is spent" in summary["note"]
+    assert "party-2 withdrew: its privacy budget has no room" in summary["note"]
     print(f"{len(uploads)} uploads, {len(releases)} lines, {len(kills)} kills, ε = {epsilon_of(account.mu, DELTA):.2f}")
