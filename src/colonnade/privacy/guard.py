@@ -197,7 +197,8 @@ class Guard:
         assert self._budget is not None
         budget = self._budget
         used = epsilon_of(self.ledger.account.mu, budget.delta)
-        return f"its privacy budget has no room for the next upload (ε = {used:.4g} of {budget.epsilon:g} at δ = {budget.delta:g})"
+        used_of = f"ε = {used:.4g} of {budget.epsilon:g} at δ = {budget.delta:g}"
+        return f"its privacy budget has no room for the next upload ({used_of})"
 
     # State, and what is told at the end.
 
