@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from colonnade.experiments.summary import (
     weights_digest,
     withdrawn_note,
 )
+from colonnade.models.network import drawing_in_turn
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged
@@ -104,7 +106,8 @@ class Run:
             with away(self.simulator, self.federation.method.party, setups):
                 yield
             return
-        with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+        threads = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
+        with threads as workers, drawing_in_turn(Lock()):
             self.simulator.workers = workers
             try:
                 yield

@@ -301,7 +301,7 @@ class ServerProcess(Keeper):
             "utilisation": {SERVER: node.utilisation()} | {name: bye.utilisation for name, bye in byes.items()},
             "privacy": privacy_fields(self.config.privacy, node.peers, spent, withdrawn) or principal.get("privacy"),
             "trace_sha256": node.trace.hexdigest,
-            "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests) else None,
+            "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests[1:]) else None,
         }
 
 

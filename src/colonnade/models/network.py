@@ -8,8 +8,7 @@ if it is gone (after a restart) `backward` computes it again from the same rows 
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from threading import Lock
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,9 @@ from colonnade.models.shaped import Recurrent
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
-__all__ = ["Network", "Twin", "bind", "flatten", "join"]
+__all__ = ["Network", "Twin", "bind", "drawing_in_turn", "flatten", "join"]
 
-_drawing = Lock()
+_turn: AbstractContextManager[Any] = nullcontext()  # where several threads compute: who draws waits for the others
 PRIVATE_ROWS = 256  # at a time: each has a gradient of its own
 READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
 
@@ -221,9 +220,20 @@ def _may_draw(part: nn.Module) -> bool:
 
 
 @contextmanager
+def drawing_in_turn(lock: AbstractContextManager[Any]) -> Iterator[None]:
+    """For a while several threads compute: torch has one generator for all of them."""
+    global _turn  # noqa: PLW0603
+    before, _turn = _turn, lock
+    try:
+        yield
+    finally:
+        _turn = before
+
+
+@contextmanager
 def _generator(seed: int) -> Iterator[None]:
     """Torch's global generator seeded for one forward pass, then put back; other threads wait."""
-    with _drawing:
+    with _turn:
         before = torch.get_rng_state()
         torch.manual_seed(seed)
         try:

@@ -168,7 +168,7 @@ UP = {
     "model": {"party": "linear", "embedding": 4},
     "protocol": {"name": "flex", "timeout_s": 0.1, "max_steps": 5},
     "train": {"updates": 80, "learning_rate": 0.1, "eval_every": 3},
-    "network": {"heartbeat_s": 0.1, "lost_after_s": 0.4},
+    "network": {"heartbeat_s": 0.1, "lost_after_s": 0.4, "admit_late": False},
 }
 
 

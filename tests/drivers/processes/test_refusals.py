@@ -32,7 +32,7 @@ from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.dial import ask_status, open_channel
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log, Once
-from colonnade.drivers.processes.tls_log import tls_refusals_to
+from colonnade.drivers.processes.tls_log import _without_cut_calls, tls_refusals_to
 from colonnade.drivers.processes.wire import Hello, Kind, Position, Refusal, control, open_envelope, read_control
 from colonnade.experiments.config import from_dict, read_toml
 from colonnade.experiments.party_process import PartyProcess
@@ -478,3 +478,16 @@ def test_a_complaint_is_written_once_and_new_ones_do_not_fill_the_log(monkeypatc
     clock[0] += 61.0
     once.warning("refused", peer="mallory", cause="again")
     assert lines[-1][1]["cause"] == "again"
+
+
+def test_a_cut_call_of_grpcs_own_is_no_page_of_traceback() -> None:
+    cut = [
+        "Traceback (most recent call last):\n",
+        '  File "src/python/grpcio/grpc/_cython/_cygrpc/aio/server.pyx.pxi", line 812, in grpc._cython.cygrpc.x\n',
+        "asyncio.exceptions.CancelledError\n",
+    ]
+    ours = [cut[0], '  File "colonnade/drivers/node.py", line 1, in y\n', "    code\n", cut[2]]
+    other = [*cut[:2], "ValueError: another\n"]
+    assert list(_without_cut_calls(["before\n", *cut, "after\n"])) == ["before\n", "after\n"]
+    for kept in (ours, other, cut[:2]):
+        assert list(_without_cut_calls(kept)) == kept

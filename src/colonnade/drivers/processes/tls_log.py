@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from colonnade.drivers.processes.logs import Log, Once
@@ -78,9 +78,26 @@ class _Said(logging.Handler):
 
 def _pass_on(read_end: int, original: int, complaints: Once) -> None:
     with open(read_end, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
+        for line in _without_cut_calls(lines):
             cause = cause_of(line.rstrip("\n"))
             if cause is not None:
                 complaints.warning("refused", cause=cause)
             elif not _LINE.match(line):
                 os.write(original, line.encode())
+
+
+def _without_cut_calls(lines: Iterable[str]) -> Iterator[str]:
+    """Tracebacks of gRPC's own about a call that was cancelled are left out: nothing of ours went wrong."""
+    held: list[str] = []
+    for line in lines:
+        if line.startswith("Traceback ") or (held and line.startswith(" ")):
+            held.append(line)
+            continue
+        cut = line.startswith("asyncio.exceptions.CancelledError") and all(
+            "grpc/_cython" in place for place in held if place.startswith("  File ")
+        )
+        if not (held and cut):
+            yield from held
+            yield line
+        held = []
+    yield from held
