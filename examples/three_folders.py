@@ -1,4 +1,4 @@
-"""A bank, a shop and an insurer as three folders: python examples/three_folders.py DIR [--data UCI] [--aligned]
+"""A bank, a shop and an insurer as three folders: python examples/three_folders.py DIR [--data UCI]
 
 Made from the UCI credit card data (30,000 clients): the bank has the credit limit, the person and the bills, and knows
 who defaulted; the shop and the insurer have repayment records of different months, so that each knows a part of what
@@ -8,12 +8,16 @@ the other knows. Nobody's column is anybody else's, the client numbers are made 
     DIR/shop/       shop.csv, shop.toml
     DIR/insurer/    insurer.csv, insurer.toml
     DIR/*/new.csv   clients who came later: nobody trains on them; the shop and the insurer do not have all of them
+    DIR/bank/outcomes.csv    what became of those: for judging predictions
 
 Each has some of the clients, in an order of its own, so that the tables must be aligned (`colonnade align`) before the
-training; with --aligned all three have the same clients in the same order.
+training; with --aligned all three have the same clients in the same order. With --tables there are no configs, and the
+tables lie in DIR/*/data/, where `colonnade init` looks for them. --synthetic makes the numbers up: no data are needed.
 """
 
 import argparse
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,44 +89,74 @@ def party_config(name: str, aligned: bool) -> str:
 
 
 def read(data: Path) -> polars.DataFrame:
-    """All clients, with made-up numbers in no order."""
-    frame = polars.read_csv(data / "UCI_Credit_Card.csv.gz", infer_schema=False).rename(
-        {"default.payment.next.month": LABEL}
-    )
+    """The UCI credit card data."""
+    file = data / "UCI_Credit_Card.csv.gz"
+    if not file.is_file():
+        sys.exit(f"There is no {file}: name its folder with --data, or let --synthetic make numbers up")
+    return polars.read_csv(file, infer_schema=False).rename({"default.payment.next.month": LABEL}).drop("ID")
+
+
+def made_up(rows: int) -> polars.DataFrame:
+    """Numbers like those: who will default pays late, and the shop and the insurer see it."""
+    generator = np.random.default_rng(SEED)
+    risk = generator.normal(size=rows)
+
+    def seen(weight: float) -> np.ndarray:
+        return weight * risk + generator.normal(size=rows)
+
+    columns = {name: np.round(20_000 * np.exp(seen(-0.2))) for held in PARTIES.values() for name in held}
+    columns |= {name: np.clip(np.round(seen(1.0)), -2, 8) for name in columns if re.fullmatch(r"PAY_\d", name)}
+    columns |= {name: generator.integers(1, most, rows) for name, most in (("SEX", 3), ("EDUCATION", 5))}
+    columns |= {"MARRIAGE": generator.integers(1, 4, rows), "AGE": generator.integers(21, 70, rows)}
+    frame = polars.DataFrame(columns | {LABEL: seen(2.0) > 1.5})
+    return frame.cast(polars.Int64).cast(polars.String)
+
+
+def numbered(frame: polars.DataFrame) -> polars.DataFrame:
+    """With made-up client numbers in no order."""
     numbers = np.random.default_rng(SEED).permutation(9 * len(frame))[: len(frame)] + 10**6
     clients = polars.Series("client", [f"C{number}" for number in numbers])
-    return frame.drop("ID").insert_column(0, clients)
+    return frame.insert_column(0, clients)
 
 
 def write(folder: Path, file: str, frame: polars.DataFrame) -> None:
     """One CSV file."""
     folder.mkdir(parents=True, exist_ok=True)
     frame.write_csv(folder / file)
-    shown = ", ".join(frame.columns[:4])
-    print(f"{folder / file}: {len(frame)} clients; {shown}, ...")
+    shown = ", ".join(frame.columns[:4]) + (", ..." if len(frame.columns) > 4 else "")
+    print(f"{folder / file}: {len(frame)} clients; {shown}")
 
 
-def main(target: Path, data: Path, *, aligned: bool, rows: int, new: int) -> None:
-    """Write all three folders."""
-    frame = read(data)[: rows + new]
+def main(target: Path, frame: polars.DataFrame, *, aligned: bool, new: int, tables: bool = False) -> None:
+    """Write all three folders; the last clients are the new ones."""
+    frame = numbered(frame)
     known, later = frame[: len(frame) - new], frame[len(frame) - new :]
     generator = np.random.default_rng(SEED + 1)
     for name, columns in PARTIES.items():
+        folder = target / name / "data" if tables else target / name
         label = [LABEL] if name == "bank" else []
         chosen = np.arange(len(known)) if aligned else generator.permutation(len(known))[: int(HAVE[name] * len(known))]
-        write(target / name, f"{name}.csv", known[chosen].select("client", *columns, *label))
+        write(folder, f"{name}.csv", known[chosen].select("client", *columns, *label))
         met = generator.permutation(len(later))[: int(HAVE_NEW[name] * len(later))]
-        write(target / name, "new.csv", later[np.sort(met)].select("client", *columns))
-        (target / name / f"{name}.toml").write_text(party_config(name, aligned), encoding="utf-8")
-    (target / "bank" / "server.toml").write_text(server_config(aligned), encoding="utf-8")
+        write(folder, "new.csv", later[np.sort(met)].select("client", *columns))
+        if name == "bank":
+            write(folder, "outcomes.csv", later.select("client", LABEL))
+        if not tables:
+            (folder / f"{name}.toml").write_text(party_config(name, aligned), encoding="utf-8")
+    if not tables:
+        (target / "bank" / "server.toml").write_text(server_config(aligned), encoding="utf-8")
 
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="Three folders from UCI credit card columns.")
     arguments.add_argument("target", type=Path, metavar="DIR")
     arguments.add_argument("--data", type=Path, default=Path("../shared/data/uci-credit-card"))
+    arguments.add_argument("--synthetic", action="store_true", help="made-up numbers, without the data")
     arguments.add_argument("--aligned", action="store_true", help="the same clients in the same order everywhere")
+    arguments.add_argument("--tables", action="store_true", help="no configs: colonnade init writes them")
     arguments.add_argument("--rows", type=int, default=28_000, help="clients to train and test on")
     arguments.add_argument("--new", type=int, default=2_000, help="clients who came later")
     given = arguments.parse_args()
-    main(given.target, given.data, aligned=given.aligned, rows=given.rows, new=given.new)
+    whole = given.rows + given.new
+    clients = made_up(whole) if given.synthetic else read(given.data)[:whole]
+    main(given.target, clients, aligned=given.aligned, new=given.new, tables=given.tables)

@@ -31,7 +31,7 @@ def made(script, tmp_path):
     frame.write_csv(tmp_path / "UCI_Credit_Card.csv.gz", compression="gzip")
 
     def make(**more):
-        script.main(tmp_path / "folders", tmp_path, rows=80, new=20, **more)
+        script.main(tmp_path / "folders", script.read(tmp_path), new=20, **more)
         return tmp_path / "folders"
 
     return make

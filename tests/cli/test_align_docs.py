@@ -75,7 +75,7 @@ def test_the_page_aligns(folders, monkeypatch):
     orders = []
     for name, file in MEMBERS.items():
         ids = read_id_column(folders / name / "data" / f"{file}.csv", "patient", "party")
-        rows = load_alignment(folders / name / "aligned.safetensors").rows
+        rows = load_alignment(folders / name / f"{name}-order.safetensors").rows
         orders.append([ids[int(row)].strip().casefold() for row in rows])
         assert [path.name for path in (folders / name).glob("*.key")] == [f"{name}.key"] * (name != "server")
     assert orders[0] == orders[1] == orders[2] and len(set(orders[0])) == 372

@@ -118,7 +118,7 @@ def test_questions_at_a_terminal(type_in, tmp_path):
     assert written["network"]["address"] == "train.example.org:7450" and written["party"]["id"] == "customer"
     said = type_in(".", "colonnade init server --dir s --parties bank", "data/y.csv\nnr\ndefault\n\n")
     assert read_toml(tmp_path / "s/server.toml")["server"] == {
-        "data": "data/y.csv", "id": "nr", "label": "default", "aligned": "aligned.safetensors",
+        "data": "data/y.csv", "id": "nr", "label": "default", "aligned": "server-order.safetensors",
     }  # fmt: skip
 
 

@@ -161,7 +161,7 @@ def _own(answers: Answers) -> str:
         f"[{'server' if answers.name == SERVER else 'party'}]\n"
         f"data = {_toml(answers.data)} # CSV or Parquet\n"
         f"id = {_toml(answers.id)} # the column with the ids\n{label}"
-        'aligned = "aligned.safetensors" # align writes the common order here, training reads it\n'
+        f'aligned = "{answers.name}-order.safetensors" # align writes the common order here, training reads it\n'
     )
 
 
