@@ -33,11 +33,11 @@ def ids_of(texts, rules=DROP, whose="bank"):
 class Aligned:
     """A run of the simulator, and all that was said in it."""
 
-    def __init__(self, tables, rules=DROP, seed=0, chunk=3, party=AligningParty, liar=None, clock=None):
+    def __init__(self, tables, rules=DROP, seed=0, chunk=3, party=AligningParty, liar=None, clock=None, least=0):
         self.tables = tables
         ids = {name: ids_of(texts, rules, name) for name, texts in tables.items()}
         own = ids.pop("server", None)
-        self.server = AligningServer(tuple(ids), own, chunk)
+        self.server = AligningServer(tuple(ids), own, chunk, least)
         parties = [(liar if name == "shop" and liar else party)(name, one, chunk) for name, one in ids.items()]
         self.roles = {role.name: role for role in (self.server, *parties)}
         self.records, self.heard = [], []  # (receiver, sender, message)
@@ -153,6 +153,22 @@ def test_rows_that_only_some_have_for_those_who_allow_it():
     assert places[0]["b"] == places[1]["b"] and places[0]["c"] == places[1]["c"] == places[2]["c"]
     assert matched.presence[places[0]["b"]].tolist() == [True, True, False]
     assert matched.presence[places[0]["c"]].tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_rows_that_the_server_and_some_parties_have(least):
+    held = tables(20, 15, 25, server=30)
+    run = Aligned(held, least=least)
+    mine = next(record for record in run.records if record.presence is not None)
+    rows = {name: role.member.aligned.rows for name, role in run.roles.items()}
+    ids = [held["server"][row] for row in rows["server"]]
+    have = {id: [id in held[name] for name in ("bank", "shop", "insurer")] for id in held["server"]}
+    assert (mine.rows >= 0).all() and sorted(ids) == sorted(id for id in ids if sum(have[id]) >= least)
+    assert len(ids) == sum(sum(who) >= least for who in have.values())
+    assert [present[:3].tolist() for present in mine.presence] == [have[id] for id in ids]
+    for place, name in enumerate(("bank", "shop", "insurer")):
+        found = [held[name][row] if row >= 0 else None for row in rows[name]]
+        assert found == [id if have[id][place] else None for id in ids]
 
 
 # What crosses

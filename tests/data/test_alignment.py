@@ -19,6 +19,7 @@ from colonnade.data import (
     save_alignment,
 )
 from colonnade.data.alignment import digest_of_column, normalise
+from colonnade.data.prepare import split_rows
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
@@ -184,10 +185,43 @@ def test_the_file_keeps_it_and_only_for_its_owner(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointError, match="aligned.safetensors"):
         load_alignment(path)
-    column = polars.Series("nr", ["a"])
-    partial = Alignment("bank", ("bank", "shop"), kept.rows, "ab" * 32, digest_of_column(column))
-    with pytest.raises(DataError, match="does not have all rows of the alignment"):
-        partial.rows_of(path, column)
+
+
+def test_rows_that_a_party_lacks_are_zeros_and_teach_it_nothing(tmp_path):
+    path, column = tmp_path / "shop.csv", [f"P{row}" for row in range(40)]
+    x = np.arange(40.0) ** 2
+    polars.DataFrame({"nr": column, "x": x, "kind": ["ab"[row % 2] for row in range(40)]}).write_csv(path)
+    order = np.random.default_rng(0).permutation(40)
+    order[::3] = -1
+    how = {"name": "shop", "id": "nr", "test_fraction": 0.25, "seed": 0, "categorical": ["kind"]}
+
+    def read(rows):
+        digest = digest_of_column(polars.Series(column))
+        return read_party_share(path, aligned=Alignment("shop", ("shop", "server"), rows, "ab" * 32, digest), **how)
+
+    share = read(order)
+    train, test = split_rows("", 40, test_fraction=0.25, seed=0)
+    assert [part.tolist() for part in share.present] == [(order[part] >= 0).tolist() for part in (train, test)]
+    for part, values, present in zip((train, test), (share.train, share.test), share.present, strict=True):
+        assert not values[~present].any() and np.isfinite(values).all()
+        known = x[order[train][order[train] >= 0]]  # scaled by what is there to train on
+        expected = (x[order[part][present]] - known.mean()) / known.std()
+        np.testing.assert_allclose(values[present][:, 0], expected, rtol=1e-5)
+    whole = read(np.arange(40))
+    assert whole.present is None  # and with all rows there, bit for bit as without an alignment
+    plain = read_party_share(path, **how)
+    assert np.array_equal(whole.train, plain.train) and np.array_equal(whole.test, plain.test)
+    with pytest.raises(DataError, match="of the rows that are trained on it has none"):
+        read(np.full(40, -1))
+
+
+def test_who_lacks_which_row():
+    presence = np.array([[True, False, True], [True, True, True]])
+    aligned = Alignment("server", ("bank", "shop", "server"), np.array([4, 1]), "ab" * 32, "cd" * 32, presence)
+    assert aligned.absent(("shop", "bank")).tolist() == [[True, False], [False, False]]
+    assert aligned.absent(("bank",)) is None and aligned.absent(()) is None
+    with pytest.raises(DataError, match="insurer took no part in the alignment"):
+        aligned.absent(("bank", "insurer"))
 
 
 def test_damaged_content_is_refused(tmp_path):

@@ -157,6 +157,10 @@ class Evaluation:
         self._outstanding: dict[str, int] = {}  # chunks that each asked party still owes
         self.running = False
 
+    def lack(self, absent: Array) -> None:
+        """bool (rows, parties): who does not have which test row."""
+        self._table.lack(absent)
+
     def begin(self, present: Iterable[str]) -> list[Effect]:
         """Ask everyone who is here."""
         self.number += 1

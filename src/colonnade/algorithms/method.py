@@ -56,6 +56,7 @@ class ServerSetup:
     y_train: Array
     y_test: Array
     device: str = "cpu"  # of its network
+    absent: tuple[Array, Array] | None = None  # bool (rows, parties): who lacks which row to train, to test on
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +107,4 @@ class Method:
     peers: bool = False  # parties talk to each other, and are told of each other's coming and going
     party_dropout: bool = False  # its server can learn to do without a party
     local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all
+    lacking: bool = False  # and to train on rows that some parties lack (align.min_parties)

@@ -27,10 +27,23 @@ class EmbeddingTable:
         self.blocks = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
         self.values = np.zeros((rows, int(edges[-1])), np.float32)
         self.renewed = np.zeros((rows, len(self.widths)), np.int32)
+        self._absent: Array | None = None
+
+    def lack(self, absent: Array) -> None:
+        """bool (rows, parties): blocks that their party does not have are NaN, whatever it sends for them."""
+        self._absent = absent
+        self.blank(self.values, absent)
+
+    def blank(self, values: Array, absent: Array) -> None:
+        """NaN into the absent blocks of some rows."""
+        for party, block in enumerate(self.blocks):
+            values[absent[:, party], block] = np.nan
 
     def write(self, party: int, rows: Array, values: Array, k: int) -> None:
         """Rows of one party as of update k."""
         self.values[rows, self.blocks[party]] = values
+        if self._absent is not None:
+            self.values[rows[self._absent[rows, party]], self.blocks[party]] = np.nan
         self.renewed[rows, party] = k
 
     def ages(self, rows: Array, k: int) -> Ages:

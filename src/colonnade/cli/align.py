@@ -83,7 +83,7 @@ def _align_one(
             end = asyncio.run(with_parent(bars.watch(process), parent))
     status, note = (end["status"], end["note"]) if isinstance(end, dict) else (end.status, end.note)
     if isinstance(end, dict) and status == "finished" and not log_json:
-        console.print(_table(end["ids"], end["common"]))
+        console.print(_table(end["ids"], end["have"]))
     _end(status, note)
 
 
@@ -95,14 +95,14 @@ def _align_all(configs: list[Path]) -> None:
         summaries = asyncio.run(together.run(lambda status: bars.show(status["bars"])))
     server = summaries["server"]
     if server["status"] == "finished":
-        console.print(_table(server["ids"], server["common"]))
+        console.print(_table(server["ids"], server["have"]))
     _end(server["status"], server["note"])
 
 
-def _table(ids: dict[str, int], common: int) -> Table:
+def _table(ids: dict[str, int], have: dict[str, int]) -> Table:
     table = Table("table of", "ids", "in common", title="alignment")
     for name, count in ids.items():
-        table.add_row(name, f"{count:,}", f"{common:,} ({common / count:.1%})")
+        table.add_row(name, f"{count:,}", f"{have[name]:,} ({have[name] / count:.1%})")
     return table
 
 

@@ -8,6 +8,7 @@ of them keeps of it is an `Alignment`. Errors and notes here have counts, never 
 """
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -46,8 +47,11 @@ class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leading_zeros: str = "keep"  # "drop": of ids that are digits only
     duplicates: str = "refuse"  # "drop": the first row of an id stays
     empty: str = "refuse"
+    min_parties: int = 0  # rows that at least so many parties and the server have; 0: that all have
 
     def __post_init__(self) -> None:
+        if self.min_parties < 0:
+            raise ConfigError("align.min_parties", self.min_parties, "is a number of parties; 0: all of them")
         for key, words in self.CHOICES.items():
             if getattr(self, key) not in words:
                 advice = f"use one of {', '.join(map(repr, words))}"
@@ -83,9 +87,17 @@ class Alignment:
                 f"{file}: the ids of {self.name} have changed since the alignment ({len(ids)} rows now): "
                 "all members must run colonnade align again"
             )
-        if self.rows.min(initial=0) < 0:
-            raise DataError(f"{file}: {self.name} does not have all rows of the alignment, and this release needs them")
         return self.rows
+
+    def absent(self, parties: Sequence[str]) -> Array | None:
+        """bool (rows in common, parties): who lacks which row; None: nobody lacks any, as far as its owner knows."""
+        if self.presence is None:
+            return None
+        strangers = [name for name in parties if name not in self.members]
+        if strangers:
+            raise DataError(f"{', '.join(strangers)} took no part in the alignment: all must run colonnade align again")
+        lacks = ~self.presence[:, [self.members.index(name) for name in parties]]
+        return lacks if lacks.any() else None
 
 
 def normalise(text: str, rules: IdRules) -> str:

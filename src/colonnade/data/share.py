@@ -19,7 +19,7 @@ from colonnade.data.columns import check_name, columns_meant
 from colonnade.data.dataset import check_table
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
 from colonnade.data.partition import Partition
-from colonnade.data.prepare import Preparation, Prepared, prepare, split_rows
+from colonnade.data.prepare import Preparation, Prepared, Rows, prepare, split_rows
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import listing
 from colonnade.data.table import Column, Table
@@ -53,6 +53,7 @@ class PartyShare:
     labels: Labels | None = None  # for methods whose parties hold them
     prepared: Prepared | None = None  # how further rows are encoded and scaled, if it was read from the party's file
     ids: polars.Series | None = None  # of the rows to train on, then to test on, if it comes from one table of all
+    present: Rows | None = None  # bool: which rows of either part it has, the others being zeros; None: all
 
     @property
     def rows(self) -> int:
@@ -69,6 +70,7 @@ class ServerShare:
     y_test: Array
     ids_sha256: str
     notes: tuple[str, ...]
+    absent: Rows | None = None  # bool (rows, parties): who lacks which row of either part; None: nobody any
 
     @property
     def rows(self) -> int:
@@ -143,16 +145,39 @@ def read_party_share(
         raw = _from_npz(file, name, id, categorical, columns, aligned)
     else:
         raw = _from_table(file, name, id, label, categorical, columns, aligned, progress or silent)
-    rows = split_rows(str(file), len(raw.x), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    whole = len(raw.x) if raw.present is None else len(raw.present)
+    rows = split_rows(str(file), whole, test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    present = None if raw.present is None else (raw.present[rows[0]], raw.present[rows[1]])
     try:
-        ready = prepare(raw.x, raw.index, raw.columns, name, rows, how)
+        ready = prepare(raw.x, raw.index, raw.columns, name, _read_rows(rows, raw.present), how)
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
     notes = (*raw.notes, *ready.notes)
     labels = None if raw.labels is None else (raw.labels[1], raw.labels[0][rows[0]], raw.labels[0][rows[1]])
+    train, test = (
+        (ready.train, ready.test) if present is None else map(_among_zeros, (ready.train, ready.test), present)
+    )
     return PartyShare(
-        name, raw.columns, ready.train, ready.test, ready.train.shape[1:], raw.ids_sha256, notes, labels, ready
+        name, raw.columns, train, test, train.shape[1:], raw.ids_sha256, notes, labels, ready, present=present
     )  # fmt: skip
+
+
+def _read_rows(rows: Rows, present: Array | None) -> Rows:
+    """The rows of either part that were read, as places among those that were read."""
+    if present is None:
+        return rows
+    places = np.cumsum(present) - 1
+    train, test = (places[part[present[part]]] for part in rows)
+    if not len(train):
+        raise DataError("of the rows that are trained on it has none: align again with a larger align.min_parties")
+    return train, test
+
+
+def _among_zeros(values: Array, present: Array) -> Array:
+    """Rows that the party lacks are zeros; what they become is replaced at the server."""
+    spread = np.zeros((len(present), *values.shape[1:]), values.dtype)
+    spread[present] = values
+    return spread
 
 
 def read_server_share(
@@ -164,9 +189,13 @@ def read_server_share(
     seed: int,
     test_rows: int = 0,
     aligned: Alignment | None = None,
+    parties: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> ServerShare:
-    """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it."""
+    """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it.
+
+    `parties`: of whom to say which rows they lack, if the alignment knows.
+    """
     file = existing(path, TABLES, "server.data")
     if label is None:
         raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
@@ -174,9 +203,13 @@ def read_server_share(
     aside = (label,) if id is None else (label, id)
     _, texts = read_columns(file, (), aside, (), progress or silent)
     order = _order(file, None if id is None else texts[id], len(texts[label]), aligned, "server")
+    if order.present is not None:
+        raise DataError(f"{file}: there is no label for some rows of the alignment: run colonnade align again")
     y, task = label_column(file, order.of_texts(texts[label]))
     rows = split_rows(str(file), len(y), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
-    return ServerShare(task, y[rows[0]], y[rows[1]], order.sha256, ())
+    lacks = None if aligned is None else aligned.absent(parties)
+    absent = None if lacks is None else (lacks[rows[0]], lacks[rows[1]])
+    return ServerShare(task, y[rows[0]], y[rows[1]], order.sha256, (), absent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,6 +222,7 @@ class _Raw:
     ids_sha256: str
     notes: tuple[str, ...] = ()
     labels: tuple[Array, Task] | None = None
+    present: Array | None = None  # bool (common rows,): those that x has
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,6 +231,7 @@ class _Order:
 
     rows: Array | None  # None: as they stand
     sha256: str
+    present: Array | None = None  # bool (common rows,): those that the file has; None: all
 
     def of(self, column: Column) -> Column:
         return column if self.rows is None else Column(column.values[self.rows], column.categories)
@@ -210,7 +245,9 @@ def _order(file: Path, ids: polars.Series | None, rows: int, aligned: Alignment 
         return _Order(None, digest_of_rows(rows) if ids is None else digest_of_ids(ids_as_text(file, ids)))
     if ids is None:
         raise ConfigError(f"{section}.id", None, f"name the column of {file.name} that was aligned")
-    return _Order(aligned.rows_of(file, ids), aligned.sha256)
+    places = aligned.rows_of(file, ids)
+    present: Array = places >= 0
+    return _Order(places[present], aligned.sha256, None if present.all() else present)
 
 
 def _from_table(
@@ -237,8 +274,13 @@ def _from_table(
     read, texts = read_columns(file, features, aside, categorical, progress)
     order = _order(file, None if id is None else texts[id], len(read[features[0]].values), aligned, "party")
     table = Table([order.of(read[name]) for name in features])
+    if label is not None and order.present is not None:
+        raise ConfigError(
+            "party.label", label, "labels are needed of all rows, and some are not here (align.min_parties)"
+        )
     labels = None if label is None else label_column(file, order.of_texts(texts[label]))
-    return _Raw(table, np.arange(len(features)), features, order.sha256, notes_on_typos(read, categorical), labels)
+    notes = notes_on_typos(read, categorical)
+    return _Raw(table, np.arange(len(features)), features, order.sha256, notes, labels, order.present)
 
 
 def _from_npz(
@@ -267,4 +309,4 @@ def _from_npz(
     used = names if columns is None else columns_meant(file.name, names, party, columns, "party.columns")
     index = np.array([names.index(name) for name in used], dtype=np.int64)
     order = _order(file, None if ids is None else polars.Series("ids", ids), len(x), aligned, "party")
-    return _Raw(x if order.rows is None else x[order.rows], index, used, order.sha256)
+    return _Raw(x if order.rows is None else x[order.rows], index, used, order.sha256, present=order.present)

@@ -68,7 +68,9 @@ class _Writer(Keeper):
             save_alignment(
                 Alignment(self._name, members, record.rows, record.sha256, ids, record.presence), self._path
             )  # fmt: skip
-            node.log.info("aligned", common=len(record.rows), file=self._path, digest=record.sha256[:16])
+            lacking = int((record.rows < 0).sum())
+            own = {"lacking": lacking} if lacking else {}
+            node.log.info("aligned", common=len(record.rows), **own, file=self._path, digest=record.sha256[:16])
 
 
 class _Node(Node):
@@ -137,7 +139,7 @@ class AligningServerProcess(ServerProcess):
             path = _order_file(config.server, "server")
             ids = _ids(config.server, "server", config, SERVER, log)
             keeper = _Writer(SERVER, lambda: (*parties, SERVER), ids, path)
-        role = AligningServer(parties, ids, chunk_of(config))
+        role = AligningServer(parties, ids, chunk_of(config), _min_parties(config, parties))
         if len(role.members) < 2:
             raise ConfigError("network.parties", list(parties), "one table needs no alignment; or set server.data")
         self.role = role
@@ -197,6 +199,7 @@ class AligningServerProcess(ServerProcess):
             "note": self.note,
             "ids": found["ids"],
             "common": found.get("common"),
+            "have": found.get("have"),
             "sha256": found["weights"],
             "wall_s": round(self.node.clock() / NANOSECONDS, 3),
             **traffic_fields(self.node.traffic),
@@ -232,6 +235,19 @@ def _ids(section: PartyConfig | ServerConfig, name: str, config: Config, whose: 
     ids = clean_ids(column, config.align, f"{whose}: {section.data}")
     log.info("ids", rows=len(column), ids=len(ids.texts), empty=ids.empty, repeated=ids.repeated)
     return ids
+
+
+def _min_parties(config: Config, parties: tuple[str, ...]) -> int:
+    """Only where the labels are with the server can it be said who lacks which row, and something stand in for it."""
+    least = config.align.min_parties
+    if least > len(parties):
+        raise ConfigError("align.min_parties", least, f"there are {len(parties)} parties")
+    if 0 < least < len(parties) and config.server.data is None:
+        advice = (
+            "rows that some lack can be trained on where the server has the labels: set server.data, or leave it out"
+        )
+        raise ConfigError("align.min_parties", least, advice)
+    return least
 
 
 def chunk_of(config: Config) -> int:

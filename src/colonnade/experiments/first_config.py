@@ -40,6 +40,7 @@ case = "keep" # or "fold": A is a
 leading_zeros = "keep" # or "drop": 007 is 7
 duplicates = "refuse" # or "drop": the first row of an id stays
 empty = "refuse" # or "drop": rows without an id
+min_parties = 0 # 0: only rows that all have; 2: rows that the server and any two parties have, ...
 
 {model}
 [protocol]

@@ -66,6 +66,8 @@ class PartyProcess:
         task = None if self.share.labels is None else self.share.labels[0]
         plan = _with_own_settings(make_plan(config, parties, len(self.share.train), task), config, name)
         refuse_joint(plan)
+        if self.share.present is not None:
+            plan.refuse_lacking()
         assert plan.method.party is not None
         self.plan = plan
         index = parties.index(name)

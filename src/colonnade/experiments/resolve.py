@@ -132,7 +132,9 @@ class Plan:
     privacy: PrivacySettings
     budgets: tuple[Budget | None, ...]
 
-    def server(self, task: Task, y_train: Array, y_test: Array) -> ServerSetup:
+    def server(
+        self, task: Task, y_train: Array, y_test: Array, absent: tuple[Array, Array] | None = None
+    ) -> ServerSetup:
         """What the server is made from; where the parties have the labels, it has none."""
         if self.method.party_labels:
             y_train, y_test = y_train[:0], y_test[:0]
@@ -147,7 +149,18 @@ class Plan:
             y_train,
             y_test,
             self.device,
+            absent,
         )
+
+    def refuse_lacking(self) -> None:
+        """Rows that some parties lack are not for every method."""
+        if not self.method.lacking:
+            able = ", ".join(method.name for method in METHODS.values() if method.lacking)
+            advice = (
+                f"needs every row of every party, and the alignment has rows that some lack: use one of {able}, "
+                "or let all set align.min_parties = 0 and run colonnade align again"
+            )
+            raise ConfigError("protocol.name", self.method.name, advice)
 
     def party(
         self, index: int, train: Any, test: Any, shape: tuple[int, ...], labels: Labels | None = None

@@ -73,7 +73,13 @@ class ServerProcess(Keeper):
         self.plan = plan = make_plan(config, parties, len(self.share.y_train), self.share.task)
         refuse_joint(plan)
         assert plan.method.server is not None
-        role = plan.method.server(plan.server(self.share.task, self.share.y_train, self.share.y_test))
+        share = self.share
+        if share.absent is not None:
+            plan.refuse_lacking()
+            lacking = (share.absent[0].sum(0) + share.absent[1].sum(0)).tolist()
+            who = ", ".join(f"{name} {count}" for name, count in zip(parties, lacking, strict=True) if count)
+            log.info("some lack rows", rows=share.rows, lacking=who)
+        role = plan.method.server(plan.server(share.task, share.y_train, share.y_test, share.absent))
         self.folder = _folder(out, config)
         self.rows: list[dict[str, Any]] = []
         self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
@@ -341,6 +347,7 @@ def _server_share(config: Config) -> ServerShare:
         label=server.label,
         id=server.id,
         aligned=alignment_of(server.aligned, SERVER, "server"),
+        parties=parties_of(config),
         test_fraction=config.data.test_fraction,
         seed=config.train.seed,
     )

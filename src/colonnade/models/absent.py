@@ -3,6 +3,8 @@
 In training each party's block of each row is replaced, with probability p, by a vector u_m of θ_0 that is learned with
 the rest: the loss teaches u_m to stand for an absent party, and the server's network to do without any of them. The
 replaced blocks have no gradient, so a party learns nothing from rows that it was left out of.
+
+A block of NaN is one that its party does not have (`align.min_parties`): u_m takes its place always.
 """
 
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ class PartyDropout(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """(rows, Σ widths) → the output."""
+        h = torch.where(h.isnan(), self.fallback, h)
         if self.training:
             draws = torch.rand(len(h), self._parties)  # on the CPU: that generator is seeded and put back
             away = (draws < self._probability)[:, self._of_party].to(h.device)
@@ -35,6 +38,10 @@ class PartyDropout(nn.Module):
         return output
 
 
-def with_party_dropout(module: nn.Module, probability: float, widths: Sequence[int], how: str) -> tuple[nn.Module, str]:
-    """The module and the aggregate that a server's network is made from; with p = 0 they are as they were."""
-    return (module, how) if not probability else (PartyDropout(module, widths, how, probability), "concat")
+def with_party_dropout(
+    module: nn.Module, probability: float, widths: Sequence[int], how: str, lacking: bool = False
+) -> tuple[nn.Module, str]:
+    """The module and the aggregate that a server's network is made from; with p = 0 and no row lacking as they were."""
+    if not probability and not lacking:
+        return module, how
+    return PartyDropout(module, widths, how, probability), "concat"

@@ -91,11 +91,19 @@ class PredictServerProcess(Keeper):
         gate = role.network.reader
         if isinstance(gate, PartyDropout):
             vector = gate.fallback.detach().cpu().numpy().copy()
-            stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks)})
-        elif self._means_file.is_file():
+            taught = self._taught()
+            stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks) if taught[n]})
+        if self._means_file.is_file():
             told = state.unpack(self._means_file.read_bytes())
             stand_ins.learned({self._parties.index(name): vector for name, vector in told.items()})
         return PredictServer(self._parties, widths, role.network, role.evaluation, stand_ins, own.deadline_s)
+
+    def _taught(self) -> list[bool]:
+        """Whose fallback the training taught: everybody's with party dropout, else theirs who lacked rows."""
+        absent = self._training.share.absent
+        if self.config.train.party_dropout or absent is None:
+            return [True] * len(self._parties)
+        return [bool(absent[0][:, party].any()) for party in range(len(self._parties))]
 
     @property
     def _means_file(self) -> Path:
@@ -197,7 +205,8 @@ class PredictPartyProcess:
             role: PredictParty = SummedParty(training.node.role, table, plan.parties, plan.options)
         else:
             accounted = training.guard is not None and training.guard.on  # a mean would spend much of a budget
-            told = None if config.train.party_dropout or accounted else share.train
+            taught = config.train.party_dropout or (share.present is not None and not share.present[0].all())
+            told = None if taught or accounted else share.train  # else the server learned what stands in for this party
             role = PredictParty(training.node.role, table, training.width, told)
         payloads = SUM_PAYLOADS if summed else PAYLOADS
         others = [name for name in plan.parties if name != training.name] if peers else []

@@ -187,6 +187,33 @@ def test_training_reads_the_common_order_and_sees_when_a_file_has_changed(organi
         organisations.make(PartyProcess, "lab")
 
 
+def test_rows_that_some_lack_are_trained_on(organisations, tools):
+    ids = {name: set(held) for name, held in organisations.ids.items()}
+    some = {name: {"align.min_parties": 1} for name in COUNTS}
+    summary, _ = organisations.align(tools, **some)
+    labelled = ids["server"] & (ids["clinic"] | ids["lab"])
+    assert summary["common"] == summary["have"]["server"] == len(labelled)
+    assert summary["have"]["lab"] == len(labelled & ids["lab"]) < len(labelled)
+    trained, _ = organisations.train(tools, **some)
+    assert trained["status"] == "finished"
+    assert {organisations.processes[name].share.rows for name in COUNTS} == {len(labelled)}
+    assert "some lack rows" in organisations.processes["server"].log.stream.getvalue()
+    for kind, name in ((ServerProcess, "server"), (PartyProcess, "lab")):
+        with pytest.raises(ConfigError, match=r"protocol.name = 'flex': needs every row of every party.*t-sync"):
+            organisations.make(kind, name, **some[name], **{"protocol.name": "flex"})
+
+
+@pytest.mark.parametrize(
+    ("least", "labels", "words"),
+    [(3, True, "there are 2 parties"), (1, False, "where the server has the labels"), (-1, True, "0: all of them")],
+    ids=["too many", "no labels", "negative"],
+)
+def test_so_many_parties_cannot_be(least, labels, words, tmp_path, keys):
+    with pytest.raises(ConfigError, match=words) as error:
+        Organisations(tmp_path, keys, labels).make(AligningServerProcess, "server", **{"align.min_parties": least})
+    assert error.value.key == "align.min_parties"
+
+
 def test_two_alignments_do_not_mix(organisations, tools, tmp_path):
     organisations.align(tools)
     path = organisations.folder / "lab" / "aligned.safetensors"

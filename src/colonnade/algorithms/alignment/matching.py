@@ -14,8 +14,11 @@ from colonnade.protocol.messages import Array
 __all__ = ["match"]
 
 
-def match(names: Sequence[str], sets: Sequence[Array], at_least: int) -> Matched:
-    """The points (uint8 (points, 33)) that at least so many of the sets have; places are in the order of the points."""
+def match(names: Sequence[str], sets: Sequence[Array], at_least: int, needed: Sequence[int] = ()) -> Matched:
+    """The points (uint8 (points, 33)) that at least so many of the sets have, and the `needed` ones among them.
+
+    Places are in the order of the points.
+    """
     owners = np.repeat(np.arange(len(sets)), [len(points) for points in sets])
     groups = _equal(np.concatenate(sets))
     count = int(groups.max()) + 1
@@ -27,7 +30,7 @@ def match(names: Sequence[str], sets: Sequence[Array], at_least: int) -> Matched
             return Matched(
                 0, [], presence[:0], f"{name} sends ids again that it has sent, {len(points) - distinct} times"
             )
-    common = presence.sum(axis=1) >= at_least
+    common = (presence.sum(axis=1) >= at_least) & presence[:, list(needed)].all(axis=1)
     place = np.where(common, np.cumsum(common) - 1, -1).astype(np.int32)
     starts = np.cumsum([len(points) for points in sets])[:-1]
     return Matched(int(common.sum()), np.split(place[groups], starts), presence[common])

@@ -57,11 +57,11 @@ class AligningServer:
 
     name = SERVER
 
-    def __init__(self, parties: tuple[str, ...], ids: Ids | None, chunk: int, at_least: int | None = None) -> None:
+    def __init__(self, parties: tuple[str, ...], ids: Ids | None, chunk: int, min_parties: int = 0) -> None:
         self.parties, self._chunk = parties, chunk
+        self._min_parties = min_parties or len(parties)
         self.member = None if ids is None else Member(SERVER, ids.texts, ids.rows, chunk)
         self.members = parties if ids is None else (*parties, SERVER)
-        self._at_least = len(self.members) if at_least is None else at_least
         self.ring: Ring | None = None
         self.counts: dict[str, int] = {} if ids is None else {SERVER: len(ids.texts)}
         self.sets: dict[str, list[Array]] = {name: [] for name in self.members}
@@ -176,7 +176,9 @@ class AligningServer:
     def compute(self, job: Payload) -> Payload:
         """Compare the sets, or raise points as a member."""
         if isinstance(job, Match):
-            return match(self.members, [np.concatenate(self.sets[name]) for name in self.members], self._at_least)
+            sets = [np.concatenate(self.sets[name]) for name in self.members]
+            labelled = [] if self.member is None else [len(self.parties)]  # a row without a label is of no use
+            return match(self.members, sets, self._min_parties + len(labelled), labelled)
         return self._member().compute(job)
 
     def _compared(self, matched: Matched) -> list[Effect]:
@@ -187,7 +189,10 @@ class AligningServer:
             return self._refused(matched.repeats)
         if not matched.size:
             sizes = ", ".join(f"{name} {self.counts[name]}" for name in self.members)
-            return self._refused(f"no id is in all tables; ids: {sizes}. Are they the same kind of id? See [align]")
+            where = "all tables"
+            if self._min_parties < len(self.parties):
+                where = f"the server's table and those of {self._min_parties} parties"
+            return self._refused(f"no id is in {where}; ids: {sizes}. Are they the same kind of id? See [align]")
         effects: list[Effect] = []
         assert self.ring is not None
         for name, places in zip(self.members, matched.places, strict=True):
@@ -260,6 +265,9 @@ class AligningServer:
 
     def summary(self) -> dict[str, Any]:
         """Sizes, and nothing else."""
-        found = {} if self.matched is None else {"common": self.matched.size}
+        found: dict[str, Any] = {}
+        if self.matched is not None:
+            have = self.matched.presence.sum(axis=0).tolist()
+            found = {"common": self.matched.size, "have": dict(zip(self.members, have, strict=True))}
         ids = {name: self.counts[name] for name in self.members if name in self.counts}
         return {"weights": next(iter(self.digests.values()), ""), "ids": ids, **found}

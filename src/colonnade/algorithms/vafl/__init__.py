@@ -52,6 +52,7 @@ METHODS = (
         Party,
         party_dropout=True,
         local_updates=("plain", "dp-sgd"),
+        lacking=True,
     ),
     Method(
         "vafl",
@@ -64,6 +65,7 @@ METHODS = (
         Party,
         party_dropout=True,
         local_updates=("plain", "dp-sgd"),
+        lacking=True,
     ),
     Method(
         "t-sync",
@@ -76,5 +78,6 @@ METHODS = (
         Party,
         party_dropout=True,
         local_updates=("plain", "dp-sgd"),
+        lacking=True,
     ),
 )

@@ -54,7 +54,10 @@ class Server(Withdrawing):
         objective = Objective(setup.task, setup.y_train)
         inputs = aggregated_width(setup.aggregate, setup.widths)
         module = server_module(setup.model, inputs, setup.task.outputs, derive(setup.training.seed, "init", self.name))
-        module, how = with_party_dropout(module, setup.training.party_dropout, setup.widths, setup.aggregate)
+        self._absent = None if setup.absent is None else setup.absent[0]
+        module, how = with_party_dropout(
+            module, setup.training.party_dropout, setup.widths, setup.aggregate, setup.absent is not None
+        )
         self.network = self.network_type(
             module.to(setup.device), setup.training.server_optimiser, objective, how, len(setup.parties)
         )
@@ -65,6 +68,10 @@ class Server(Withdrawing):
         self.staleness = Staleness(len(setup.parties))
         self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric)
         self.progress = Progress(setup.training)
+        if setup.absent is not None:
+            self.evaluation.lack(setup.absent[1])
+            if len(self.table.values):
+                self.table.lack(setup.absent[0])
 
         self.present: dict[str, bool] = {}  # parties within reach, in the order of joining
         self.withdrawn: dict[str, str] = {}
@@ -258,6 +265,8 @@ class Server(Withdrawing):
     def _coordinated_batch(self) -> Batch:
         requests = sorted(self.taken, key=lambda request: request.party)
         h = np.concatenate([request.values for request in requests], axis=1)
+        if self._absent is not None:
+            self.table.blank(h, self._absent[requests[0].rows])
         return Batch(h, self._targets[requests[0].rows])
 
     def _groups(self) -> list[list[Request]]:
