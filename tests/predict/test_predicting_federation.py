@@ -10,7 +10,8 @@ import numpy as np
 import polars
 import pytest
 
-from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.data import Alignment, load, party_share, save_alignment, save_share, server_share, split
+from colonnade.data.alignment import digest_of_column
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
@@ -76,6 +77,8 @@ class World:
             more = {"predict_data": f"{self.folder}/{name}-new.csv", "columns": columns}
             budget = {"budget": self.budgets[name]} if name in self.budgets else {}
             section = {"party": {"data": f"{self.folder}/{name}.csv", "id": "client"} | more | budget}
+        if self.more.get("aligned"):
+            next(iter(section.values()))["aligned"] = f"{self.folder}/{name}-order.safetensors"
         return from_dict(
             {
                 "protocol": {"name": self.method},
@@ -108,7 +111,7 @@ class World:
         assert ends[0]["status"] == "finished"
 
     @asynccontextmanager
-    async def up(self, *names, **own):
+    async def up(self, *names, told=None, **own):
         """Server and parties from their checkpoints; the way to ask."""
         self.address = "127.0.0.1:0"
         server = PredictServerProcess(self.server(**own))
@@ -122,7 +125,9 @@ class World:
                 nodes[name] = party.node
                 running[name] = asyncio.ensure_future(party.run())
             peers = server.node.peers
-            told = 0 if self.more.get("train", {}).get("party_dropout") or "privacy" in self.more else len(names)
+            if told is None:
+                silent = self.more.get("train", {}).get("party_dropout") or "privacy" in self.more
+                told = 0 if silent else len(names)
             await until(lambda: all(peers[name].stream for name in names) and len(server._role.means()) >= told)
             door = door_of(server.out)
 
@@ -395,3 +400,29 @@ def test_the_status_says_who_is_here(trained):
         "shop": "not here yet",
     }
     assert status["state"] == "predicting" and json.dumps(status)
+
+
+def test_for_a_party_that_lacked_rows_stands_what_was_learned(folder):
+    """And the mean for one that lacked none."""
+    presence = np.ones((ROWS, 3), bool)
+    presence[::4, 1] = False  # bank, shop, server
+    held = {"bank": np.arange(ROWS), "server": np.arange(ROWS), "shop": np.where(presence[:, 1], np.arange(ROWS), -1)}
+    digest = digest_of_column(polars.read_csv(folder / "bank.csv")["client"])
+    for name, rows in held.items():
+        seen = presence if name == "server" else None
+        aligned = Alignment(name, ("bank", "shop", "server"), rows, "ab" * 32, digest, seen)
+        save_alignment(aligned, folder / f"{name}-order.safetensors")
+
+    async def answers():
+        world = World(folder, aligned=True)
+        await world.train()
+        ids = ids_of(folder, "bank.csv", 3)
+        async with world.up("bank", told=2) as ask:
+            means = ask.server._role.means()
+            taught = ask.server._training.node.role.network.reader.fallback.detach().numpy()
+            assert np.array_equal(means["shop"], taught[3:]) and taught[3:].any()
+            assert not taught[:3].any() and means["bank"].any()
+            return await ask(*ids)
+
+    for answer in asyncio.run(answers()):
+        assert answer["parties"] == ["bank"] and answer["fallback"] == ["shop"] and not answer["refused"]
