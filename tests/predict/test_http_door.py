@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from colonnade.data.task import Task
+from colonnade.predict.asking import door_of, read_ids
 from colonnade.predict.http import Closed, answers_of, application
 from colonnade.predict.messages import Computed
 from colonnade.predict.standing_in import CACHED, FALLBACK, LACKS, SENT
+from colonnade.protocol.errors import ConfigError
 
 TOKEN = "a-token-of-some-length"
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
@@ -122,3 +124,19 @@ def test_a_value_has_no_probabilities():
     computed = Computed(1, np.array([[3.5]]), np.array([[SENT, SENT]], np.uint8), [])
     answer = answers_of(["a"], computed, ("bank", "shop"), Task("regression", ()))["answers"][0]
     assert answer["prediction"] == 3.5 and answer["probabilities"] is None
+
+
+def test_a_token_that_is_not_there_is_said(tmp_path):
+    assert door_of(tmp_path) is None  # nobody ever answered here
+    (tmp_path / "predict").mkdir()
+    (tmp_path / "predict" / "http").write_text("127.0.0.1:1")
+    with pytest.raises(ConfigError, match=r"token = .*cannot be read .*a server that starts anew makes one"):
+        door_of(tmp_path)
+
+
+def test_ids_from_a_column_that_is_there(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("client,x\n7,1\n8,2\n")
+    assert read_ids(path, "client") == ["7", "8"]
+    with pytest.raises(ConfigError, match=r"^--column = 'clint': no such column in new.csv \(did you mean 'client'\?"):
+        read_ids(path, "clint")

@@ -10,7 +10,7 @@ import numpy as np
 import polars
 import pytest
 
-from colonnade.data import Alignment, load, party_share, save_alignment, save_share, server_share, split
+from colonnade.data import Alignment, save_alignment
 from colonnade.data.alignment import digest_of_column
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
@@ -363,30 +363,6 @@ def test_nothing_trained_nothing_predicted(folder):
         PredictServerProcess(world.server())
     with pytest.raises(ConfigError, match="nothing was trained here"):
         PredictPartyProcess(world.party("bank"))
-
-
-def test_a_method_that_shows_coded_sums_is_not_asked_for_more(tmp_path):
-    names, method = tuple(f"p{n}" for n in range(5)), "fedvs"
-    data = split(load("breast-cancer"), parties=5, scale="minmax")
-    throw_away(names, tmp_path / "keys")
-    save_share(server_share(data), tmp_path / "server.safetensors")
-    save_share(party_share(data, 0), tmp_path / "p0.safetensors")
-    model = {"party": "polynomial:2", "aggregate": "mean"}
-
-    def config(name, section):
-        network = {
-            "parties": list(names), "certificate": f"{tmp_path}/keys/{name}.pem", "key": f"{tmp_path}/keys/{name}.key",
-            "authority": f"{tmp_path}/keys/ca.pem", "members": f"{tmp_path}/keys/members.toml",
-        }  # fmt: skip
-        own = {section: {"data": f"{tmp_path}/{name}.safetensors"}}
-        return from_dict({"protocol": {"name": method}, "model": model, "network": network, **own})
-
-    log = Log("x", stream=io.StringIO())
-    server = ServerProcess(config("server", "server"), tmp_path / "server", log)
-    party = PartyProcess(config("p0", "party"), "p0", tmp_path / "p0", log)
-    for make in (lambda: PredictServerProcess(server), lambda: PredictPartyProcess(party)):
-        with pytest.raises(ConfigError, match="shows the server coded sums only"):
-            make()
 
 
 def test_the_status_says_who_is_here(trained):

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import silent
-from colonnade.data.tables import TABLES, check_columns, column_names, read_columns
+from colonnade.data.suggest import did_you_mean, listing
+from colonnade.data.tables import TABLES, column_names, read_columns
 from colonnade.experiments.up import FederationUp
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
@@ -60,9 +61,14 @@ class Door(NamedTuple):
 def door_of(run: Path) -> Door | None:
     """The endpoint of a server's folder, if it ever had one."""
     folder = run / "predict"
-    if not (folder / "http").is_file() or not (folder / "token").is_file():
+    if not (folder / "http").is_file():
         return None
-    return Door((folder / "http").read_text("ascii"), (folder / "token").read_text("ascii").strip())
+    try:
+        token = (folder / "token").read_text("ascii").strip()
+    except OSError as error:
+        advice = f"cannot be read ({error.strerror}): only its owner may ask; a server that starts anew makes one"
+        raise ConfigError("token", str(folder / "token"), advice) from None
+    return Door((folder / "http").read_text("ascii"), token)
 
 
 def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> tuple[list[str], Answers]:
@@ -93,7 +99,9 @@ def read_ids(path: Path, column: str | None) -> list[str]:
         column = names[0] if column is None and len(names) == 1 else column
         if column is None:
             raise ConfigError("--column", None, f"name the column of {path.name} with the ids: {', '.join(names[:8])}")
-        check_columns(path, names, id=column, section="--column")
+        if column not in names:
+            advice = f"no such column in {path.name}{did_you_mean(column, names)}: {listing(names)}"
+            raise ConfigError("--column", column, advice)
         _, texts = read_columns(path, (), (column,), (), silent)
         ids = ids_as_text(path, texts[column]).to_list()
     if not ids:

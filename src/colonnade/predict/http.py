@@ -70,7 +70,7 @@ def application(predictor: Predictor, token: str, max_ids: int, max_body_mb: flo
                 401, "no token: send 'Authorization: Bearer TOKEN', from predict/token in the server's folder"
             )
         if not hmac.compare_digest(given.strip().encode(), expected):
-            raise _Refused(401, "wrong token")
+            raise _Refused(401, "wrong token: it stands in predict/token in the server's folder")
 
     async def body_of(request: Request) -> bytes:
         body = bytearray()

@@ -74,6 +74,11 @@ class PredictParty:
             )
         return [self._work(Find(self.jobs + 1, message.number, message.start, ids))]
 
+    def check_sum(self, ids: list[str]) -> None:
+        """Refuse to contribute to sums that cannot be."""
+        if not 0 < len(ids) <= MAX_ASKED or (self._table.find(ids) < 0).any():
+            raise RemoteProtocolError(SERVER, f"asks for a sum of {len(ids)} ids, too many or not all of this party")
+
     def _work(self, job: Payload) -> Work:
         self.jobs += 1
         return Work(self.jobs, type(job).__name__.lower(), 0.0, job, aside=True)

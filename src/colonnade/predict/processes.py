@@ -19,6 +19,8 @@ import torch
 
 from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.algorithms.evaluation import Evaluation
+from colonnade.algorithms.fedvs.party import Party as CodingParty
+from colonnade.algorithms.fedvs.server import Server as CodingServer
 from colonnade.algorithms.method import SERVER, Method
 from colonnade.data import party_lookup
 from colonnade.data.alignment import normalise
@@ -35,6 +37,7 @@ from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.server_process import ServerProcess, parties_now, run_id
 from colonnade.experiments.terms import Terms, shared_digest
 from colonnade.models import PartyDropout
+from colonnade.predict.coded import CODED_PAYLOADS, CodedParty, CodedServer
 from colonnade.predict.http import Closed, HttpDoor, answers_of
 from colonnade.predict.messages import PAYLOADS, Asked, Computed, Mean
 from colonnade.predict.party import PredictParty
@@ -63,8 +66,12 @@ class PredictServerProcess(Keeper):
         if own.min_parties > len(plan.parties):
             raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
         self._task = training.share.task
-        self._role = self._summed_role() if plan.method.party_labels else self._plain_role(role)
-        payloads = SUM_PAYLOADS if plan.method.party_labels else PAYLOADS
+        if plan.method.party_labels:
+            self._role, payloads = self._summed_role(), SUM_PAYLOADS
+        elif isinstance(role, CodingServer):
+            self._role, payloads = CodedServer(role, plan.parties, plan.options, own.deadline_s), CODED_PAYLOADS
+        else:
+            self._role, payloads = self._plain_role(role), PAYLOADS
         self.node = FleetingNode(
             self._role, payloads, self.out / "predict", plan.parties, limits_of(config), self.log, self
         )
@@ -193,22 +200,24 @@ class PredictPartyProcess:
         self.config, self.out = config, training.out
         share = training.share
         plan = training.plan
-        refuse_coded(plan.method, training.node.role)
+        refuse_hidden(plan.method, training.node.role)
         if not (self.out / "state" / "checkpoint.safetensors").is_file():
             raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
         training.refuse_others_state()
         training.open_ledger()
         training.node.read()
         table = party_lookup(share, _files(config), config.party.id, config.align)
-        summed, peers = plan.method.party_labels, plan.method.peers
-        if summed:
-            role: PredictParty = SummedParty(training.node.role, table, plan.parties, plan.options)
+        peers, trained = plan.method.peers, training.node.role
+        role: PredictParty
+        if plan.method.party_labels:
+            role, payloads = SummedParty(trained, table, plan.parties, plan.options), SUM_PAYLOADS
+        elif isinstance(trained, CodingParty):
+            role, payloads = CodedParty(trained, table, plan.parties, plan.options), CODED_PAYLOADS
         else:
             accounted = training.guard is not None and training.guard.on  # a mean would spend much of a budget
             taught = config.train.party_dropout or (share.present is not None and not share.present[0].all())
-            told = None if taught or accounted else share.train  # else the server learned what stands in for this party
-            role = PredictParty(training.node.role, table, training.width, told)
-        payloads = SUM_PAYLOADS if summed else PAYLOADS
+            told = None if taught or accounted else share.train  # taught: the server has learned what stands in for it
+            role, payloads = PredictParty(trained, table, training.width, told), PAYLOADS
         others = [name for name in plan.parties if name != training.name] if peers else []
         self.node = FleetingNode(
             role, payloads, self.out / "predict", (SERVER,), limits_of(config), self.log, far=others
@@ -251,7 +260,7 @@ def _trained_server(training: ServerProcess) -> Any:
     """The role as the training left it."""
     plan = training.plan
     role: Any = training.node.role
-    refuse_coded(plan.method, role)
+    refuse_hidden(plan.method, role)
     reader = Node(
         role, plan.method.payloads, training.out / "state", plan.parties, limits_of(training.config), training.log
     )
@@ -262,13 +271,12 @@ def _trained_server(training: ServerProcess) -> Any:
     return role
 
 
-def refuse_coded(method: Method, role: Role) -> None:
+def refuse_hidden(method: Method, role: Role) -> None:
     """Where the server never sees a party's embedding, it does not see one for a prediction either."""
     plain = isinstance(getattr(role, "evaluation", None), Evaluation) or hasattr(role, "reading")
-    if not plain and not method.party_labels:
+    if not plain and not method.party_labels and not isinstance(role, CodingParty | CodingServer):
         advice = (
-            "shows the server coded sums only, never a party's own embedding; predictions by coded sums are not in "
-            "this release, and plain embeddings would break what the method promises"
+            "never shows the server a party's own embedding, and there is no way yet to predict at its level of privacy"
         )
         raise ConfigError("protocol.name", method.name, advice)
 

@@ -37,7 +37,7 @@ from colonnade.protocol.events import (
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.role import SERVER, Role
 
-__all__ = ["SUM_PAYLOADS", "SummedParty", "SummedServer"]
+__all__ = ["SUM_PAYLOADS", "Contribute", "SummedParty", "SummedServer", "found_without_values"]
 
 NO_ROWS = np.zeros(0, np.int32)
 
@@ -65,7 +65,15 @@ class MakeTerm(Payload, frozen=True):
     ids: list[str]
 
 
-SUM_PAYLOADS = (*PAYLOADS, Contribute, Summed, Masked, Masks, MakeTerm, MarginsMade)
+def found_without_values(table: Lookup, job: Payload) -> Found | None:
+    """Which ids a party has, and nothing of their rows."""
+    if not isinstance(job, Find):
+        return None
+    has = table.find(job.ids) >= 0
+    return Found(job.number, job.start, has, np.zeros((int(has.sum()), 0), np.float32))
+
+
+SUM_PAYLOADS: tuple[type[Payload], ...] = (*PAYLOADS, Contribute, Summed, Masked, Masks, MakeTerm, MarginsMade)
 
 
 class SummedParty(PredictParty):
@@ -98,10 +106,9 @@ class SummedParty(PredictParty):
     def _open(self, message: Contribute) -> list[Effect]:
         """Always over all parties: the server has no say in whose margins are summed."""
         ids, root = message.ids, message.root
-        if not 0 < len(ids) <= MAX_ASKED or not 0 <= root < len(self._names) or message.nonce in self.roots:
+        if not 0 <= root < len(self._names) or message.nonce in self.roots:
             raise RemoteProtocolError(SERVER, f"asks for a sum that cannot be: {len(ids)} ids at party {root}")
-        if (self._table.find(ids) < 0).any():
-            raise RemoteProtocolError(SERVER, "asks for the margins of an id that this party does not have")
+        self.check_sum(ids)
         self.sums.open(root, Opening(message.nonce, list(range(len(self._names))), False, NO_ROWS), len(ids))
         self.roots[message.nonce] = root
         return [self._work(MakeTerm(self.jobs + 1, message.nonce, ids))]
@@ -109,9 +116,6 @@ class SummedParty(PredictParty):
     def compute(self, job: Payload) -> Payload:
         """A job, without changing any state."""
         match job:
-            case Find(ids=ids):
-                has = self._table.find(ids) >= 0
-                return Found(job.number, job.start, has, np.zeros((int(has.sum()), 0), np.float32))
             case MakeTerm(draw=draw, nonce=nonce, ids=ids):
                 theta = self._trained.margins(self._table.x[self._table.find(ids)])  # type: ignore[attr-defined]
                 term = masking.encode(np.asarray(theta, np.float64), self._options.fraction_bits, len(self._names))
@@ -119,7 +123,7 @@ class SummedParty(PredictParty):
                     return MarginsMade(nonce, 0, term, np.zeros(0, np.uint64))
                 masks = masking.masks(self._key.seed("mask", draw), len(term))
                 return MarginsMade(nonce, 0, masking.add(term, masks), masks)
-        return super().compute(job)
+        return found_without_values(self._table, job) or super().compute(job)
 
     def _complete(self, nonce: int) -> list[Effect]:
         total = self.sums.take_total(nonce)
@@ -141,6 +145,8 @@ class Sums:
 
 class SummedServer(PredictServer):
     """Asks for sums, and for nothing else."""
+
+    _shape: tuple[int, ...] = ()  # of one id's sum
 
     def __init__(self, parties: tuple[str, ...], predictions: Callable[[Array], Array], deadline_s: float) -> None:
         self._predictions, self._key = predictions, SecretKey()
@@ -164,7 +170,9 @@ class SummedServer(PredictServer):
     def _conclude(self, number: int, request: Request) -> list[Effect]:
         """The second half: of the ids that all have."""
         common = np.flatnonzero((request.what == SENT).all(1))
-        sums = self.sums[number] = Sums(request, np.zeros(len(request.ids)))
+        sums = self.sums[number] = Sums(
+            request, np.zeros((len(request.ids), *self._shape), np.float32 if self._shape else np.float64)
+        )
         effects: list[Effect] = []
         for start in range(0, len(common), MAX_ASKED):
             rows = common[start : start + MAX_ASKED]
@@ -175,16 +183,22 @@ class SummedServer(PredictServer):
             effects += [Send(name, message) for name in self._parties]
         return effects or self._answer(number)
 
+    def _rows(self, nonce: int) -> Array | None:
+        """What a sum is of, unless it is too late for it."""
+        return next((sums.rows[nonce] for sums in self.sums.values() if nonce in sums.rows), None)
+
     def _summed(self, sender: str, summed: Summed) -> list[Effect]:
-        number = next((number for number, sums in self.sums.items() if summed.nonce in sums.rows), None)
+        rows, values = self._rows(summed.nonce), summed.values
+        if rows is not None and (values.shape != rows.shape or values.dtype != np.float64):
+            raise RemoteProtocolError(sender, f"a sum of shape {values.shape}, expected {rows.shape} float64")
+        return self._take(summed.nonce, values)
+
+    def _take(self, nonce: int, values: Array) -> list[Effect]:
+        number = next((number for number, sums in self.sums.items() if nonce in sums.rows), None)
         if number is None:
             return []  # too late
-        sums, values = self.sums[number], summed.values
-        rows = sums.rows[summed.nonce]
-        if values.shape != rows.shape or values.dtype != np.float64:
-            raise RemoteProtocolError(sender, f"a sum of shape {values.shape}, expected {rows.shape} float64")
-        sums.theta[rows] = values
-        del sums.rows[summed.nonce]
+        sums = self.sums[number]
+        sums.theta[sums.rows.pop(nonce)] = values
         return [] if sums.rows else self._answer(number)
 
     def _too_late(self, number: int) -> list[Effect]:

@@ -115,6 +115,16 @@ class Party:
         self.dropped = self.declined = self.left_out = self.unfinished = 0
         self.aside: list[int] = []  # jobs beside the lane
 
+    @property
+    def degree(self) -> int:
+        """Of its polynomials."""
+        return self._degree
+
+    @property
+    def width(self) -> int:
+        """h: of its embeddings."""
+        return self._width
+
     # Events.
 
     def handle(self, event: Event, now: int) -> list[Effect]:

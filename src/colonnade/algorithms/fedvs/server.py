@@ -111,6 +111,11 @@ class Server:
         self.retries = self.declined = 0
 
     @property
+    def width(self) -> int:
+        """h: of the average embedding."""
+        return self._width
+
+    @property
     def k(self) -> int:
         """Rounds so far."""
         return self.progress.k

@@ -1,0 +1,229 @@
+"""Predictions of `fedvs`: coded sums over all parties, exact whoever straggles; the server sees nothing else."""
+
+import asyncio
+import io
+import types
+
+import numpy as np
+import pytest
+
+from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.drivers.processes import dial
+from colonnade.drivers.processes.certificates import throw_away
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Node
+from colonnade.experiments.config import from_dict
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess
+from colonnade.models.polynomial import powers
+from colonnade.predict.asking import door_of
+from colonnade.predict.coded import CodedAnswer, CodedParty, CodedShare
+from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.predict.summed import Contribute
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.events import Received, Send, Started, WorkDone
+
+NAMES = tuple(f"p{n}" for n in range(5))
+PATIENCE_S = 60.0
+ASKED = 5
+
+
+class World:
+    """A federation of five, trained once."""
+
+    def __init__(self, folder, **protocol):
+        self.protocol = {"name": "fedvs"} | protocol
+        self.folder, self.data = folder, split(load("breast-cancer"), parties=5, scale="minmax")
+        throw_away(NAMES, folder / "keys")
+        save_share(server_share(self.data), folder / "server.safetensors")
+        for index, name in enumerate(NAMES):
+            save_share(party_share(self.data, index), folder / f"{name}.safetensors")
+
+    def process(self, name, address="127.0.0.1:0"):
+        keys = self.folder / "keys"
+        network = {
+            "parties": list(NAMES), "address": address, "certificate": f"{keys}/{name}.pem",
+            "key": f"{keys}/{name}.key", "authority": f"{keys}/ca.pem", "members": f"{keys}/members.toml",
+        }  # fmt: skip
+        tables = {
+            "protocol": self.protocol,
+            "model": {"party": "polynomial:2", "embedding": 3, "aggregate": "mean", "server": "mlp:4"},
+            "train": {"updates": 4, "learning_rate": 0.1, "batch_size": 64, "eval_every": 4},
+            "predict": {"http": "127.0.0.1:0", "deadline_s": 2.0},
+            "network": network,
+            "server" if name == "server" else "party": {"data": f"{self.folder}/{name}.safetensors"},
+        }
+        log, out = Log(name, stream=io.StringIO()), self.folder / "run" / name
+        if name == "server":
+            return ServerProcess(from_dict(tables), out, log)
+        return PartyProcess(from_dict(tables), name, out, log)
+
+    async def together(self, wrap_server, wrap_party, names, then):
+        server = wrap_server(self.process("server"))
+        address = server.out / "address"
+        address.unlink(missing_ok=True)
+        running = [asyncio.ensure_future(server.run())]
+        await until(lambda: address.is_file() or running[0].done())
+        at = address.read_text()
+        running += [asyncio.ensure_future(wrap_party(self.process(name, at)).run()) for name in names]
+        try:
+            return await then(server, running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def train(self):
+        async def end(server, running):
+            return (await asyncio.gather(*running))[0]["status"]
+
+        same = lambda process: process  # noqa: E731
+        assert asyncio.run(self.together(same, same, NAMES, end)) == "finished"
+
+    def ask(self, *ids, names=NAMES):
+        async def then(server, running):
+            await until(lambda: all(server.node.peers[name].stream for name in names))
+            door = door_of(server.out)
+            return (await asyncio.to_thread(door.request, "POST", "/predict", {"ids": list(ids)}))["answers"]
+
+        return asyncio.run(self.together(PredictServerProcess, PredictPartyProcess, names, then))
+
+    def plain(self, rows):
+        """What one process would say that had all columns, without the code."""
+        server, h = self.process("server"), []
+        server.node.read()
+        for name in NAMES:
+            party = self.process(name)
+            party.node.read()
+            role = party.node.role
+            weights = role.network.vector().reshape(-1, role.width)
+            h.append(powers(party.share.train[rows], role.degree) @ weights)
+        network = server.node.role.network
+        return network.objective.predict(network.output(np.mean(h, axis=0, dtype=np.float32)))
+
+
+async def until(condition):
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("coded"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dial, "FIRST_PAUSE_S", 0.02)
+        world.train()
+        yield world
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What everybody says while questions are answered; p4 says nothing to the server once it has shared."""
+    messages, original = [], Node._send
+
+    def note(self, to, message):
+        messages.append((self.role.name, to, message))
+        if not (note.straggles and self.role.name == "p4" and isinstance(message, CodedAnswer)):
+            original(self, to, message)
+
+    note.straggles = False
+    monkeypatch.setattr(Node, "_send", note)
+    return types.SimpleNamespace(messages=messages, note=note)
+
+
+def test_the_sum_is_that_of_all_and_nothing_but_shares_and_sums_crosses(trained, sent):
+    ids = list(trained.data.ids[:ASKED])
+    answers = trained.ask(*ids, "nobody")
+    found = [answer["probabilities"] for answer in answers[:ASKED]]
+    np.testing.assert_allclose(found, trained.plain(np.arange(ASKED)), atol=2e-3)
+    assert answers[0]["parties"] == list(NAMES) and answers[ASKED]["refused"] == "nobody has this id"
+    to_server = [message for _, to, message in sent.messages if to == "server"]
+    assert {type(message).__name__ for message in to_server} == {"Found", "CodedAnswer"}
+    assert all(message.values.size == 0 for message in to_server if not isinstance(message, CodedAnswer))
+    shares = [message for _, to, message in sent.messages if isinstance(message, CodedShare)]
+    assert len(shares) == 20 and all(share.data.dtype == np.uint32 for share in shares)
+
+    again = trained.ask(*ids)  # all from their folders once more
+    assert [answer["probabilities"] for answer in again] == found  # bit for bit, under other masks
+    fresh = [message for _, _, message in sent.messages if isinstance(message, CodedShare)][20:]
+    assert not any(np.array_equal(one.data, other.data) for one in shares for other in fresh)
+
+
+def test_who_straggles_after_sharing_is_done_without(trained, sent):
+    ids = list(trained.data.ids[:ASKED])
+    sent.note.straggles = True
+    found = [answer["probabilities"] for answer in trained.ask(*ids)]
+    np.testing.assert_allclose(found, trained.plain(np.arange(ASKED)), atol=2e-3)
+
+
+def test_rows_in_segments(tmp_path, monkeypatch):
+    """Five ids in two segments, one place of padding; all answers are needed."""
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.02)
+    world = World(tmp_path, K=2, T=1)
+    world.train()
+    found = [answer["probabilities"] for answer in world.ask(*world.data.ids[:ASKED])]
+    np.testing.assert_allclose(found, world.plain(np.arange(ASKED)), atol=2e-3)
+
+
+def test_nobody_stands_in_for_a_party_that_is_away(trained):
+    answer = trained.ask(trained.data.ids[0], names=NAMES[:4])[0]
+    assert "p4" in answer["refused"] and answer["probabilities"] is None
+
+
+@pytest.fixture
+def party(trained):
+    made = PredictPartyProcess(trained.process("p0")).node.role
+    made.handle(Started(b"key"), 0)
+    return made
+
+
+def shares_of(party, nonce, ids):
+    """What it sends to the others."""
+    work = party.handle(Received("server", Contribute(nonce, 0, ids)), 0)[0]
+    return party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+
+
+def test_a_party_refuses_what_cannot_be(trained, party):
+    ids = list(trained.data.ids[:2])
+    sends = shares_of(party, 1, ids)
+    assert [send.to for send in sends] == list(NAMES[1:])
+    share = sends[0].message
+    for wrong in (
+        CodedShare(1, b"other ids", share.data, share.model, share.blinding),
+        CodedShare(1, share.asked, share.data[:0], share.model, share.blinding),
+        CodedShare(1, share.asked, share.data, share.model[:, :1], share.blinding),
+        CodedShare(1, share.asked, share.data, share.model, share.blinding[:0]),
+    ):
+        with pytest.raises(RemoteProtocolError, match="p1"):
+            party.handle(Received("p1", wrong), 0)
+    assert party.handle(Received("p1", share), 0) == []
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        party.handle(Received("p1", share), 0)
+    for question in (["nobody"], []):
+        with pytest.raises(RemoteProtocolError, match="asks for a sum"):
+            party.handle(Received("server", Contribute(2, 0, question)), 0)
+
+
+def test_shares_may_come_before_the_order(trained, party):
+    ids = list(trained.data.ids[:2])
+    share = shares_of(party, 1, ids)[0].message
+    for name in NAMES[1:]:
+        early = CodedShare(2, share.asked, share.data, share.model, share.blinding)
+        assert party.handle(Received(name, early), 0) == []
+    effects = shares_of(party, 2, ids)
+    answer = party.compute(effects[-1].job)
+    assert isinstance(effects[-2], Send) and answer.values.shape == (2, 3) and list(party.sums) == [1]
+
+
+def test_after_sums_over_others_it_does_not_predict(trained):
+    """The same weights: a sum over all would tell an embedding by subtraction."""
+    process = trained.process("p0")
+    process.node.read()
+    role = process.node.role
+    assert all(summed == list(range(5)) for _, _, summed in role.answered.sums)
+    role.answered.sums = [(True, 0, [0, 1, 2, 4])]
+    with pytest.raises(ConfigError, match="by subtraction"):
+        CodedParty(role, None, NAMES, process.plan.options)
