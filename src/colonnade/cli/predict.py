@@ -84,8 +84,11 @@ def _door(config: Path, run: Path | None) -> AbstractContextManager["Door"]:
 
 
 def _usual_folder(config: Path) -> Path:
-    """Where `serve` writes; else the newest that `up` made."""
+    """The config's own, if it is a run's; where `serve` writes; else the newest that `up` made."""
     from colonnade.cli.network import own_folder
+
+    if config.name == "config.toml" and (config.parent / "nodes").is_dir():
+        return config.parent
 
     served = own_folder(config, "server")
     made = [path for path in Path("runs").glob(f"{config.stem}-*") if path.name.rpartition("-")[2].isdecimal()]

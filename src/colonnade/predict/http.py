@@ -160,13 +160,9 @@ class HttpDoor:
 
     async def open(self) -> str:
         """Listen; the address with the port that was really taken."""
-        try:
-            import uvicorn
+        import uvicorn
 
-            app = application(self._predictor, *self._app_of)
-        except ImportError:
-            advice = "needs fastapi and uvicorn: pip install -c constraints.txt -e '.[predict]'"
-            raise ConfigError("predict.http", self._address, advice) from None
+        app = application(self._predictor, *self._app_of)
 
         class Quiet(uvicorn.Server):
             """Signals are the process's business."""
