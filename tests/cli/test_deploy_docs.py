@@ -23,6 +23,7 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 BLOCKS = "\n".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
 COMMANDS = re.findall(r"^(server|clinic|lab)\$ (.+)$", BLOCKS, re.MULTILINE)
 SHORT = ["--set", "train.updates=300", "--set", "train.eval_every=100"]
+SHORT += ["--set", "network.admit_late=false"]  # else, so short a training may be over before the lab has started
 PATIENCE_S = 120.0
 
 
