@@ -284,3 +284,19 @@ def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_pa
         f"colonnade run {config} --out {tmp_path / 'run'}",
         f"colonnade run --resume {tmp_path / 'run'}",
     ]
+
+
+@pytest.mark.parametrize(
+    "words, cause",
+    [
+        (["--workers", "2", "--driver", "processes"], "is for the simulator"),
+        (["--workers", "many"], "a number of threads, or 'ray'"),
+        (["--workers", "0"], "1 or more"),
+        (["--address", "127.0.0.1:1"], "add --workers ray"),
+    ],
+    ids=["processes", "many", "none", "address"],
+)
+def test_workers_that_cannot_be(colonnade, tmp_path, words, cause):
+    code, _, err = colonnade("run", "--out", tmp_path / "out", *words)
+    assert code == 2 and cause in err
+    assert not (tmp_path / "out").exists()

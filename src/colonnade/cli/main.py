@@ -90,6 +90,8 @@ def run(
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
     hands = _hands(workers)
+    if driver != "sim" and hands != 1:
+        raise ConfigError("--workers", workers, "is for the simulator: with --driver processes every role has its own")
     with _cluster(hands, address):
         if driver == "sim":
             notes, execute = _simulate(checked, out, resume is not None, load, hands)
@@ -208,12 +210,14 @@ def sweep(
     out = out or _fresh_folder(f"{config.stem if config else 'digits'}-sweep")
     racing = grid_contestants(_tables(config, settings, None), labels, parsed)
     entries = _race(racing, seeds, out, workers, address)
-    for best in best_of(entries, labels, parsed):
+    found = best_of(entries, labels, parsed)
+    for best in found:
         point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
         _say(f"{best.method}: best at {point} ({best.value:.4f})")
         for key in best.edges:
             _say(f"  Warning: the grid ends at {key} = {best.point[key]}, which was best: go on in that direction")
-    _exit_if_any_failed(entries)
+    if len(found) < len(labels):  # points that diverge are what a grid is for
+        raise typer.Exit(1)
 
 
 def _exit_if_any_failed(entries: list[Any]) -> None:
