@@ -198,10 +198,13 @@ def test_t_defaults_to_half_rounded_up():
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for name in ("cuda", "cuda:1", "tpu"):
-        with pytest.raises(ConfigError, match=f"model.device = '{name}': use 'cpu'; 'cuda' needs a GPU"):
-            federation(from_dict({"model": {"device": name}}))
+    for count, name in ((0, "cuda"), (1, "cuda:1"), (2, "tpu"), (2, "tpu:one")):
+        monkeypatch.setattr("torch.cuda.device_count", lambda count=count: count)
+        for device in (name, {"server": name}, {"party": ["cpu", "cpu", "cpu", name]}):
+            with pytest.raises(ConfigError, match=f"model.device = '{name}': use 'cpu'; 'cuda' and 'cuda:1' need"):
+                federation(from_dict({"model": {"device": device}}))
+    with pytest.raises(ConfigError, match=r"model.device.party .* one entry for each of 4 parties"):
+        federation(from_dict({"model": {"device": {"party": ["cpu"]}}}))
 
 
 def test_a_party_without_labels_is_refused_where_all_hold_them():

@@ -26,6 +26,7 @@ __all__ = [
     "NetworkConfig",
     "PartyConfig",
     "PredictConfig",
+    "RoleDevices",
     "RoleRates",
     "ServerConfig",
     "TrainConfig",
@@ -61,7 +62,14 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     embedding: int | list[int] = 32
     server: str = "linear"
     aggregate: str = "concat"
-    device: str = "cpu"
+    device: "str | RoleDevices" = "cpu"
+
+
+class RoleDevices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Different devices for the server and the parties."""
+
+    server: str = "cpu"
+    party: str | list[str] = "cpu"
 
 
 class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,9 +13,10 @@ from colonnade.algorithms import METHODS, find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.data import Partition, Task, load, split
-from colonnade.experiments.config import Config, RoleRates, TrainConfig, unknown_key
+from colonnade.experiments.config import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
+from colonnade.models.on_device import on_device
 from colonnade.privacy.guard import check_budget
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
@@ -128,7 +129,7 @@ class Plan:
     models: tuple[Factory, ...]
     server_model: Factory
     aggregate: str
-    device: str
+    devices: tuple[str, ...]  # of the server, then of the parties; whoever runs there looks whether it is there
     privacy: PrivacySettings
     budgets: tuple[Budget | None, ...]
 
@@ -148,7 +149,7 @@ class Plan:
             task,
             y_train,
             y_test,
-            self.device,
+            _device(self.devices[0]),
             absent,
         )
 
@@ -168,8 +169,10 @@ class Plan:
         """What a party is made from; its labels are needed by some methods, and given to no others."""
         name, width, model = self.parties[index], self.widths[index], self.models[index]
         count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
+        device = _device(self.devices[1 + index])
+        train, test = on_device(train, device), on_device(test, device)
         setup = PartySetup(
-            self.options, self.training, name, index, count, width, model, train, test, shape, self.device, top,
+            self.options, self.training, name, index, count, width, model, train, test, shape, device, top,
             self.parties, privacy=self.privacy, budget=self.budgets[index],
         )  # fmt: skip
         if not self.method.party_labels:
@@ -198,7 +201,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         _party_models(config.model.party, count),
         config.model.server,
         config.model.aggregate,
-        _device(config.model.device),
+        _devices(config.model.device, count),
         config.privacy,
         budgets,
     )
@@ -264,10 +267,21 @@ def _choices(options: type[Options], key: str) -> str:
     return f"use one of {', '.join(dict.fromkeys([*numbers, *words]))}" if words else ""
 
 
+def _devices(value: str | RoleDevices, parties: int) -> tuple[str, ...]:
+    """Of the server, then of the parties."""
+    if isinstance(value, str):
+        return (value,) * (1 + parties)
+    return (value.server, *_per_party("model.device.party", value.party, parties))
+
+
 def _device(name: str) -> str:
     """ "cpu", or a GPU that torch sees: there runs are quick for large models, but not bit for bit the same."""
-    if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
-        raise ConfigError("model.device", name, "use 'cpu'; 'cuda' needs a GPU and a torch that sees it")
+    if name == "cpu":
+        return name
+    seen = torch.cuda.device_count() if re.fullmatch(r"cuda(:\d+)?", name) else 0
+    if not seen or int(name.partition(":")[2] or 0) >= seen:
+        count = f"torch sees {seen} here" if seen else "torch sees none here"
+        raise ConfigError("model.device", name, f"use 'cpu'; 'cuda' and 'cuda:1' need a GPU, and {count}")
     return name
 
 

@@ -51,7 +51,7 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self.simulator = Simulator(
             setting.roles(),
-            Codec(setting.method.payloads),
+            Codec(setting.method.payloads, lazily=True),
             setting.config.clock,
             setting.config.train.seed,
             full_trace=setting.config.train.trace == "full",

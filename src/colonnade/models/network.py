@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser, to_tensor
+from colonnade.models.on_device import to_array, to_tensor
+from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
 from colonnade.models.polynomial import Polynomial
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
@@ -58,8 +59,7 @@ class Network(Parameters):
 
     def run(self, x: Tensor, seed: int) -> Tensor:
         """One pass in training mode; random layers draw from `seed`, buffers start from the committed ones."""
-        for buffer, committed in zip(self._buffers, self._committed, strict=True):
-            buffer.copy_(committed)
+        _copy_all(self._buffers, self._committed)
         with _generator(seed) if self._draws else nullcontext():
             output: Tensor = self._trainer(x)
         return output
@@ -68,7 +68,7 @@ class Network(Parameters):
         """The output for training rows; its graph is kept under `key` for `backward`."""
         output = self.run(self.tensor(x), seed)
         self._tape = (key, output)
-        values: Array = output.detach().cpu().numpy()
+        values: Array = to_array(output.detach())
         return values
 
     def twin(self, dtype: torch.dtype = torch.float32) -> "Twin":
@@ -77,7 +77,9 @@ class Network(Parameters):
 
     def buffers_after_forward(self) -> list[Array]:
         """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
-        return [buffer.cpu().numpy().copy() for buffer in self._buffers]
+        kept = [torch.empty_like(buffer) for buffer in self._buffers]
+        _copy_all(kept, self._buffers)
+        return [to_array(buffer) for buffer in kept]
 
     def backward(self, x: Array, key: int, seed: int, output_gradient: Array) -> Array:
         """∇θ of ⟨output, output_gradient⟩ at the forward pass `key`, as a flat vector."""
@@ -127,8 +129,8 @@ class Network(Parameters):
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
-        for committed, value in zip(self._committed, buffers or (), strict=False):
-            committed.copy_(self.tensor(value))
+        if buffers:
+            _copy_all(self._committed, [self.tensor(value) for value in buffers])
         super().apply(gradient, rate)
 
     @torch.no_grad()
@@ -136,7 +138,7 @@ class Network(Parameters):
         """The output of the committed state in evaluation mode: moves no generator and no buffer."""
         starts = range(0, max(len(x), 1), READ_ROWS)
         parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
-        output: Array = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu().numpy()
+        output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
         return output
 
     @property
@@ -178,11 +180,17 @@ class Twin:
     @torch.no_grad()
     def run(self, x: Tensor, seed: int) -> Tensor:
         """One pass; random layers draw from `seed`, buffers start from the network's committed ones."""
-        for buffer, committed in zip(self._buffers, self._committed, strict=True):
-            buffer.copy_(committed)
+        _copy_all(self._buffers, self._committed)
         with _generator(seed) if self._draws else nullcontext():
             output: Tensor = self._module(x)
         return output
+
+
+def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Each from its source: on a GPU in one go for each dtype, where a launch costs more than the few bytes."""
+    for dtype in dict.fromkeys(target.dtype for target in targets):
+        pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if target.dtype == dtype]
+        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
 
 
 def flatten(parameters: list[nn.Parameter], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -209,7 +217,7 @@ def join(parts: Sequence[Tensor | None], parameters: list[nn.Parameter]) -> Arra
         part.reshape(-1) if part is not None else parameter.new_zeros(parameter.numel())
         for part, parameter in zip(parts, parameters, strict=True)
     ]
-    gradient: Array = torch.cat(flat).cpu().numpy()
+    gradient: Array = to_array(torch.cat(flat))
     return gradient
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from colonnade.models.on_device import to_tensor
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
 
-__all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser", "to_tensor"]
+__all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser"]
 
 
 MOMENTUM = 0.9  # of "momentum", unless its options say otherwise
@@ -92,7 +93,7 @@ class Parameters:
 
     def tensor(self, array: Array) -> Tensor:
         """An array where the parameters are."""
-        return to_tensor(array).to(self.theta.device)
+        return to_tensor(array).to(self.theta.device, non_blocking=True)
 
     def vector(self) -> Array:
         """θ as an array."""
@@ -149,11 +150,6 @@ class Parameters:
             return value
         tensor = torch.from_numpy(np.array(value))
         return tensor.to(self.theta.device) if tensor.ndim else tensor
-
-
-def to_tensor(array: Array) -> Tensor:
-    """A tensor over the array's memory; torch wants it writable, so what came off the wire is copied."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _plain_value(value: Any) -> Any:

@@ -14,6 +14,7 @@ from colonnade.models.blackbox import BlackBoxNetwork
 from colonnade.models.build import Factory, party_model
 from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
+from colonnade.models.on_device import to_array
 from colonnade.models.optimiser import OptimiserSpec, Regulariser
 from colonnade.models.server import ServerNetwork, aggregate
 from colonnade.privacy.guard import Guard
@@ -32,13 +33,13 @@ class ProbedNetwork(Network):
     @torch.no_grad()
     def embed(self, x: Array, seed: int) -> Array:
         """The output at θ in training mode."""
-        values: Array = self.run(self.tensor(x), seed).cpu().numpy()
+        values: Array = to_array(self.run(self.tensor(x), seed))
         return values
 
     def embed_at(self, theta: Array, x: Array, seed: int) -> Array:
         """The output at other parameters, the rest alike."""
         self._twin.move(self.tensor(theta))
-        values: Array = self._twin.run(self.tensor(x), seed).cpu().numpy()
+        values: Array = to_array(self._twin.run(self.tensor(x), seed))
         return values
 
 

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
+from colonnade.models.on_device import to_array
 from colonnade.models.optimiser import OptimiserSpec
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
@@ -72,11 +72,12 @@ class ServerNetwork(Network):
     def _of_blocks(self, gradient: Tensor) -> Array:
         """∂ℓ/∂h from the gradient of the leaf."""
         if not self._alike:
-            values: Array = gradient.cpu().numpy()
+            values: Array = to_array(gradient)
             return values
         if self._how == "mean":
             gradient = gradient / self._parties
-        return np.tile(gradient.cpu().numpy(), (1, self._parties))
+        blocks: Array = to_array(gradient.tile(1, self._parties))
+        return blocks
 
     @torch.no_grad()
     def evaluate(self, h: Array, targets: Array) -> tuple[float, Array]:

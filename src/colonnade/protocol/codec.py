@@ -16,7 +16,7 @@ import numpy as np
 
 from colonnade.protocol.errors import CodecError, LocalProtocolError
 from colonnade.protocol.finite import all_finite
-from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.messages import Array, Elsewhere, Payload
 
 __all__ = ["MAX_FRAME_BYTES", "VERSION", "Codec", "Frame"]
 
@@ -44,7 +44,7 @@ class Frame:
         """The frame's bytes piece by piece, arrays without a copy."""
         length = len(self.header)
         parts: list[bytes | memoryview] = [_START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
-        for buffer in self.buffers:
+        for buffer in self._here():
             size = buffer.nbytes
             if size:
                 parts.append(buffer.data.cast("B"))
@@ -59,18 +59,31 @@ class Frame:
         """The frame's bytes behind others, in one copy."""
         length = len(self.header)
         pieces: list[Any] = [prefix, _START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
-        for buffer in self.buffers:
+        for buffer in self._here():
             pieces += (buffer, _PADDING[buffer.nbytes % 8])
         return b"".join(pieces)
 
+    def _here(self) -> list[Array]:
+        """The buffers, fetched if they are elsewhere."""
+        return [np.ascontiguousarray(one) if isinstance(one, Elsewhere) else one for one in self.buffers]
+
 
 class Codec:
-    """Encodes and decodes the payload types it was made for; `finite`: NaN and infinity in arrays are refused."""
+    """Encodes and decodes the payload types it was made for.
+
+    With `finite`, NaN and infinity in arrays are refused; with `lazily`, arrays on a GPU stay there until somebody asks
+    for a frame's bytes.
+    """
 
     def __init__(
-        self, types: Iterable[type[Payload]], max_frame_bytes: int = MAX_FRAME_BYTES, *, finite: bool = False
+        self,
+        types: Iterable[type[Payload]],
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        *,
+        finite: bool = False,
+        lazily: bool = False,
     ) -> None:
-        self.max_frame_bytes, self._finite = max_frame_bytes, finite
+        self.max_frame_bytes, self._finite, self._lazily = max_frame_bytes, finite, lazily
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._array_to_header)
         self._decoder = msgspec.msgpack.Decoder(Union[tuple(types)], dec_hook=self._array_from_header)  # noqa: UP007
         self._buffers: list[Array] = []
@@ -120,12 +133,13 @@ class Codec:
         return view[_PREFIX_BYTES : _PREFIX_BYTES + length], view[start:]
 
     def _array_to_header(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        if not isinstance(value, np.ndarray):
+        waits = isinstance(value, Elsewhere)
+        if not waits and not isinstance(value, np.ndarray):
             raise LocalProtocolError(f"a payload cannot carry a {type(value).__name__}")
         name = value.dtype.str
         if name not in DTYPES:
             raise LocalProtocolError(f"a payload cannot carry an array of {value.dtype}")
-        self._buffers.append(np.ascontiguousarray(value))
+        self._buffers.append(value if waits and self._lazily else np.ascontiguousarray(value))
         return name, value.shape
 
     @staticmethod

@@ -10,9 +10,15 @@ from typing import Any, ClassVar
 import msgspec
 import numpy.typing as npt
 
-__all__ = ["Array", "EvaluationReply", "EvaluationRequest", "Message", "Payload"]
+__all__ = ["Array", "Elsewhere", "EvaluationReply", "EvaluationRequest", "Message", "Payload"]
 
 Array = npt.NDArray[Any]
+
+
+class Elsewhere:
+    """What stands for an array whose elements lie on a GPU: shape, dtype and nbytes, and `np.asarray` fetches it."""
+
+    __slots__ = ()
 
 
 class Payload(msgspec.Struct, frozen=True, tag=True, gc=False):

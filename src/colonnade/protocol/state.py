@@ -13,7 +13,7 @@ import safetensors
 import safetensors.numpy
 
 from colonnade.protocol.errors import CheckpointError
-from colonnade.protocol.messages import Array
+from colonnade.protocol.messages import Array, Elsewhere
 
 __all__ = ["chunks", "pack", "unpack"]
 
@@ -79,6 +79,8 @@ def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
             name = str(len(arrays))
             arrays[name] = np.ascontiguousarray(value).reshape(value.shape)  # numpy makes a scalar one-dimensional
             return {"array": name}
+        case Elsewhere():
+            return _to_json(np.asarray(value), arrays)
         case np.generic():
             return _to_json(value.item(), arrays)
         case np.random.Generator():

@@ -19,6 +19,7 @@ from colonnade.algorithms.table import EmbeddingTable, Staleness
 from colonnade.algorithms.vafl.line import Request, check_upload, fields, first_of_each, part_by_step, without
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
 from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module, with_party_dropout
+from colonnade.models.on_device import contiguous, on_device
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     Effect,
@@ -61,7 +62,7 @@ class Server(Withdrawing):
         self.network = self.network_type(
             module.to(setup.device), setup.training.server_optimiser, objective, how, len(setup.parties)
         )
-        self._targets = objective.targets(setup.y_train)
+        self._targets = on_device(objective.targets(setup.y_train), setup.device)
         self._widths = setup.widths
         # Coordinated batches bring all blocks with them: no table is needed.
         self.table = EmbeddingTable(0 if setup.options.coordinated else self._rows, setup.widths)
@@ -312,7 +313,8 @@ class Server(Withdrawing):
         ]
 
     def _block(self, h: Array, party: int) -> Array:
-        return np.ascontiguousarray(h[:, self.table.blocks[party]])
+        block: Array = contiguous(h[:, self.table.blocks[party]])
+        return block
 
     def answer(self, request: Request, k: int, values: Array) -> Message:
         """Alg. 1 l. 13: what the uploader gets; a method of one's own may answer differently."""

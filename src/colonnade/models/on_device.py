@@ -1,0 +1,121 @@
+"""Arrays that stay on the GPU on their way from one role to another in the same process.
+
+Roles treat them as numpy arrays. What is known here (slices, rows, concatenation) happens on the device; any other
+function or method of numpy's gets a copy in this process's memory: slower, and right.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from torch import Tensor
+
+from colonnade.protocol.messages import Array, Elsewhere
+
+__all__ = ["OnDevice", "contiguous", "on_device", "to_array", "to_tensor"]
+
+MOST_OF_FREE = 0.25  # of a device's free memory: what a role's own rows may take
+
+
+class OnDevice(NDArrayOperatorsMixin, Elsewhere):
+    """A tensor with the face of a numpy array."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As numpy has it."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """numpy's name of it."""
+        dtype: np.dtype[Any] = _DTYPES[self.tensor.dtype]
+        return dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.tensor.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.tensor.numel()
+
+    @property
+    def nbytes(self) -> int:
+        """Of the elements."""
+        return self.tensor.numel() * self.tensor.element_size()
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __getitem__(self, key: Any) -> "OnDevice":
+        """A slice is a view; rows by their numbers are gathered on the device."""
+        if isinstance(key, np.ndarray):
+            return OnDevice(self.tensor.index_select(0, to_tensor(key).to(self.tensor.device, non_blocking=True)))
+        return OnDevice(self.tensor[key])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        values: Array = self.tensor.detach().cpu().numpy()
+        return values if dtype is None else values.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return getattr(ufunc, method)(*map(_here, inputs), **{key: _here(value) for key, value in options.items()})
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        if function is np.concatenate and all(isinstance(part, OnDevice) for part in args[0]):
+            return OnDevice(torch.cat([part.tensor for part in args[0]], options.get("axis", 0)))
+        return function(*map(_here, args), **{key: _here(value) for key, value in options.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        """numpy's other methods."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+
+_DTYPES: dict[torch.dtype, Any] = {
+    torch.float16: np.dtype(np.float16), torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64),
+    torch.int32: np.dtype(np.int32), torch.int64: np.dtype(np.int64), torch.uint8: np.dtype(np.uint8),
+    torch.bool: np.dtype(np.bool_),
+}  # fmt: skip
+
+
+def _here(value: Any) -> Any:
+    if isinstance(value, OnDevice):
+        return np.asarray(value)
+    return [_here(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def to_array(tensor: Tensor) -> Any:
+    """A result as a role gets it: an array, or what looks like one and stays on the GPU."""
+    return tensor.numpy() if tensor.device.type == "cpu" else OnDevice(tensor)
+
+
+def to_tensor(array: Any) -> Tensor:
+    """A tensor over the array's memory; torch wants it writable, so what came off the wire is copied."""
+    if isinstance(array, OnDevice):
+        return array.tensor
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def contiguous(array: Any) -> Any:
+    """With its elements one after the other."""
+    return OnDevice(array.tensor.contiguous()) if isinstance(array, OnDevice) else np.ascontiguousarray(array)
+
+
+def on_device(array: Any, device: str) -> Any:
+    """A role's rows, on its GPU if there is ample room: then batches are gathered there."""
+    if device == "cpu" or not isinstance(array, np.ndarray):
+        return array
+    free, _ = torch.cuda.mem_get_info(device)
+    return OnDevice(to_tensor(array).to(device)) if array.nbytes <= MOST_OF_FREE * free else array

@@ -1,0 +1,91 @@
+"""Arrays that stay on a GPU: with tensors of the processor in their place, every run gives the same bits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import colonnade
+from colonnade.models import network, probed, server
+from colonnade.models.on_device import OnDevice, contiguous, on_device, to_tensor
+from colonnade.protocol import state
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.messages import Array, Payload
+
+FIRST_ORDER = ["sync", "vafl", "t-sync", "flex", "centralised", "fedvs", "wait"]
+AVERAGED = {"party_model": "polynomial:1", "aggregate": "mean"}
+
+
+class Parcel(Payload, frozen=True):
+    values: Array
+
+
+@pytest.fixture
+def device_array() -> OnDevice:
+    return OnDevice(torch.arange(12, dtype=torch.float32).view(4, 3))
+
+
+def test_it_has_the_face_of_an_array(device_array: OnDevice) -> None:
+    plain = np.asarray(device_array)
+    assert (device_array.shape, device_array.dtype, device_array.ndim, device_array.size, device_array.nbytes) == (
+        plain.shape, plain.dtype, plain.ndim, plain.size, plain.nbytes
+    )  # fmt: skip
+    assert len(device_array) == 4 and device_array.tobytes() == plain.tobytes()
+
+
+def test_slices_rows_and_concatenation_stay_there(device_array: OnDevice) -> None:
+    plain, rows = np.asarray(device_array), np.array([2, 0], np.int32)
+    for got, wanted in (
+        (device_array[:2], plain[:2]),
+        (device_array[:, slice(1, 3)], plain[:, 1:3]),
+        (device_array[rows], plain[rows]),
+        (np.concatenate([device_array, device_array], axis=1), np.concatenate([plain, plain], axis=1)),
+        (contiguous(device_array[:, 1:]), plain[:, 1:]),
+    ):
+        assert isinstance(got, OnDevice)
+        assert np.array_equal(np.asarray(got), wanted)
+
+
+def test_whatever_else_numpy_does_gets_a_copy(device_array: OnDevice) -> None:
+    plain = np.asarray(device_array)
+    table = np.zeros((4, 3), np.float32)
+    table[...] = device_array
+    assert np.array_equal(table, plain)
+    assert np.array_equal(device_array + plain, 2 * plain)
+    assert np.array_equal(np.average([device_array, device_array], axis=0, weights=[1, 3]), plain)
+    assert np.array_equal(np.concatenate([plain, device_array]), np.concatenate([plain, plain]))
+
+
+def test_bytes_are_fetched_when_they_are_asked_for(device_array: OnDevice) -> None:
+    plain = bytes(Codec([Parcel]).encode(Parcel(np.asarray(device_array))))
+    for lazily in (False, True):
+        frame = Codec([Parcel], lazily=lazily).encode(Parcel(device_array))  # type: ignore[arg-type]
+        assert isinstance(frame.buffers[0], OnDevice) == lazily
+        assert (bytes(frame), b"".join(frame.parts()), frame.size) == (plain, plain, len(plain))
+    assert np.array_equal(state.unpack(state.pack([device_array]))[0], np.asarray(device_array))
+
+
+def test_rows_stay_here_without_a_gpu_or_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones((4, 2), np.float32)
+    assert on_device(x, "cpu") is x
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (4 * x.nbytes - 1, 0))
+    assert on_device(x, "cuda") is x
+
+
+@pytest.mark.parametrize("method", [*FIRST_ORDER, "cascaded", "syn-zoo"])
+def test_runs_with_arrays_elsewhere_give_the_same_bits(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = colonnade.split(colonnade.load("digits"), parties=3)
+
+    def run() -> dict[str, Any]:
+        limits = {"updates": 12, "eval_every": 6, "batch_size": 32, "learning_rate": 0.05, "optimiser": "momentum"}
+        model = AVERAGED if method in ("fedvs", "wait") else {"party_model": "mlp:8", "server_model": "mlp:8"}
+        return colonnade.prepare(digits, protocol=method, embedding=4, **model, **limits).execute()
+
+    plain = run()
+    for module in (network, server, probed):
+        monkeypatch.setattr(module, "to_array", OnDevice)
+    monkeypatch.setattr("colonnade.experiments.resolve.on_device", lambda array, device: OnDevice(to_tensor(array)))
+    elsewhere = run()
+    same = ("trace_sha256", "weights_sha256", "value", "bytes_up", "bytes_down")
+    assert {key: elsewhere[key] for key in same} == {key: plain[key] for key in same}
