@@ -2,9 +2,9 @@
 
     python benchmarks/gpu.py [--device cuda] [--batch 128] [--updates 100] [--rounds 5] [--profile FILE]
 
-Two parties hold the halves of made-up 32 × 32 colour images and the first convolution of ResNet-18, the server the rest.
-`sync` trains it in the simulator, everything on the device; the other side is one plain torch loop over the same three
-modules: the same rows, SGD with momentum, no look at the loss. They take turns; the ratio of the medians counts.
+Two parties hold the halves of made-up 32 × 32 colour images and the first convolution of ResNet-18, the server the
+rest. `sync` trains it in the simulator, everything on the device; the other side is one plain torch loop over the same
+three modules: as many rows, SGD with momentum, no look at the loss. They take turns; the ratio of the medians counts.
 """
 
 import argparse

@@ -127,7 +127,7 @@ def test_a_pause_between_two_batches_stays(make):
 
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_the_warm_up_begins_again_and_every_row_comes_once(done, make, monkeypatch):
-    monkeypatch.setattr("colonnade.algorithms.vafl.party.WARM_UP_ROWS", 3)  # 3, 3, 2
+    monkeypatch.setattr("colonnade.algorithms.vafl.party.rows_per_message", lambda width: 3)  # 3, 3, 2
     made = make(VaflOptions())
     party = made.parties[0]
     effects = made.told(party, Started(b""))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.batches import Walk, rows_per_message
 from colonnade.algorithms.table import EmbeddingTable, Staleness
 
 
@@ -82,3 +82,7 @@ def test_staleness_of_nothing():
     staleness = Staleness(2)
     staleness.add(np.zeros((3, 2), np.int32), [])
     assert staleness.summary() == {"mean": 0.0, "p95": 0.0, "max": 0.0}
+
+
+def test_wide_rows_are_sent_fewer_at_a_time():
+    assert [rows_per_message(width) for width in (1, 1024, 2048, 32768, 10**8)] == [8192, 8192, 4096, 256, 1]

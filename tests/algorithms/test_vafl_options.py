@@ -28,7 +28,7 @@ def uploads(run, sender=None):
 
 
 def test_warm_up_sends_every_row_exactly_once_before_the_first_step(simulate, monkeypatch):
-    monkeypatch.setattr("colonnade.algorithms.vafl.party.WARM_UP_ROWS", 500)  # several pieces
+    monkeypatch.setattr("colonnade.algorithms.vafl.party.rows_per_message", lambda width: 500)  # several pieces
     run = simulate(tables())
     for name in ("party-1", "party-4"):
         messages = uploads(run, name)

@@ -6,9 +6,16 @@ import numpy.typing as npt
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Rows", "Walk", "is_rows"]
+__all__ = ["Rows", "Walk", "is_rows", "rows_per_message"]
+
+MOST_ROWS, MOST_BYTES = 8192, 32 * 2**20  # of embeddings in one message, where all rows of a table are sent
 
 Rows = npt.NDArray[np.int32]
+
+
+def rows_per_message(width: int) -> int:
+    """How many rows of so many float32 to send at a time."""
+    return max(1, min(MOST_ROWS, MOST_BYTES // (4 * width)))
 
 
 def is_rows(array: Array, rows: int) -> bool:

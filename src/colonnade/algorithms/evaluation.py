@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.algorithms.batches import rows_per_message
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -30,7 +31,6 @@ __all__ = [
     "read_rows",
 ]
 
-CHUNK_ROWS = 8192
 TOKEN = -1  # evaluation jobs of a server; a party's are numbered downwards from here
 
 
@@ -152,6 +152,7 @@ class Evaluation:
         self._index = {name: index for index, name in enumerate(parties)}
         self._table = EmbeddingTable(len(y_test), widths)
         self._y, self._metric = y_test, metric
+        self._chunk = rows_per_message(max(widths))
         self.number = 0
         self.missing: list[str] = []
         self._outstanding: dict[str, int] = {}  # chunks that each asked party still owes
@@ -168,7 +169,7 @@ class Evaluation:
         here = set(present)
         self.missing = [name for name in self._index if name not in here]
         rows = len(self._y)
-        chunks = [(start, min(start + CHUNK_ROWS, rows)) for start in range(0, rows, CHUNK_ROWS)]
+        chunks = [(start, min(start + self._chunk, rows)) for start in range(0, rows, self._chunk)]
         asked = [name for name in self._index if name in here]
         self._outstanding = dict.fromkeys(asked, len(chunks))
         sends: list[Effect] = [
@@ -190,8 +191,8 @@ class Evaluation:
 
     def _check(self, sender: str, reply: EvaluationReply) -> None:
         rows, width = len(self._y), self._table.widths[self._index[sender]]
-        expected = (min(CHUNK_ROWS, rows - reply.start), width)
-        chunk = 0 <= reply.start < rows and reply.start % CHUNK_ROWS == 0
+        expected = (min(self._chunk, rows - reply.start), width)
+        chunk = 0 <= reply.start < rows and reply.start % self._chunk == 0
         if not chunk or reply.values.shape != expected or reply.values.dtype != np.float32:
             cause = f"evaluation rows from {reply.start} of shape {reply.values.shape}, expected {expected} float32"
             raise RemoteProtocolError(sender, cause)

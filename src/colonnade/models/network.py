@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 from torch.func import functional_call, grad, vmap
 
 from colonnade.models.on_device import to_array, to_tensor
@@ -52,14 +53,15 @@ class Network(Parameters):
         twins = [read for trained, read in pairs if trained.requires_grad]
         super().__init__(flatten(self.parameters), optimiser, regulariser)
         bind(twins, self.theta)
-        self._buffers = list(self._trainer.buffers())
-        self._committed = list(self._reader.buffers())
+        self._buffers = flatten_by_dtype(list(self._trainer.buffers()))
+        self._committed = flatten_by_dtype(list(self._reader.buffers()))
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
         self._tape: tuple[int, Tensor] | None = None
 
     def run(self, x: Tensor, seed: int) -> Tensor:
         """One pass in training mode; random layers draw from `seed`, buffers start from the committed ones."""
-        _copy_all(self._buffers, self._committed)
+        for live, committed in zip(self._buffers, self._committed, strict=True):
+            live.copy_(committed)
         with _generator(seed) if self._draws else nullcontext():
             output: Tensor = self._trainer(x)
         return output
@@ -77,9 +79,7 @@ class Network(Parameters):
 
     def buffers_after_forward(self) -> list[Array]:
         """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
-        kept = [torch.empty_like(buffer) for buffer in self._buffers]
-        _copy_all(kept, self._buffers)
-        return [to_array(buffer) for buffer in kept]
+        return [to_array(buffers.clone()) for buffers in self._buffers]
 
     def backward(self, x: Array, key: int, seed: int, output_gradient: Array) -> Array:
         """∇θ of ⟨output, output_gradient⟩ at the forward pass `key`, as a flat vector."""
@@ -129,8 +129,8 @@ class Network(Parameters):
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
-        if buffers:
-            _copy_all(self._committed, [self.tensor(value) for value in buffers])
+        for committed, value in zip(self._committed, buffers or (), strict=False):
+            committed.copy_(self.tensor(value))
         super().apply(gradient, rate)
 
     @torch.no_grad()
@@ -148,7 +148,7 @@ class Network(Parameters):
 
     def digest(self) -> str:
         """sha256 of parameters and buffers."""
-        parts = [self.theta, *self._committed]
+        parts = [self.theta, *self._reader.buffers()]
         return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in parts)).hexdigest()
 
     def save(self) -> dict[str, Any]:
@@ -171,7 +171,8 @@ class Twin:
         parameters = [p for p in self._module.parameters() if p.requires_grad]
         self._theta = flatten(parameters, dtype)
         self._module.requires_grad_(False)
-        self._buffers, self._committed, self._draws = list(self._module.buffers()), committed, draws
+        self._buffers, self._committed = flatten_by_dtype(list(self._module.buffers())), committed
+        self._draws = draws
 
     def move(self, theta: Tensor) -> None:
         """To these parameters."""
@@ -180,17 +181,11 @@ class Twin:
     @torch.no_grad()
     def run(self, x: Tensor, seed: int) -> Tensor:
         """One pass; random layers draw from `seed`, buffers start from the network's committed ones."""
-        _copy_all(self._buffers, self._committed)
+        for live, committed in zip(self._buffers, self._committed, strict=True):
+            live.copy_(committed)
         with _generator(seed) if self._draws else nullcontext():
             output: Tensor = self._module(x)
         return output
-
-
-def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Each from its source: on a GPU in one go for each dtype, where a launch costs more than the few bytes."""
-    for dtype in dict.fromkeys(target.dtype for target in targets):
-        pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if target.dtype == dtype]
-        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
 
 
 def flatten(parameters: list[nn.Parameter], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -201,7 +196,18 @@ def flatten(parameters: list[nn.Parameter], dtype: torch.dtype = torch.float32) 
     return theta
 
 
-def bind(parameters: list[nn.Parameter], theta: Tensor) -> None:
+def flatten_by_dtype(buffers: list[Tensor]) -> list[Tensor]:
+    """One vector for each dtype that holds all buffers of it; they become views: one copy then moves them all."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in buffers:
+        groups.setdefault(buffer.dtype, []).append(buffer)
+    vectors = [torch.cat([buffer.reshape(-1) for buffer in group]) for group in groups.values()]
+    for group, vector in zip(groups.values(), vectors, strict=True):
+        bind(group, vector)
+    return vectors
+
+
+def bind(parameters: Sequence[Tensor], theta: Tensor) -> None:
     """Make the parameters views of θ, one after the other."""
     start = 0
     for parameter in parameters:
@@ -213,11 +219,11 @@ def join(parts: Sequence[Tensor | None], parameters: list[nn.Parameter]) -> Arra
     """Gradients of all parameters as one vector; an unused parameter's are zeros."""
     if not parameters:
         return np.zeros(0, np.float32)
-    flat = [
-        part.reshape(-1) if part is not None else parameter.new_zeros(parameter.numel())
+    used = [
+        part if part is not None else torch.zeros_like(parameter)
         for part, parameter in zip(parts, parameters, strict=True)
     ]
-    gradient: Array = to_array(torch.cat(flat))
+    gradient: Array = to_array(_flatten_dense_tensors(used))  # type: ignore[no-untyped-call]
     return gradient
 
 

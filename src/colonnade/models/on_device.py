@@ -14,7 +14,7 @@ from torch import Tensor
 
 from colonnade.protocol.messages import Array, Elsewhere
 
-__all__ = ["OnDevice", "contiguous", "on_device", "to_array", "to_tensor"]
+__all__ = ["OnDevice", "contiguous", "number", "on_device", "to_array", "to_tensor"]
 
 MOST_OF_FREE = 0.25  # of a device's free memory: what a role's own rows may take
 
@@ -111,6 +111,22 @@ def to_tensor(array: Any) -> Tensor:
 def contiguous(array: Any) -> Any:
     """With its elements one after the other."""
     return OnDevice(array.tensor.contiguous()) if isinstance(array, OnDevice) else np.ascontiguousarray(array)
+
+
+def number(tensor: Tensor) -> Callable[[], float]:
+    """A scalar, to be read later: on a GPU that waits for the scalar alone, not for what is asked of it meanwhile."""
+    if tensor.device.type == "cpu":
+        return tensor.item
+    value = torch.empty((), pin_memory=True)
+    value.copy_(tensor.detach(), non_blocking=True)
+    there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    there.record()
+
+    def read() -> float:
+        there.synchronize()
+        return value.item()
+
+    return read
 
 
 def on_device(array: Any, device: str) -> Any:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from colonnade.models.network import Network, join
 from colonnade.models.objective import Objective
-from colonnade.models.on_device import to_array
+from colonnade.models.on_device import number, to_array
 from colonnade.models.optimiser import OptimiserSpec
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
@@ -66,8 +66,9 @@ class ServerNetwork(Network):
         else:
             output = self.run(aggregate(self._how, leaf.requires_grad_(), self._parties), seed)
         loss = self.objective.loss(output, self.tensor(targets))
+        value = number(loss)
         parts = torch.autograd.grad(loss, [leaf, *self.parameters], allow_unused=True)
-        return Gradients(loss.item(), self._of_blocks(parts[0]), join(parts[1:], self.parameters))
+        return Gradients(value(), self._of_blocks(parts[0]), join(parts[1:], self.parameters))
 
     def _of_blocks(self, gradient: Tensor) -> Array:
         """∂ℓ/∂h from the gradient of the leaf."""

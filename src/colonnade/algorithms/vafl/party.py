@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.batches import Rows, Walk, is_rows
+from colonnade.algorithms.batches import Rows, Walk, is_rows, rows_per_message
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
@@ -48,7 +48,6 @@ __all__ = ["FORWARD_SHARE", "Party"]
 
 # A forward pass is at most half of a local step: the backward pass costs at least as much in any layered network.
 FORWARD_SHARE = 0.5
-WARM_UP_ROWS = 8192
 
 EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these; an answer's are 4·asides + ANSWER
 
@@ -173,7 +172,9 @@ class Party(Guarded):
     def _warm_up(self) -> list[Effect]:
         """Send all rows once, in pieces, before the first step."""
         self.busy = True
-        self.rows = np.arange(self.warmed, min(self.warmed + WARM_UP_ROWS, len(self._x)), dtype=np.int32)
+        self.rows = np.arange(
+            self.warmed, min(self.warmed + rows_per_message(self._width), len(self._x)), dtype=np.int32
+        )
         amount = FORWARD_SHARE * len(self.rows) / self._training.batch_size
         release = self.guard.plan("warm-up", self.rows)
         return [Work(EMBED, "warm-up", amount, Embed(0, 0, None, self._x[self.rows], release))]
