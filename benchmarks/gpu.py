@@ -5,6 +5,7 @@
 Two parties hold the halves of made-up 32 × 32 colour images and the first convolution of ResNet-18, the server the
 rest. `sync` trains it in the simulator, everything on the device; the other side is one plain torch loop over the same
 three modules: as many rows, SGD with momentum, no look at the loss. They take turns; the ratio of the medians counts.
+Colonnade records a network's passes as CUDA graphs, so there is a second loop that does, too.
 """
 
 import argparse
@@ -57,14 +58,20 @@ def split_steps(data: Partition, device: str, batch: int, method: str) -> Callab
     return step
 
 
-def joint_steps(data: Partition, device: str, batch: int) -> Callable[[int], None]:
-    """The same network in one graph."""
+def joint_steps(data: Partition, device: str, batch: int, recorded: bool = False) -> Callable[[int], None]:
+    """The same network in one graph; layer by layer, or with passes that are recorded as Colonnade's are."""
     stems = [party_module(STEM, (x.shape[1],), WIDTH, seed, "party").to(device) for seed, x in enumerate(data.train)]
     top = server_module(TOP, 2 * WIDTH, CLASSES, 2).to(device)
     modules = torch.nn.ModuleList([*stems, top]).train()
     optimiser = torch.optim.SGD(modules.parameters(), lr=0.01, momentum=0.9)
     halves = [torch.from_numpy(x).to(device) for x in data.train]
     targets = torch.from_numpy(data.y_train).to(device)
+
+    if recorded:
+        rows = torch.arange(batch, device=device)
+        samples = [(x[rows],) for x in halves]
+        samples.append((torch.zeros(batch, 2 * WIDTH, device=device, requires_grad=True),))
+        *stems, top = torch.cuda.make_graphed_callables((*stems, top), tuple(samples))
 
     def step(updates: int) -> None:
         for _ in range(updates):
@@ -100,6 +107,8 @@ def main() -> None:
     options = parser.parse_args()
     data, device = images(options.rows), options.device
     steps = {"joint": joint_steps(data, device, options.batch)}
+    if device != "cpu":
+        steps["joint, recorded"] = joint_steps(data, device, options.batch, recorded=True)
     steps |= {name: split_steps(data, device, options.batch, name) for name in options.methods.split(",")}
     for step in steps.values():
         timed(step, min(WARM_UP, options.updates), device)
@@ -107,12 +116,13 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, step in steps.items():
             taken[name].append(timed(step, options.updates, device))
-    joint = statistics.median(taken["joint"])
+    baselines = {name: statistics.median(taken[name]) for name in steps if name.startswith("joint")}
     for name, seconds in taken.items():
         middle = statistics.median(seconds)
         rate, ms = options.updates * options.batch / middle, 1000 * middle / options.updates
         spread = f"{1000 * min(seconds) / options.updates:.2f}–{1000 * max(seconds) / options.updates:.2f}"
-        print(f"{name}: {rate:,.0f} images/s, {ms:.2f} ms per update ({spread}), {joint / middle:.2f} of joint")
+        ratios = ", ".join(f"{seconds / middle:.2f} of {baseline}" for baseline, seconds in baselines.items())
+        print(f"{name}: {rate:,.0f} images/s, {ms:.2f} ms per update ({spread}): {ratios}")
     if options.profile:
         with torch.profiler.profile() as profile:
             timed(steps[options.methods.split(",")[0]], 5, device)

@@ -20,12 +20,13 @@ from torch.func import functional_call, grad, vmap
 from colonnade.models.on_device import to_array, to_tensor
 from colonnade.models.optimiser import OptimiserSpec, Parameters, Regulariser
 from colonnade.models.polynomial import Polynomial
+from colonnade.models.recorded import Recorder
 from colonnade.models.resnet import BasicBlock, Permuted
 from colonnade.models.shaped import Recurrent
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
-__all__ = ["Network", "Twin", "bind", "drawing_in_turn", "flatten", "join"]
+__all__ = ["Network", "Twin", "bind", "drawing_in_turn", "flatten"]
 
 _turn: AbstractContextManager[Any] = nullcontext()  # where several threads compute: who draws waits for the others
 PRIVATE_ROWS = 256  # at a time: each has a gradient of its own
@@ -56,21 +57,27 @@ class Network(Parameters):
         self._buffers = flatten_by_dtype(list(self._trainer.buffers()))
         self._committed = flatten_by_dtype(list(self._reader.buffers()))
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
+        self._recorder = None if self._draws else Recorder(self._trainer)
         self._tape: tuple[int, Tensor] | None = None
 
     def run(self, x: Tensor, seed: int) -> Tensor:
         """One pass in training mode; random layers draw from `seed`, buffers start from the committed ones."""
+        compute, self._replayed = (self._trainer, False) if self._recorder is None else self._recorder.pass_for(x)
         for live, committed in zip(self._buffers, self._committed, strict=True):
             live.copy_(committed)
         with _generator(seed) if self._draws else nullcontext():
-            output: Tensor = self._trainer(x)
+            output: Tensor = compute(x)
         return output
+
+    def kept(self, result: Tensor) -> Tensor:
+        """A result of the last pass that the next one leaves alone."""
+        return result.clone() if self._replayed else result
 
     def forward(self, x: Array, key: int, seed: int) -> Array:
         """The output for training rows; its graph is kept under `key` for `backward`."""
         output = self.run(self.tensor(x), seed)
         self._tape = (key, output)
-        values: Array = to_array(output.detach())
+        values: Array = to_array(self.kept(output.detach()))
         return values
 
     def twin(self, dtype: torch.dtype = torch.float32) -> "Twin":
@@ -90,7 +97,18 @@ class Network(Parameters):
         if not self.parameters:
             return np.zeros(0, np.float32)
         parts = torch.autograd.grad(output, self.parameters, self.tensor(output_gradient), allow_unused=True)
-        return join(parts, self.parameters)
+        return self.joined(parts)
+
+    def joined(self, parts: Sequence[Tensor | None]) -> Array:
+        """The parameters' gradients as one vector; an unused parameter's are zeros."""
+        if not self.parameters:
+            return np.zeros(0, np.float32)
+        used = [
+            part if part is not None else torch.zeros_like(parameter)
+            for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
+        gradient: Array = to_array(self.kept(_flatten_dense_tensors(used)))  # type: ignore[no-untyped-call]
+        return gradient
 
     def private_gradient(
         self, x: Array, seed: int, output_gradient: Array, clip: float, noise: Callable[[int], Array]
@@ -213,18 +231,6 @@ def bind(parameters: Sequence[Tensor], theta: Tensor) -> None:
     for parameter in parameters:
         parameter.data = theta[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-
-
-def join(parts: Sequence[Tensor | None], parameters: list[nn.Parameter]) -> Array:
-    """Gradients of all parameters as one vector; an unused parameter's are zeros."""
-    if not parameters:
-        return np.zeros(0, np.float32)
-    used = [
-        part if part is not None else torch.zeros_like(parameter)
-        for part, parameter in zip(parts, parameters, strict=True)
-    ]
-    gradient: Array = to_array(_flatten_dense_tensors(used))  # type: ignore[no-untyped-call]
-    return gradient
 
 
 def _may_draw(part: nn.Module) -> bool:

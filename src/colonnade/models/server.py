@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from colonnade.models.network import Network, join
+from colonnade.models.network import Network
 from colonnade.models.objective import Objective
 from colonnade.models.on_device import number, to_array
 from colonnade.models.optimiser import OptimiserSpec
@@ -68,12 +68,12 @@ class ServerNetwork(Network):
         loss = self.objective.loss(output, self.tensor(targets))
         value = number(loss)
         parts = torch.autograd.grad(loss, [leaf, *self.parameters], allow_unused=True)
-        return Gradients(value(), self._of_blocks(parts[0]), join(parts[1:], self.parameters))
+        return Gradients(value(), self._of_blocks(parts[0]), self.joined(parts[1:]))
 
     def _of_blocks(self, gradient: Tensor) -> Array:
         """∂ℓ/∂h from the gradient of the leaf."""
         if not self._alike:
-            values: Array = to_array(gradient)
+            values: Array = to_array(self.kept(gradient))
             return values
         if self._how == "mean":
             gradient = gradient / self._parties

@@ -14,7 +14,6 @@ from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
-from colonnade.models.network import join
 from colonnade.models.server import aggregate
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
@@ -141,7 +140,7 @@ class Centralised:
         parts, start = [], 0
         for network in networks:
             count = len(network.parameters)
-            parts.append(join(gradients[start : start + count], network.parameters))
+            parts.append(network.joined(gradients[start : start + count]))
             start += count
         return JointStepped(loss.item(), parts, [network.buffers_after_forward() for network in networks])
 
