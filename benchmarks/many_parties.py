@@ -1,17 +1,18 @@
 """Ten, a hundred, a thousand parties: processor time per event and memory per party, which should not grow.
 
-    python benchmarks/many_parties.py [--parties 10 100 1000] [--methods vafl flex] [--rows 100000] [--rounds 3]
+    python benchmarks/many_parties.py [--parties 10 100 1000] [--methods vafl flex] [--rows 100000] [--parts 15]
 
 Every party has 2 columns of 100,000 rows (noise with a class in it) and a linear model to an embedding of width 4; the
 server sums or averages the embeddings (its own network would grow with a concatenation) and has a linear layer.
-Batches of 64, speeds that differ (lognormal), links with latency and bandwidth; the table is warm: all of it is used.
+Batches of 64, speeds that differ (lognormal), links with latency and bandwidth; all of the table is used.
 
-Each case is a process of its own. Counted is what comes after the warm-up and everyone's first step, in parts of 5,000
-events: processor time per event, the median over the parts; evaluations stand before and after. Memory is
+Each case is a process of its own. Counted is what comes after the warm-up and everyone's first step, in parts of 20,000
+events that the cases take in turn: processor time per event, and the median of its ratio to the first case's over
+the parts; evaluations stand before and after. Memory is
 
     (peak RSS − RSS after a tiny run) / parties
 
-and holds all there is: columns, table, ages, models, the simulator. Rounds take turns; the medians count.
+and holds all there is: columns, table, ages, models, the simulator.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import Run, one_thread, prepare
 
 COLUMNS, WIDTH, BATCH, TEST_ROWS = 2, 4, 64, 1000
-PART_EVENTS, PARTS = 5_000, 8
+PART_EVENTS = 20_000  # more than a round of a thousand parties
 FLAT = 1.5
 
 
@@ -77,50 +78,80 @@ def begun(run: Run) -> bool:
     return all(node.role.network.steps > 0 for node in run.simulator.nodes)  # type: ignore[attr-defined]
 
 
-def measure(method: str, aggregate: str, parties: int, rows: int) -> dict[str, float]:
-    """In this process, which must be fresh."""
+def touch(run: Run) -> None:
+    """All of the table is used, as after an epoch: what was never written takes no memory."""
+    table = run.simulator.principal.role.table  # type: ignore[attr-defined]
+    table.values[...], table.renewed[...] = 0, 0
+
+
+def serve(method: str, aggregate: str, parties: int, rows: int, tiny_rows: int = 2 * BATCH) -> None:
+    """In a process of its own: make the run, say when all have begun; then a part of the run for every line read."""
     with one_thread():
-        tiny = run_of(method, aggregate, synthetic(2, 2 * BATCH))
-        tiny.simulator.advance(200)
-        before_mb = rss_mb("VmRSS")
-        start = time.perf_counter()
+        run_of(method, aggregate, synthetic(2, tiny_rows)).simulator.advance(200)
+        before_mb, start = rss_mb("VmRSS"), time.perf_counter()
         run = run_of(method, aggregate, synthetic(parties, rows))
-        simulator = run.simulator
-        made_s = time.perf_counter() - start
+        touch(run)
         while not begun(run):
-            simulator.advance(PART_EVENTS)
-        begun_s = time.perf_counter() - start - made_s
-        cpu_us, wall_us = [], []
-        for _ in range(PARTS):
+            run.simulator.advance(PART_EVENTS)
+        say({"begun_s": time.perf_counter() - start})
+        for _ in sys.stdin:
             cpu, wall = time.process_time(), time.perf_counter()
-            simulator.advance(PART_EVENTS)
-            cpu_us.append((time.process_time() - cpu) / PART_EVENTS * 1e6)
-            wall_us.append((time.perf_counter() - wall) / PART_EVENTS * 1e6)
-    return {
-        "cpu_us": statistics.median(cpu_us),
-        "wall_us": statistics.median(wall_us),
-        "mb": (rss_mb("VmHWM") - before_mb) / parties,
-        "made_s": made_s,
-        "begun_s": begun_s,
-        "updates": run._progress().k,
-    }
+            run.simulator.advance(PART_EVENTS)
+            cpu_us, wall_us = (time.process_time() - cpu) * 1e6, (time.perf_counter() - wall) * 1e6
+            mb = (rss_mb("VmHWM") - before_mb) / parties
+            updates = run._progress().k
+            say({"cpu_us": cpu_us / PART_EVENTS, "wall_us": wall_us / PART_EVENTS, "mb": mb, "updates": updates})
 
 
-def child(*arguments: Any) -> dict[str, float]:
-    command = [sys.executable, __file__, "--child", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    measured: dict[str, float] = json.loads(done.stdout)
-    return measured
+def say(found: dict[str, float]) -> None:
+    print(json.dumps(found), flush=True)
 
 
-def report(method: str, aggregate: str, found: dict[int, dict[str, float]]) -> None:
-    least = min(found)
-    for parties, of in found.items():
-        cpu, mb = of["cpu_us"] / found[least]["cpu_us"], of["mb"] / found[least]["mb"]
+class Case:
+    """A run in a process of its own."""
+
+    def __init__(self, *arguments: Any) -> None:
+        command = [sys.executable, __file__, "--serve", *map(str, arguments)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.begun_s = self._answer()["begun_s"]  # one is made at a time
+        self.parts: list[dict[str, float]] = []
+
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        answer: dict[str, float] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def advance(self) -> None:
+        assert self._process.stdin is not None
+        print("on", file=self._process.stdin, flush=True)
+        self.parts.append(self._answer())
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def median(self, key: str) -> float:
+        return statistics.median(part[key] for part in self.parts)
+
+
+def compare(method: str, aggregate: str, parties: list[int], rows: int, parts: int) -> None:
+    cases = {count: Case(method, aggregate, count, rows) for count in parties}
+    for _ in range(parts):
+        for case in cases.values():
+            case.advance()
+    first = cases[parties[0]]
+    for count, case in cases.items():
+        case.end()
+        times = statistics.median(
+            mine["cpu_us"] / least["cpu_us"] for mine, least in zip(case.parts, first.parts, strict=True)
+        )
+        mb = case.parts[-1]["mb"]
         print(
-            f"{method}, {aggregate}, {parties:5} parties: {of['cpu_us']:6.0f} µs of processor time per event "
-            f"({cpu:.2f} ×; wall {of['wall_us']:.0f} µs), {of['mb']:5.2f} MB per party ({mb:.2f} ×); "
-            f"made in {of['made_s']:.1f} s, all begun after {of['begun_s']:.1f} s, {of['updates']:.0f} updates",
+            f"{method}, {aggregate}, {count:5} parties: {case.median('cpu_us'):4.0f} µs of processor time per event "
+            f"({times:.2f} ×; wall {case.median('wall_us'):.0f} µs), {mb:.2f} MB per party "
+            f"({mb / first.parts[-1]['mb']:.2f} ×); all begun after {case.begun_s:.0f} s, "
+            f"{case.parts[-1]['updates']:.0f} updates",
             flush=True,
         )
 
@@ -131,24 +162,16 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["vafl", "flex"])
     parser.add_argument("--aggregates", nargs="+", default=["sum"])
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--parts", type=int, default=15)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        method, aggregate, parties, rows = options.child
-        print(json.dumps(measure(method, aggregate, int(parties), int(rows))))
+    if options.serve:
+        method, aggregate, parties, rows = options.serve
+        serve(method, aggregate, int(parties), int(rows))
         return
     for method in options.methods:
         for aggregate in options.aggregates:
-            rounds = [
-                {parties: child(method, aggregate, parties, options.rows) for parties in options.parties}
-                for _ in range(options.rounds)
-            ]
-            medians = {
-                parties: {key: statistics.median(r[parties][key] for r in rounds) for key in rounds[0][parties]}
-                for parties in options.parties
-            }
-            report(method, aggregate, medians)
+            compare(method, aggregate, options.parties, options.rows, options.parts)
     print(f"at most {FLAT} × is called flat")
 
 

@@ -214,7 +214,7 @@ class Run:
 
     def staleness(self) -> dict[str, Any]:
         """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
-        return staleness_histogram(self.principal_summary().get("staleness_counts", ()))
+        return staleness_histogram(self.principal_summary().get("staleness_counts", {}))
 
     def summary(self) -> dict[str, Any]:
         """summary.json."""

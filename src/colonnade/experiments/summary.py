@@ -60,9 +60,9 @@ def traffic_fields(traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def staleness_histogram(counts: Any) -> dict[str, Any]:
+def staleness_histogram(found: Mapping[str, Any]) -> dict[str, Any]:
     """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
-    counts, width = np.asarray(counts, np.int64), 1
+    counts, width = np.asarray(found.get("counts", ()), np.int64), found.get("width", 1)
     counts = counts[: np.flatnonzero(counts)[-1] + 1] if counts.any() else counts[:0]
     while len(counts) > STALENESS_BINS:  # powers of two: histograms of several runs can be added
         counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width

@@ -33,6 +33,7 @@ from colonnade.models import (
     OptimiserSpec,
     ServerNetwork,
     aggregated_width,
+    block_of,
     party_module,
     server_module,
 )
@@ -175,7 +176,7 @@ class Party(Guarded):
             h = h.copy()
             h[:, block] = self.network.forward(job.x, job.key, job.seed)
         server = self._server_half(job.snapshot)
-        return np.ascontiguousarray(server.gradients(h, job.snapshot.targets, job.seed).h[:, block])
+        return block_of(server.gradients(h, job.snapshot.targets, job.seed).h, block)
 
     def _block(self) -> slice:
         assert self._top is not None
