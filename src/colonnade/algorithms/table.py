@@ -17,6 +17,7 @@ __all__ = ["EmbeddingTable", "Staleness"]
 
 Ages = npt.NDArray[np.int32]
 MOST_BINS = 2**14
+MOST_AGES = 2**14  # that are counted for an update: with more, every second (third, …) update has to do
 
 
 class EmbeddingTable:
@@ -63,7 +64,7 @@ class EmbeddingTable:
 
 
 class Staleness:
-    """The distribution of τ over every embedding of another party that was used.
+    """The distribution of τ over every embedding of another party that was used, or of a sample (`every`).
 
     Counted in bins of 2^shift updates: of 1 until τ outgrows them, then two become one. Mean and maximum stay exact.
     """
@@ -73,6 +74,10 @@ class Staleness:
         self.total = self.largest = 0
         self.sums = np.zeros(parties, np.int64)  # of τ per party, since the last `take_means`
         self.uses = np.zeros(parties, np.int64)
+
+    def every(self, rows: int) -> int:
+        """Of how many updates with so many rows one is counted: all, unless they are of many rows of many parties."""
+        return -(-rows * len(self.sums) // MOST_AGES)
 
     def add(self, ages: Ages, parties: Sequence[int]) -> None:
         """Count the ages (rows, all parties) of the blocks of `parties`."""

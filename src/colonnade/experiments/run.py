@@ -13,6 +13,7 @@ import torch
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.training import Cadence
 from colonnade.data import Partition
+from colonnade.data.suggest import listing
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.traces import ended_note
@@ -79,7 +80,7 @@ class Run:
             except TrainingDiverged as error:
                 self.status, self.note = "diverged", str(error)
         if self.status == "stalled":
-            self.note = f"waits for {', '.join(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
+            self.note = f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
         traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
         self.note = "; ".join(filter(None, (self.note, traces, self.principal_summary().get("note", ""))))
         summary = self.summary()

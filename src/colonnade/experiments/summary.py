@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.evaluation import Measurement
+from colonnade.data.suggest import listing
 from colonnade.drivers.traffic import Traffic
 from colonnade.models.metrics import METRICS
 from colonnade.privacy.settings import PrivacySettings
@@ -105,7 +106,7 @@ def privacy_fields(
 
 def withdrawn_note(withdrawn: Mapping[str, str]) -> str:
     """For people."""
-    return "; ".join(f"{name} withdrew: {why}" for name, why in withdrawn.items())
+    return listing((f"{name} withdrew: {why}" for name, why in withdrawn.items()), "; ")
 
 
 def _all_finite(numbers: Mapping[str, Any]) -> dict[str, Any]:

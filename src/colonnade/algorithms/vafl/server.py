@@ -18,6 +18,7 @@ from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
 from colonnade.algorithms.vafl.line import Line, Request, check_upload, fields
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
+from colonnade.data.suggest import listing
 from colonnade.models import Objective, ServerNetwork, aggregated_width, block_of, server_module, with_party_dropout
 from colonnade.models.on_device import on_device
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
@@ -280,7 +281,8 @@ class Server(Withdrawing):
         for request in group:
             self.table.renewed[rows, request.party] = self.k  # still current: θ_m waits for this very step
         uploaders = [request.party for request in group]
-        self.staleness.add_others(self.table.ages(rows, self.k), uploaders)
+        if self.k % self.staleness.every(len(rows)) == 0:
+            self.staleness.add_others(self.table.ages(rows, self.k), uploaders)
         return Batch(self.table.values[rows], self._targets[rows], len(group))
 
     def stepped(self, result: Any) -> list[Effect]:
@@ -324,7 +326,7 @@ class Server(Withdrawing):
 
     def divergence(self) -> str:
         """What is said of a loss that is not finite."""
-        who = ", ".join(self._parties[request.party] for request in self.taken)
+        who = listing(self._parties[request.party] for request in self.taken)
         return f"server: the loss is not finite at update {self.k} (batch of {who}); lower train.learning_rate"
 
     def _check_progress(self) -> list[Effect]:
