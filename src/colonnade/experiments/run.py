@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,6 +15,7 @@ from colonnade.data import Partition
 from colonnade.data.suggest import listing
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
+from colonnade.drivers.simulator.lanes import Lanes
 from colonnade.drivers.simulator.traces import ended_note
 from colonnade.experiments.config import Config
 from colonnade.experiments.folder import RunFolder
@@ -76,6 +76,7 @@ class Run:
                     if self.folder is not None and self._checkpoint_due():
                         self.folder.save_checkpoint(self._checkpoint())
                         self._saved_at = time.perf_counter()
+                self.simulator.settle()
                 self.status = self.simulator.status
             except TrainingDiverged as error:
                 self.status, self.note = "diverged", str(error)
@@ -107,8 +108,7 @@ class Run:
             with away(self.simulator, self.federation.method.party, setups):
                 yield
             return
-        threads = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
-        with threads as workers, drawing_in_turn(Lock()):
+        with closing(Lanes(self.workers)) as workers, drawing_in_turn(Lock()):
             self.simulator.workers = workers
             try:
                 yield

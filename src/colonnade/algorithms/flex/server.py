@@ -365,7 +365,7 @@ class Server(Withdrawing):
     def _stepped(self, result: LocalStepped, now: int) -> list[Effect]:
         self.working = False
         rate = self._training.rule.rate(self._rate, self.k)
-        self.local.learn(result.gradient, rate, result.buffers, now)
+        self.local.learn(result, rate, now)
         if self.local.goes_on(now):
             return [self._step()]
         return self._finish(now) if self.local.over else []
