@@ -17,7 +17,7 @@ import torch
 
 from colonnade.algorithms.flex.config import AdaptiveOptions, FlexOptions
 from colonnade.algorithms.flex.local import BELL, LocalPhase, local_rule
-from colonnade.algorithms.flex.messages import BeginWithGradient, BeginWithSnapshot, Late, Ready
+from colonnade.algorithms.flex.messages import BeginWithGradient, BeginWithSnapshot, Late, LocalStepped, Ready
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Top
@@ -311,7 +311,7 @@ def test_cumulative_weights(name, tau):
         for t in range(tau):
             u = rule.momentum * u + g[t] + rule.prox * (loop - start)
             loop -= eta * rule.decay**t * u
-            phase.learn(g[t], eta, [], t + 1)
+            phase.learn(LocalStepped(g[t], []), eta, t + 1)
         by_weights = -eta * sum(w(t, tau) * g[t].astype(np.float64) for t in range(tau))
         np.testing.assert_allclose(loop - start, by_weights, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(network.vector() - start, by_weights, rtol=1e-4, atol=1e-6)

@@ -1,5 +1,6 @@
 """Workers compute beside the clock: the same trace and weights as with one thread, for every method."""
 
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -67,45 +68,33 @@ def test_layers_that_draw_do_not_disturb_each_other(data: Any) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_workers_really_compute_at_the_same_time(data: Any) -> None:
-    """Two parties' first jobs meet at a barrier, which one thread alone could never pass."""
-    from threading import Barrier
-
-    run = run_of(data, "sync", 2, clock={})
-    barrier = Barrier(2, timeout=60)
-    met = []
-    for node in run.simulator.nodes[1:3]:
-        compute, first = node.role.compute, [True]
-
-        def meet(job: Any, compute: Any = compute, first: list[bool] = first) -> Any:
-            if first.pop() if first else False:
-                barrier.wait()
-                met.append(job)
-            return compute(job)
-
-        node.role.compute = meet  # type: ignore[method-assign]
-    assert run.execute()["status"] == "finished"
-    assert len(met) == 2
-
-
-def test_a_gradient_that_is_only_learnt_from_is_not_waited_for(data: Any) -> None:
-    """Two parties' first gradients meet, though each takes no time on the clock and the one ends before the other."""
-    from threading import Barrier
-
-    run = run_of(data, "sync", 2, clock={"network": {"latency_s": 0.01, "bandwidth_mbps": 1.0}})
+def meeting(run: Run, kind: type[Any] = object) -> list[Any]:
+    """Two parties' first jobs of a kind meet at a barrier, which one thread alone could never pass: those that did."""
     barrier, met = Barrier(2, timeout=60), []
     for node in run.simulator.nodes[1:3]:
         compute, first = node.role.compute, [True]
 
         def meet(job: Any, compute: Any = compute, first: list[bool] = first) -> Any:
-            if isinstance(job, Refine) and first and first.pop():
+            if isinstance(job, kind) and first and first.pop():
                 barrier.wait()
                 met.append(job)
             return compute(job)
 
         node.role.compute = meet  # type: ignore[method-assign]
-    assert run.execute()["status"] == "finished"
-    assert len(met) == 2
+    return met
+
+
+def test_workers_really_compute_at_the_same_time(data: Any) -> None:
+    run = run_of(data, "sync", 2, clock={})
+    met = meeting(run)
+    assert run.execute()["status"] == "finished" and len(met) == 2
+
+
+def test_a_gradient_that_is_only_learnt_from_is_not_waited_for(data: Any) -> None:
+    """It takes no time on the clock, and the one party's comes before the other's."""
+    run = run_of(data, "sync", 2, clock={"network": {"latency_s": 0.01, "bandwidth_mbps": 1.0}})
+    met = meeting(run, Refine)
+    assert run.execute()["status"] == "finished" and len(met) == 2
 
 
 @pytest.mark.parametrize("method", ["vafl", "flex"])

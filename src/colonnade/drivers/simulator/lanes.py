@@ -133,12 +133,15 @@ class Lanes:
             while use := self._next_use(promise):
                 use(promise.made)
         except BaseException as error:
-            promise.error = self._failed[lane] = error
-        with self._changed:
-            promise.done, promise.task = True, None
-            self._busy.remove(lane)
-            self._offer(lane)
-            self._changed.notify_all()
+            promise.error = self._failed[lane] = error  # for whoever waits for it
+            if not isinstance(error, Exception):
+                raise  # Ctrl-C
+        finally:
+            with self._changed:
+                promise.done, promise.task = True, None
+                self._busy.remove(lane)
+                self._offer(lane)
+                self._changed.notify_all()
 
     def _next_use(self, promise: Promise) -> Callable[[Any], None] | None:
         """The next one to come; when there is none, the promise is done before another can be added."""
