@@ -1,26 +1,40 @@
 """One worker against several: wall time of the same simulated run, whose trace and weights must not change.
 
-    python benchmarks/parallel.py [--workers 2] [--rounds 3] [--updates 160]
+    python benchmarks/parallel.py [--workers 2] [--rounds 5] [--tries 20] [--updates 480]
 
 8 parties with CNNs on bands of 32 × 32 images under `sync`, `vafl` and `flex`; then `vafl` with linear models, where
-Python's own work dominates. Runs take turns; the ratio of the medians counts.
+Python's own work dominates. What the machine has to give is measured in every round, too: processes that do nothing
+but the parties' forward and backward passes, several at once against one with all of the work. All take turns; the
+medians over the rounds count. A run is evaluated at its beginning and its end, by one thread.
+
+A ratio needs both cores: a round counts in which all else on the machine took less than 0.15 of a core at any time
+that was measured. If there are too few in so many tries, those with the least are taken, and the line says how much.
 """
 
 import argparse
+import os
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
 import colonnade
 from colonnade.data import Partition
 from colonnade.experiments.config import from_dict
-from colonnade.experiments.run import prepare
+from colonnade.experiments.run import Run, prepare
 
-PARTIES, SIDE = 8, 32
+PARTIES, SIDE, BATCH, WIDTH = 8, 32, 128, 16
 CASES = [("sync", "cnn"), ("vafl", "cnn"), ("flex", "cnn"), ("vafl", "linear")]
+QUIET = 0.15  # cores
+T = TypeVar("T")
+PASSES = 320  # forward and backward, of all processes together
 
 
 def images(rows: int) -> Partition:
@@ -32,45 +46,160 @@ def images(rows: int) -> Partition:
     return colonnade.split(dataset, parties=PARTIES, how="rows")
 
 
-def tables(method: str, model: str, updates: int) -> dict[str, Any]:
+def run_of(data: Partition, method: str, model: str, updates: int, workers: int) -> Run:
     """Speeds that differ, so that jobs of many parties are under way at any time."""
     rounds = updates if method == "vafl" else max(1, updates // PARTIES)
     options = {"timeout_s": 0.5} if method == "flex" else {}
-    return {
+    tables = {
         "protocol": {"name": method, **options},
-        "model": {"party": model, "embedding": 16},
+        "model": {"party": model, "embedding": WIDTH},
         "clock": {"compute": {"kind": "lognormal", "mean_s": 0.2}, "network": {"latency_s": 0.005}},
-        "train": {"batch_size": 128, "updates": rounds, "learning_rate": 0.01, "eval_every": rounds},
+        "train": {"batch_size": BATCH, "updates": rounds, "learning_rate": 0.01, "eval_every": rounds},
     }
+    return prepare(from_dict(tables), data, workers=workers)
 
 
-def seconds(data: Partition, settings: dict[str, Any], workers: int) -> tuple[float, str]:
+def seconds(run: Run) -> tuple[float, str]:
     """Wall time, and what must not change."""
-    run = prepare(from_dict(settings), data, workers=workers)
     start = time.perf_counter()
     summary = run.execute()
     return time.perf_counter() - start, summary["trace_sha256"] + summary["weights_sha256"]
 
 
+def machine_s() -> float:
+    """Processor time of all that runs here."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    busy = sum(map(int, fields)) - int(fields[3]) - int(fields[4])  # but idle and waiting for a disk
+    return busy / os.sysconf("SC_CLK_TCK")
+
+
+def processes_s(pids: list[int]) -> float:
+    """Processor time of these."""
+    found = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in pids)
+    return sum(int(ticks) for fields in found for ticks in fields) / os.sysconf("SC_CLK_TCK")
+
+
+class Others:
+    """How many cores all but these processes took, at the most, of what was measured."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids, self.most = [os.getpid(), *pids], 0.0
+
+    def watch(self, measured: Callable[[], T]) -> T:
+        before, start = machine_s() - processes_s(self._pids), time.perf_counter()
+        result = measured()
+        taken = machine_s() - processes_s(self._pids) - before
+        self.most = max(self.most, taken / (time.perf_counter() - start))
+        return result
+
+
+def passes(model: str) -> None:
+    """In a process of its own: so many forward and backward passes for every line read, and nothing else."""
+    torch.set_num_threads(1)
+    parties: list[Any] = [node.role for node in run_of(images(1024), "sync", model, 8, 1).simulator.nodes[1:]]
+    gradient = np.full((BATCH, WIDTH), 1e-3, np.float32)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        for step in range(int(line)):
+            party = parties[step % PARTIES]
+            x = party._x[:BATCH]
+            party.network.forward(x, step, 0)
+            party.network.backward(x, step, 0, gradient)
+        print("done", flush=True)
+
+
+class Machine:
+    """What several processes at once are worth, with no clock and no messages."""
+
+    def __init__(self, count: int, model: str) -> None:
+        command = [sys.executable, __file__, "--passes", model]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._processes = [subprocess.Popen(command, **pipes) for _ in range(count)]
+        self.pids = [process.pid for process in self._processes]
+        self._heard(self._processes)
+        self._seconds(self._processes, PARTIES)  # the first passes are slow
+
+    def _heard(self, processes: list[Any]) -> None:
+        for process in processes:
+            process.stdout.readline()
+
+    def _seconds(self, processes: list[Any], each: int) -> float:
+        start = time.perf_counter()
+        for process in processes:
+            print(each, file=process.stdin, flush=True)
+        self._heard(processes)
+        return time.perf_counter() - start
+
+    def alone(self) -> float:
+        """Seconds of one process with all of the work."""
+        return self._seconds(self._processes[:1], PASSES)
+
+    def together(self) -> float:
+        """Seconds of all with a part each."""
+        return self._seconds(self._processes, PASSES // len(self._processes))
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.stdin.close()
+            process.wait()
+
+
+class Round(NamedTuple):
+    """Seconds."""
+
+    others: float  # cores
+    one: float
+    several: float
+    alone: float
+    together: float
+
+
+def measure(data: Partition, case: tuple[str, str], workers: int, updates: int, machine: Machine) -> Round:
+    """Everything once, as close together as can be."""
+    others = Others(machine.pids)
+    alone, together = others.watch(machine.alone), others.watch(machine.together)
+    runs = [run_of(data, *case, updates, count) for count in (1, workers)]
+    (one, first), (several, second) = (others.watch(lambda run=run: seconds(run)) for run in runs)  # type: ignore[misc]
+    assert first == second, "another result"
+    return Round(others.most, one, several, alone, together)
+
+
+def compare(data: Partition, case: tuple[str, str], options: argparse.Namespace) -> None:
+    machine = Machine(options.workers, case[1])
+    rounds: list[Round] = []
+    while len(rounds) < options.tries and sum(each.others < QUIET for each in rounds) < options.rounds:
+        rounds.append(measure(data, case, options.workers, options.updates, machine))
+    machine.close()
+    quietest = sorted(rounds)[: options.rounds]
+    one, several, alone, together = (
+        statistics.median(getattr(each, name) for each in quietest) for name in Round._fields[1:]
+    )
+    print(
+        f"{' '.join(case)}: {one:.2f} s with 1, {several:.2f} s with {options.workers}: {one / several:.2f} × "
+        f"({', '.join(f'{each.one / each.several:.2f}' for each in quietest)}); {options.workers} processes without a "
+        f"simulator {alone / together:.2f} × ({alone / PASSES * 1000:.1f} ms forward and backward), of which that is "
+        f"{one / several / (alone / together):.0%}; {len(quietest)} rounds of {len(rounds)}, in which all else took at "
+        f"most {quietest[-1].others:.2f} cores",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--updates", type=int, default=160)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tries", type=int, default=20)
+    parser.add_argument("--updates", type=int, default=480)
+    parser.add_argument("--methods", nargs="+", default=[])
+    parser.add_argument("--passes", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.passes:
+        passes(options.passes)
+        return
     data = images(4096)
-    for method, model in CASES:
-        settings = tables(method, model, options.updates)
-        times: dict[int, list[float]] = {1: [], options.workers: []}
-        digests = set()
-        for _ in range(options.rounds):
-            for workers, taken in times.items():
-                took, digest = seconds(data, settings, workers)
-                taken.append(took)
-                digests.add(digest)
-        assert len(digests) == 1, "another result"
-        one, several = (statistics.median(taken) for taken in times.values())
-        print(f"{method} {model}: {one:.1f} s with 1, {several:.1f} s with {options.workers}: {one / several:.2f} ×")
+    for case in CASES:
+        if not options.methods or case[0] in options.methods:
+            compare(data, case, options)
 
 
 if __name__ == "__main__":

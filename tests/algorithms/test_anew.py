@@ -167,7 +167,7 @@ def test_a_batch_in_line_is_forgotten_and_one_in_work_is_not(make):
     upload(made, 1)
     upload(made, 2)
     assert joined(made, 1) == [] and joined(made, 0) == []
-    assert [request.party for request in made.server.taken + made.server.line] == [0, 2]
+    assert [request.party for request in [*made.server.taken, *made.server.line]] == [0, 2]
     effects = made.told(made.server, WorkDone(step.token, made.server.compute(step.job)))
     assert made.server.k == 1
     assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "who may not want it any more"

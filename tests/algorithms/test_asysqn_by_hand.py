@@ -447,7 +447,7 @@ def test_staleness_counts_what_the_others_did_since():
     made, _ = begun()
     for sender, steps, clock in (("party-2", 1, 0), ("party-3", 1, 0), ("party-3", 2, 1), ("party-1", 1, 1)):
         made.handle(Received(sender, Stepped(0, 2, steps, clock, [0, 1, 2])), 0)
-    counts = made.summary()["staleness_counts"]
+    counts = made.summary()["staleness_counts"]["counts"]
     assert counts[:3] == [2, 1, 1], "party-1: three steps of others, of which it knew one"
 
 

@@ -86,3 +86,44 @@ def test_staleness_of_nothing():
 
 def test_wide_rows_are_sent_fewer_at_a_time():
     assert [rows_per_message(width) for width in (1, 1024, 2048, 32768, 10**8)] == [8192, 8192, 4096, 256, 1]
+
+
+def test_staleness_of_all_but_the_uploaders():
+    ages = np.array([[0, 2, 4, 0], [0, 3, 5, 0]], np.int32)
+    some, others = Staleness(4), Staleness(4)
+    some.add(ages, [1, 2])
+    others.add_others(ages, [0, 3])
+    assert others.histogram() == some.histogram() and others.summary() == some.summary()
+    assert others.take_means() == some.take_means() == [0.0, 2.5, 4.5, 0.0]
+
+
+def test_old_ages_are_counted_in_wider_bins_and_mean_and_maximum_stay_exact():
+    staleness = Staleness(2)
+    staleness.add(np.array([[3, 5]], np.int32), [0, 1])
+    staleness.add(np.array([[40_000, 7]], np.int32), [0, 1])
+    histogram = staleness.histogram()
+    assert histogram["width"] == 4 and len(histogram["counts"]) <= 2**14
+    assert histogram["counts"][:2] == [1, 2] and histogram["counts"][10_000] == 1
+    assert staleness.summary() == {"mean": (3 + 5 + 40_000 + 7) / 4, "p95": 40_000.0, "max": 40_000.0}
+    again = Staleness(2)
+    again.load(staleness.save())
+    assert again.histogram() == histogram and again.summary() == staleness.summary()
+
+
+def test_sums_of_very_old_ages_do_not_overflow():
+    staleness = Staleness(1)
+    staleness.add_others(np.full((1000, 1), 2**30, np.int32), [])
+    assert staleness.take_means() == [2.0**30] and staleness.summary()["mean"] == 2.0**30
+
+
+def test_with_many_rows_of_many_parties_a_sample_of_the_updates_is_counted():
+    assert [Staleness(parties).every(64) for parties in (4, 256, 257, 1000)] == [1, 1, 2, 4]
+
+
+def test_walks_on_one_path_share_their_memory():
+    one, other, own = Walk(100, 10, 7, "batches"), Walk(100, 10, 7, "batches"), Walk(100, 10, 7, "batches", 1)
+    assert np.shares_memory(one.batch(3), other.batch(3))
+    assert not np.array_equal(one.batch(3), own.batch(3))
+    assert np.array_equal(Walk(100, 10, 7, "batches").batch(3), one.batch(3))
+    with pytest.raises(ValueError, match="read-only"):
+        one.batch(3)[0] = 1

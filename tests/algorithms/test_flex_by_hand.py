@@ -17,7 +17,7 @@ import torch
 
 from colonnade.algorithms.flex.config import AdaptiveOptions, FlexOptions
 from colonnade.algorithms.flex.local import BELL, LocalPhase, local_rule
-from colonnade.algorithms.flex.messages import BeginWithGradient, BeginWithSnapshot, Late, Ready
+from colonnade.algorithms.flex.messages import BeginWithGradient, BeginWithSnapshot, Late, LocalStepped, Ready
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Top
@@ -311,7 +311,7 @@ def test_cumulative_weights(name, tau):
         for t in range(tau):
             u = rule.momentum * u + g[t] + rule.prox * (loop - start)
             loop -= eta * rule.decay**t * u
-            phase.learn(g[t], eta, [], t + 1)
+            phase.learn(LocalStepped(g[t], []), eta, t + 1)
         by_weights = -eta * sum(w(t, tau) * g[t].astype(np.float64) for t in range(tau))
         np.testing.assert_allclose(loop - start, by_weights, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(network.vector() - start, by_weights, rtol=1e-4, atol=1e-6)
@@ -440,7 +440,7 @@ def test_patience_with_a_late_one_while_all_others_are_lost(flex):
     run.told(server, Received("party-2", Late(2)))
     for _ in range(2):
         assert run.told(server, TimerFired("patience", timer.at)) == [], "nobody is there to go on with"
-    assert server.waits_for() == ["party-2"] and server.absent == ["party-2"]
+    assert server.waits_for() == ["party-2"] and list(server.absent) == ["party-2"]
 
 
 def rates_of(table):

@@ -1,5 +1,6 @@
 """Workers compute beside the clock: the same trace and weights as with one thread, for every method."""
 
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 import colonnade
 from colonnade.algorithms import METHODS
+from colonnade.algorithms.vafl.messages import Embed, Refine
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import ConfigError, TrainingDiverged
@@ -66,25 +68,44 @@ def test_layers_that_draw_do_not_disturb_each_other(data: Any) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_workers_really_compute_at_the_same_time(data: Any) -> None:
-    """Two parties' first jobs meet at a barrier, which one thread alone could never pass."""
-    from threading import Barrier
-
-    run = run_of(data, "sync", 2, clock={})
-    barrier = Barrier(2, timeout=60)
-    met = []
+def meeting(run: Run, kind: type[Any] = object) -> list[Any]:
+    """Two parties' first jobs of a kind meet at a barrier, which one thread alone could never pass: those that did."""
+    barrier, met = Barrier(2, timeout=60), []
     for node in run.simulator.nodes[1:3]:
         compute, first = node.role.compute, [True]
 
         def meet(job: Any, compute: Any = compute, first: list[bool] = first) -> Any:
-            if first.pop() if first else False:
+            if isinstance(job, kind) and first and first.pop():
                 barrier.wait()
                 met.append(job)
             return compute(job)
 
         node.role.compute = meet  # type: ignore[method-assign]
-    assert run.execute()["status"] == "finished"
-    assert len(met) == 2
+    return met
+
+
+def test_workers_really_compute_at_the_same_time(data: Any) -> None:
+    run = run_of(data, "sync", 2, clock={})
+    met = meeting(run)
+    assert run.execute()["status"] == "finished" and len(met) == 2
+
+
+def test_a_gradient_that_is_only_learnt_from_is_not_waited_for(data: Any) -> None:
+    """It takes no time on the clock, and the one party's comes before the other's."""
+    run = run_of(data, "sync", 2, clock={"network": {"latency_s": 0.01, "bandwidth_mbps": 1.0}})
+    met = meeting(run, Refine)
+    assert run.execute()["status"] == "finished" and len(met) == 2
+
+
+@pytest.mark.parametrize("method", ["vafl", "flex"])
+def test_what_may_be_withheld_is_waited_for(method: str, data: Any) -> None:
+    privacy = {"mechanism": "output", "clip": 1.0, "noise": 0.5}
+    budgets = {"party-3": {"epsilon": 40.0, "delta": 1e-3}}  # spent before the end
+    one, two = (
+        run_of(data, method, workers, privacy=privacy, party={"budgets": budgets}).execute() for workers in (1, 2)
+    )
+    assert {key: two[key] for key in (*SAME, "note")} == {key: one[key] for key in (*SAME, "note")}
+    assert "party-3 withdrew" in one["note"]
 
 
 def test_a_run_is_saved_and_gone_on_with(data: Any, tmp_path: Any) -> None:
@@ -99,11 +120,15 @@ def test_a_run_is_saved_and_gone_on_with(data: Any, tmp_path: Any) -> None:
     assert (again["trace_sha256"], again["weights_sha256"]) == (whole["trace_sha256"], whole["weights_sha256"])
 
 
-def test_what_fails_on_a_worker_fails_the_run(data: Any) -> None:
+@pytest.mark.parametrize("kind", [Embed, Refine])
+def test_what_fails_on_a_worker_fails_the_run(kind: type[Any], data: Any) -> None:
     run = run_of(data, "vafl", 2)
+    compute = run.simulator.nodes[1].role.compute
 
     def fail(job: Any) -> Any:
-        raise TrainingDiverged("party-1: its steps are no numbers")
+        if isinstance(job, kind):
+            raise TrainingDiverged("party-1: its steps are no numbers")
+        return compute(job)
 
     run.simulator.nodes[1].role.compute = fail  # type: ignore[method-assign]
     summary = run.execute()

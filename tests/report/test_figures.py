@@ -11,6 +11,7 @@ from colonnade.report.bars import bytes_by_kind, time_to_target, utilisation
 from colonnade.report.figures import PALETTE, curve
 from colonnade.report.lanes import staleness_histogram, staleness_map, timeline
 from colonnade.report.records import Record
+from colonnade.report.sections import sections
 
 
 def rows(*values: float | None) -> list[dict[str, Any]]:
@@ -126,3 +127,21 @@ def test_a_result_plots_the_same_figures(what: str, result: colonnade.Result) ->
 def test_an_unknown_figure_is_refused(result: colonnade.Result) -> None:
     with pytest.raises(ConfigError, match="plot = 'timelin': choose one of clock_s, .*timeline"):
         result.plot("timelin")
+
+
+def test_of_very_many_roles_the_first_are_shown_and_it_says_of_how_many() -> None:
+    shares = {f"party-{index}": 0.5 for index in range(999)} | {"server": 1.0}
+    lanes = np.zeros((1000, 2)).tolist()
+    content = {"roles": list(shares), "bin_s": 1.0, "end_s": 2.0, "busy": lanes, "transit": lanes, "offline": lanes}
+    fields = {"protocol": "vafl", "metric": "accuracy", "target": None, "value": 0.5, "loss": 1.0, "seed": 0}
+    old = [{**rows(0.5)[0], "loss": 1.0, "update": 1, "staleness": [1.0] * 999}]
+    one = record(
+        rows=old, timeline=content, utilisation=shares, privacy=None, **fields,
+        **{"staleness": {"width": 1, "counts": [1, 1]}},
+    )  # fmt: skip
+    one.summary["staleness"] = {"mean": 1.0, "p95": 1.0, "max": 1.0}
+    found = list(sections([one]))
+    said = [chart.title for section in found for chart in section.charts] + [section.text for section in found]
+    assert "Busy share of the first 40 of 1,000 roles" in said
+    assert sum("the first 60 of 1,000 roles" in text for text in said) == 1
+    assert sum("the first 60 of 999 parties" in text for text in said) == 1

@@ -1,5 +1,7 @@
 """Which rows come next: a walk through seeded permutations, known from its position alone."""
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +27,13 @@ def is_rows(array: Array, rows: int) -> bool:
     return not len(array) or bool(array.view(np.uint32).max() < rows)  # negative: huge
 
 
+@lru_cache(maxsize=1)  # parties on a shared walk, in one process, share its memory, too
+def _permutation(rows: int, seed: int, *path: str | int) -> Rows:
+    order: Rows = generator(seed, *path).permutation(rows).astype(np.int32)
+    order.flags.writeable = False
+    return order
+
+
 class Walk:
     """Batches of a new permutation in every epoch; the last batch of an epoch may be shorter.
 
@@ -44,7 +53,7 @@ class Walk:
         """The rows of batch number `position`, counted from 0 through all epochs."""
         epoch, place = divmod(position, self.per_epoch)
         if epoch != self._epoch:
-            self._order = generator(self._seed, *self._path, epoch).permutation(self._rows).astype(np.int32)
+            self._order = _permutation(self._rows, self._seed, *self._path, epoch)
             self._epoch = epoch
         stop = (place + 1) * self._batch_size if place + 1 < self.per_epoch else self._rows
         return self._order[place * self._batch_size : stop]

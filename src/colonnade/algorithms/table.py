@@ -16,6 +16,8 @@ from colonnade.protocol.messages import Array
 __all__ = ["EmbeddingTable", "Staleness"]
 
 Ages = npt.NDArray[np.int32]
+MOST_BINS = 2**14
+MOST_AGES = 2**14  # that are counted for an update: with more, every second (third, …) update has to do
 
 
 class EmbeddingTable:
@@ -48,7 +50,7 @@ class EmbeddingTable:
 
     def ages(self, rows: Array, k: int) -> Ages:
         """τ of every party's block of these rows: (rows, parties)."""
-        ages: Ages = k - self.renewed[rows]
+        ages: Ages = k - self.renewed.take(rows, axis=0)
         return ages
 
     def save(self) -> dict[str, Any]:
@@ -62,24 +64,50 @@ class EmbeddingTable:
 
 
 class Staleness:
-    """The distribution of τ over every embedding of another party that was used."""
+    """The distribution of τ over every embedding of another party that was used, or of a sample (`every`).
+
+    Counted in bins of 2^shift updates: of 1 until τ outgrows them, then two become one. Mean and maximum stay exact.
+    """
 
     def __init__(self, parties: int) -> None:
-        self.counts = np.zeros(64, np.int64)  # how often each τ occurred
+        self.counts, self.shift = np.zeros(64, np.int64), 0  # how often each τ occurred
+        self.total = self.largest = 0
         self.sums = np.zeros(parties, np.int64)  # of τ per party, since the last `take_means`
         self.uses = np.zeros(parties, np.int64)
+
+    def every(self, rows: int) -> int:
+        """Of how many updates with so many rows one is counted: all, unless they are of many rows of many parties."""
+        return -(-rows * len(self.sums) // MOST_AGES)
 
     def add(self, ages: Ages, parties: Sequence[int]) -> None:
         """Count the ages (rows, all parties) of the blocks of `parties`."""
         if not len(parties):
             return
         used = ages[:, parties]
-        counts = np.bincount(used.ravel())
+        self.sums[parties] += self._count(used)
+        self.uses[parties] += len(used)
+
+    def add_others(self, ages: Ages, uploaders: Sequence[int]) -> None:
+        """Count the ages of all blocks but those of the uploaders, which are 0."""
+        self.sums += self._count(ages)
+        self.counts[0] -= len(ages) * len(uploaders)
+        self.uses += len(ages)
+        self.uses[uploaders] -= len(ages)
+
+    def _count(self, ages: Ages) -> Array:
+        """Into the bins; the sum of each column."""
+        self.largest = max(self.largest, int(ages.max(initial=0)))
+        while self.largest >> self.shift >= MOST_BINS:
+            self.counts = np.pad(self.counts, (0, len(self.counts) % 2)).reshape(-1, 2).sum(1)
+            self.shift += 1
+        counts = np.bincount((ages >> self.shift).ravel())
         if len(counts) > len(self.counts):
             self.counts = np.concatenate([self.counts, np.zeros(len(counts), np.int64)])
         self.counts[: len(counts)] += counts
-        self.sums[parties] += used.sum(0)
-        self.uses[parties] += len(used)
+        # Where no sum can be too large for 32 bits, they take a third of the time.
+        sums: Array = ages.sum(0, dtype=np.int32 if self.largest * len(ages) < 2**31 else np.int64)
+        self.total += int(sums.sum(dtype=np.int64))
+        return sums
 
     def take_means(self) -> list[float]:
         """The mean τ per party since the last call."""
@@ -89,21 +117,25 @@ class Staleness:
 
     def summary(self) -> dict[str, float]:
         """Mean, 95th percentile and maximum over the whole run."""
-        total = int(self.counts.sum())
-        if not total:
+        uses = int(self.counts.sum())
+        if not uses:
             return {"mean": 0.0, "p95": 0.0, "max": 0.0}
-        values = np.arange(len(self.counts))
-        p95 = int(np.searchsorted(np.cumsum(self.counts), 0.95 * total))
-        return {
-            "mean": float((values * self.counts).sum() / total),
-            "p95": float(p95),
-            "max": float(np.flatnonzero(self.counts)[-1]),
-        }
+        p95 = (int(np.searchsorted(np.cumsum(self.counts), 0.95 * uses)) + 1 << self.shift) - 1  # a bin's last
+        return {"mean": self.total / uses, "p95": float(min(p95, self.largest)), "max": float(self.largest)}
+
+    def histogram(self) -> dict[str, Any]:
+        """How often embeddings of each age were used, in bins of `width` updates."""
+        return {"width": 1 << self.shift, "counts": self.counts.tolist()}
 
     def save(self) -> dict[str, Any]:
-        """As arrays."""
-        return {"counts": self.counts, "sums": self.sums, "uses": self.uses}
+        """All of it."""
+        return {name: getattr(self, name) for name in _STATE}
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`."""
-        self.counts, self.sums, self.uses = (saved[name].copy() for name in ("counts", "sums", "uses"))
+        for name in _STATE:
+            setattr(self, name, np.copy(saved[name]) if name in _ARRAYS else saved[name])
+
+
+_ARRAYS = ("counts", "sums", "uses")
+_STATE = (*_ARRAYS, "shift", "total", "largest")

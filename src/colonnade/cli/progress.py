@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.table import Table
 
 from colonnade.data import Partition
+from colonnade.data.suggest import listing
 from colonnade.experiments.compare import Entry
 from colonnade.experiments.config import Config
 from colonnade.experiments.ranking import Ranking, rank
@@ -163,7 +164,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
         ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
         ("bytes up, down, evaluation", " , ".join(f"{summary[key] / 1e6:.2f} MB" for key in _BYTES)),
         ("staleness mean, p95, max", ", ".join(f"{value:.1f}" for value in summary["staleness"].values())),
-        ("utilisation", ", ".join(f"{role} {share:.0%}" for role, share in list(summary["utilisation"].items())[:9])),
+        ("utilisation", listing(f"{role} {share:.0%}" for role, share in summary["utilisation"].items())),
         ("trace", summary["trace_sha256"][:16]),
         ("weights", (summary["weights_sha256"] or "not all known")[:16]),  # a party left before the end
     ]

@@ -12,8 +12,8 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f" (did you mean '{near[0]}'?)" if near else ""
 
 
-def listing(names: Iterable[str]) -> str:
-    """Name the first few; a table may have thousands of columns."""
+def listing(names: Iterable[str], between: str = ", ") -> str:
+    """Name the first few; a table may have thousands of columns, a federation a thousand parties."""
     every = list(names)
     more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
-    return ", ".join(every[:SHOWN]) + more
+    return between.join(every[:SHOWN]) + more

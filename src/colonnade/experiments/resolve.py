@@ -13,6 +13,7 @@ from colonnade.algorithms import METHODS, find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.data import Partition, Task, load, split
+from colonnade.data.suggest import listing
 from colonnade.experiments.config import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
@@ -219,7 +220,7 @@ def _check_privacy(config: Config, method: Method, parties: tuple[str, ...]) -> 
         raise ConfigError("privacy.local_updates", settings.local_updates, advice)
     unknown = [name for name in config.party.budgets if name not in parties]
     if unknown:
-        raise ConfigError("party.budgets", unknown[0], f"no such party; there are: {', '.join(parties)}")
+        raise ConfigError("party.budgets", unknown[0], f"no such party; there are: {listing(parties)}")
     budgets = tuple(config.budget_of(name) for name in parties)
     for budget in budgets:
         check_budget(settings, budget)

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -13,8 +12,10 @@ import torch
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.training import Cadence
 from colonnade.data import Partition
+from colonnade.data.suggest import listing
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
+from colonnade.drivers.simulator.lanes import Lanes
 from colonnade.drivers.simulator.traces import ended_note
 from colonnade.experiments.config import Config
 from colonnade.experiments.folder import RunFolder
@@ -75,11 +76,12 @@ class Run:
                     if self.folder is not None and self._checkpoint_due():
                         self.folder.save_checkpoint(self._checkpoint())
                         self._saved_at = time.perf_counter()
+                self.simulator.settle()
                 self.status = self.simulator.status
             except TrainingDiverged as error:
                 self.status, self.note = "diverged", str(error)
         if self.status == "stalled":
-            self.note = f"waits for {', '.join(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
+            self.note = f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
         traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
         self.note = "; ".join(filter(None, (self.note, traces, self.principal_summary().get("note", ""))))
         summary = self.summary()
@@ -106,8 +108,7 @@ class Run:
             with away(self.simulator, self.federation.method.party, setups):
                 yield
             return
-        threads = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
-        with threads as workers, drawing_in_turn(Lock()):
+        with closing(Lanes(self.workers)) as workers, drawing_in_turn(Lock()):
             self.simulator.workers = workers
             try:
                 yield
@@ -214,7 +215,7 @@ class Run:
 
     def staleness(self) -> dict[str, Any]:
         """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
-        return staleness_histogram(self.principal_summary().get("staleness_counts", ()))
+        return staleness_histogram(self.principal_summary().get("staleness_counts", {}))
 
     def summary(self) -> dict[str, Any]:
         """summary.json."""

@@ -202,7 +202,7 @@ class ServerProcess(Keeper):
         return "finished" if self.node.finished else (stopped[0] if stopped else "stopped")
 
     def _write(self, summary: dict[str, Any]) -> None:
-        counts = self.node.role.summary().get("staleness_counts", ())
+        counts = self.node.role.summary().get("staleness_counts", {})
         self.folder.write_figures({}, staleness_histogram(counts))
         self.folder.write_summary(summary)
 

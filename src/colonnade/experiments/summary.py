@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.evaluation import Measurement
+from colonnade.data.suggest import listing
 from colonnade.drivers.traffic import Traffic
 from colonnade.models.metrics import METRICS
 from colonnade.privacy.settings import PrivacySettings
@@ -60,9 +61,9 @@ def traffic_fields(traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def staleness_histogram(counts: Any) -> dict[str, Any]:
+def staleness_histogram(found: Mapping[str, Any]) -> dict[str, Any]:
     """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
-    counts, width = np.asarray(counts, np.int64), 1
+    counts, width = np.asarray(found.get("counts", ()), np.int64), found.get("width", 1)
     counts = counts[: np.flatnonzero(counts)[-1] + 1] if counts.any() else counts[:0]
     while len(counts) > STALENESS_BINS:  # powers of two: histograms of several runs can be added
         counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width
@@ -105,7 +106,7 @@ def privacy_fields(
 
 def withdrawn_note(withdrawn: Mapping[str, str]) -> str:
     """For people."""
-    return "; ".join(f"{name} withdrew: {why}" for name, why in withdrawn.items())
+    return listing((f"{name} withdrew: {why}" for name, why in withdrawn.items()), "; ")
 
 
 def _all_finite(numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from colonnade.models.metrics import METRICS, default_metric
 from colonnade.models.network import Network
 from colonnade.models.objective import Objective
 from colonnade.models.optimiser import MOMENTUM, OptimiserSpec, Regulariser
-from colonnade.models.server import AGGREGATES, ServerNetwork, aggregated_width
+from colonnade.models.server import AGGREGATES, ServerNetwork, aggregated_width, block_of
 
 __all__ = [
     "AGGREGATES",
@@ -20,6 +20,7 @@ __all__ = [
     "Regulariser",
     "ServerNetwork",
     "aggregated_width",
+    "block_of",
     "default_metric",
     "party_module",
     "server_module",

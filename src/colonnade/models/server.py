@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from colonnade.models.network import Network
 from colonnade.models.objective import Objective
-from colonnade.models.on_device import number, to_array
+from colonnade.models.on_device import contiguous, number, to_array
 from colonnade.models.optimiser import OptimiserSpec
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 
-__all__ = ["AGGREGATES", "Gradients", "ServerNetwork", "aggregate", "aggregated_width"]
+__all__ = ["AGGREGATES", "Gradients", "ServerNetwork", "aggregate", "aggregated_width", "block_of"]
 
 AGGREGATES = ("concat", "mean", "sum", "max")
 
@@ -42,8 +42,14 @@ class Gradients(NamedTuple):
     """What one forward and backward pass over a batch gives."""
 
     loss: float
-    h: Array  # (rows, Σ widths): ∂ℓ/∂h of every party's block
+    h: Array  # (rows, Σ widths): ∂ℓ/∂h of every party's block; (rows, width) where all have the same
     theta_0: Array
+
+
+def block_of(h: Array, block: slice) -> Array:
+    """One party's part of `Gradients.h`."""
+    part: Array = contiguous(h if h.shape[1] == block.stop - block.start else h[:, block])
+    return part
 
 
 class ServerNetwork(Network):
@@ -54,7 +60,6 @@ class ServerNetwork(Network):
     ) -> None:
         super().__init__(module, optimiser)
         self.objective, self._how, self._parties = objective, how, parties
-        # All blocks have the same gradient; if torch wrote it out for each, the heap would fill with holes.
         self._alike = how in ("sum", "mean")
 
     def gradients(self, h: Array, targets: Array, seed: int = 0) -> Gradients:
@@ -71,14 +76,9 @@ class ServerNetwork(Network):
         return Gradients(value(), self._of_blocks(parts[0]), self.joined(parts[1:]))
 
     def _of_blocks(self, gradient: Tensor) -> Array:
-        """∂ℓ/∂h from the gradient of the leaf."""
-        if not self._alike:
-            values: Array = to_array(self.kept(gradient))
-            return values
-        if self._how == "mean":
-            gradient = gradient / self._parties
-        blocks: Array = to_array(gradient.tile(1, self._parties))
-        return blocks
+        """∂ℓ/∂h from the gradient of the leaf; with a thousand parties, one block is written instead of a thousand."""
+        values: Array = to_array(gradient / self._parties if self._how == "mean" else self.kept(gradient))
+        return values
 
     @torch.no_grad()
     def evaluate(self, h: Array, targets: Array) -> tuple[float, Array]:

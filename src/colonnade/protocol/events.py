@@ -6,6 +6,9 @@
 Times are integer nanoseconds of the driver's clock.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from colonnade.protocol.messages import Message, Payload
@@ -20,6 +23,7 @@ __all__ = [
     "Finish",
     "PeerJoined",
     "PeerLost",
+    "Promised",
     "Received",
     "Resumed",
     "Send",
@@ -28,6 +32,7 @@ __all__ = [
     "TimerFired",
     "Work",
     "WorkDone",
+    "once_made",
 ]
 
 NANOSECONDS = 1_000_000_000
@@ -52,11 +57,19 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     message: Message
 
 
+class Promised:
+    """A result that a driver may still be computing: of a job that is `blind`."""
+
+    def then(self, use: Callable[[Any], None]) -> None:
+        """Call this with the result, before anything else of the role is computed or asked for."""
+        raise NotImplementedError
+
+
 class WorkDone(msgspec.Struct, frozen=True, gc=False):
     """A job ended with this result."""
 
     token: int
-    result: Payload
+    result: Any  # a Payload; of a blind job it may be Promised
 
 
 class TimerFired(msgspec.Struct, frozen=True, gc=False):
@@ -95,7 +108,9 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 class Work(msgspec.Struct, frozen=True, gc=False):
     """Run `role.compute(job)`; `amount` is its size in local steps on one batch.
 
-    One job at a time runs on the role's lane. A job `aside` (answering others, evaluating) runs beside it.
+    One job at a time runs on the role's lane. A job `aside` (answering others, evaluating) runs beside it. What follows
+    from the end of a `blind` one does not depend on its result, which changes nothing but the role's network: the role
+    gives it to `once_made`, and a driver may hand over a promise.
     """
 
     token: int
@@ -103,6 +118,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     amount: float
     job: Payload
     aside: bool = False
+    blind: bool = False
 
 
 class CancelWork(msgspec.Struct, frozen=True, gc=False):
@@ -137,3 +153,11 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 Effect = Send | Work | CancelWork | SetTimer | CancelTimer | Emit | Finish
+
+
+def once_made(result: Payload | Promised, use: Callable[[Any], None]) -> None:
+    """What a role does with the result of a `blind` job: now, or as soon as there is one."""
+    if isinstance(result, Promised):
+        result.then(use)
+    else:
+        use(result)

@@ -7,9 +7,10 @@ from statistics import mean
 import plotly.graph_objects as go
 
 from colonnade.experiments.ranking import ORACLE
+from colonnade.report.bars import SHOWN_ROLES as SHOWN_BARS
 from colonnade.report.bars import bytes_by_kind, epsilon_of, metric_against_epsilon, time_to_target, utilisation
 from colonnade.report.figures import curve
-from colonnade.report.lanes import staleness_histogram, staleness_map, timeline
+from colonnade.report.lanes import SHOWN_ROLES, staleness_histogram, staleness_map, timeline
 from colonnade.report.records import Record, by_label, without_oracles
 
 __all__ = ["Chart", "Section", "sections"]
@@ -78,11 +79,17 @@ def _costs(groups: Groups) -> list[Chart]:
     charts = []
     if first["target"] is not None:
         charts.append(Chart("target", f"Time to {first['metric']} {first['target']:g}", time_to_target(groups)))
-    charts.append(Chart("utilisation", "Busy share of every role", utilisation(groups)))
+    roles = len(first["utilisation"])
+    every = "every role" if roles <= SHOWN_BARS else f"the first {SHOWN_BARS} of {roles:,} roles"
+    charts.append(Chart("utilisation", f"Busy share of {every}", utilisation(groups)))
     charts.append(Chart("bytes", "Data sent, by kind of message", bytes_by_kind(groups)))
     if len({epsilon_of(record) for group in groups.values() for record in group} - {None}) > 1:
         charts.append(Chart("privacy", f"{first['metric']} against ε", metric_against_epsilon(groups)))
     return charts
+
+
+def _first_of(count: int, what: str) -> str:
+    return f" Shown are the first {SHOWN_ROLES} of {count:,} {what}." if count > SHOWN_ROLES else ""
 
 
 def _lanes(groups: Groups) -> Iterator[Section]:
@@ -99,6 +106,7 @@ def _lanes(groups: Groups) -> Iterator[Section]:
             f"What every role did, seed {seed}. Busy: a job on its lane. In transit: not busy, and a message that it "
         )
         text += "sent has not arrived. Offline: crashed, late or cut off. Waiting: the rest. Zoom in by dragging."
+        text += _first_of(max(len(record.timeline["roles"]) for record in firsts if record.timeline), "roles")
         yield Section("Who waited for whom", text, drawn, wide=True)
     stale = [(index, record) for index, record in numbered if record.summary["staleness"]["max"] > 0]
     if not stale:
@@ -111,5 +119,6 @@ def _lanes(groups: Groups) -> Iterator[Section]:
     ]
     fresh = [record.label for _, record in numbered if record.summary["staleness"]["max"] == 0]
     text = "Age: updates of the global model since the embedding was computed."
+    text += _first_of(max(len(record.parties) for _, record in stale), "parties")
     text += f" The maps show seed {seed}." + (f" Never stale: {', '.join(fresh)}." if fresh else "")
     yield Section("Staleness", text, charts)

@@ -9,6 +9,7 @@ from colonnade.report.records import Record, by_label
 
 __all__ = ["all_runs", "privacy", "race", "what_is_revealed", "winners"]
 
+SHOWN_PARTIES = 40
 _COLUMNS = {
     "seed": "seed", "status": "status", "value": "value", "loss": "loss", "time_to_target_s": "s to target",
     "clock_s": "clock (s)", "wall_s": "real time (s)", "updates": "updates", "messages": "messages",
@@ -103,8 +104,13 @@ def _privacy_rows(record: Record) -> list[list[str]]:
             record.label, seed, name, mechanism, *(_cell("", one[key]) for key in ("mu", "epsilon", "delta")),
             str(one["releases"]), spent["withdrawn"].get(name, ""), f"ε = {_cell('', one['claim_epsilon'])}",
         ]
-        for name, one in spent["parties"].items()
-    ]  # fmt: skip
+        for name, one in list(spent["parties"].items())[:SHOWN_PARTIES]
+    ] + _rest(record, len(spent["parties"]) - SHOWN_PARTIES)  # fmt: skip
+
+
+def _rest(record: Record, parties: int) -> list[list[str]]:
+    text = f"and {parties:,} more (summary.json)"
+    return [[record.label, str(record.summary["seed"]), text, *[""] * (len(_PRIVACY) - 3)]] if parties > 0 else []
 
 
 def _cell(key: str, value: Any) -> str:

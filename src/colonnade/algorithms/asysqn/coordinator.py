@@ -378,7 +378,7 @@ class Coordinator:
             "updates": self.k,
             "epochs": self.progress.epochs,
             "staleness": self.staleness.summary(),
-            "staleness_counts": self.staleness.counts.tolist(),
+            "staleness_counts": self.staleness.histogram(),
             "waits_for": self.waits_for(),
             "weights": "",
             "method": {"steps": {self._parties[p]: n for p, n in sorted(self.steps.items())}, "barriers": self.barrier},

@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 
 from colonnade.algorithms.flex.config import RoundOptions
+from colonnade.algorithms.flex.messages import LocalStepped
 from colonnade.models import MOMENTUM, OptimiserSpec
 from colonnade.models.optimiser import Parameters
 from colonnade.protocol.errors import ConfigError
-from colonnade.protocol.events import NANOSECONDS, Effect, SetTimer
+from colonnade.protocol.events import NANOSECONDS, Effect, Promised, SetTimer, once_made
 from colonnade.protocol.messages import Array
 
 __all__ = ["BELL", "LOWER", "LocalPhase", "LocalRule", "Report", "local_rule"]
@@ -93,15 +94,19 @@ class LocalPhase:
             self.anchor = self._network.vector().copy()
         return [SetTimer(BELL, now + self.timeout)] if self.timeout else []
 
-    def learn(self, gradient: Array, rate: float, buffers: list[Array], now: int) -> None:
+    def learn(self, result: LocalStepped | Promised, rate: float, now: int) -> None:
         """Eq. (6), with the rate of the phase; while only measuring, the step is counted and thrown away."""
         if self.scale:
-            if self._rule.prox:
-                gradient = gradient + np.float32(self._rule.prox) * (self._network.vector() - self.anchor)
-            self._network.apply(gradient, rate * self.scale * self._rule.decay**self.steps, buffers)
+            eta = rate * self.scale * self._rule.decay**self.steps
+            once_made(result, lambda made: self._apply(made.gradient, eta, made.buffers))
         self.steps += 1
         took, self.last = now - self.last, now
         self.shortest = min(self.shortest or took, took)
+
+    def _apply(self, gradient: Array, eta: float, buffers: list[Array]) -> None:
+        if self._rule.prox:
+            gradient = gradient + np.float32(self._rule.prox) * (self._network.vector() - self.anchor)
+        self._network.apply(gradient, eta, buffers)
 
     def goes_on(self, now: int) -> bool:
         """Whether another step is begun: one like the phase's shortest would end before the bell."""

@@ -9,6 +9,7 @@ party whose step is longer than T takes part in every second (third …) round w
 step times or round trips have changed so much that another one is a tenth better.
 """
 
+from collections.abc import Collection
 from math import floor
 from typing import Any, NamedTuple
 
@@ -88,14 +89,14 @@ class Pacing:
         """Between the server and a party."""
         self.round_trip_s[name] = _follow(self.round_trip_s.get(name), max(0.0, seconds))
 
-    def measures(self, parties: list[str]) -> bool:
+    def measures(self, parties: Collection[str]) -> bool:
         """Whether the next phase only measures: speeds are not known, or τ^0 is not (Alg. 2 l. 2)."""
         return self._knows_no_speed(parties) or (self._options.adaptive and not self.shares)
 
-    def _knows_no_speed(self, parties: list[str]) -> bool:
+    def _knows_no_speed(self, parties: Collection[str]) -> bool:
         return self._options.needs_speeds and not any(name in self.step_s for name in parties)
 
-    def plan(self, parties: list[str], server: str) -> Plan:
+    def plan(self, parties: Collection[str], server: str) -> Plan:
         """The next phase of these parties."""
         options, roles = self._options, [*parties, server]
         if self._knows_no_speed(parties):
@@ -116,7 +117,7 @@ class Pacing:
         server_limit = min(limit, quickest) if limit else quickest
         return Plan(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
 
-    def longest_round_trip_s(self, parties: list[str]) -> float:
+    def longest_round_trip_s(self, parties: Collection[str]) -> float:
         """Of these parties, as far as measured."""
         return max((self.round_trip_s.get(name, 0.0) for name in parties), default=0.0)
 

@@ -33,6 +33,7 @@ from colonnade.models import (
     OptimiserSpec,
     ServerNetwork,
     aggregated_width,
+    block_of,
     party_module,
     server_module,
 )
@@ -45,6 +46,7 @@ from colonnade.protocol.events import (
     Event,
     PeerJoined,
     PeerLost,
+    Promised,
     Received,
     Resumed,
     Send,
@@ -106,7 +108,7 @@ class Party(Guarded):
         match event:
             case Received(sender=sender, message=message):
                 return self.received(sender, message, now)
-            case WorkDone(result=LocalStepped() as result):
+            case WorkDone(result=LocalStepped() | Promised() as result):
                 return self._stepped(result, now)
             case WorkDone(result=Embedded() as result):
                 return self._embedded(result, now)
@@ -175,7 +177,7 @@ class Party(Guarded):
             h = h.copy()
             h[:, block] = self.network.forward(job.x, job.key, job.seed)
         server = self._server_half(job.snapshot)
-        return np.ascontiguousarray(server.gradients(h, job.snapshot.targets, job.seed).h[:, block])
+        return block_of(server.gradients(h, job.snapshot.targets, job.seed).h, block)
 
     def _block(self) -> slice:
         assert self._top is not None
@@ -212,9 +214,9 @@ class Party(Guarded):
         self._rows = self._walk.batch(self.round)
         self._batch = self._x[self._rows]
 
-    def _work(self, kind: str, amount: float, job: Payload) -> Work:
+    def _work(self, kind: str, amount: float, job: Payload, blind: bool = False) -> Work:
         self.jobs += 1
-        return Work(self.jobs, kind, amount, job)
+        return Work(self.jobs, kind, amount, job, blind=blind)
 
     def _key(self, step: int) -> int:
         """Of a forward pass: two with the same key are the same."""
@@ -285,13 +287,14 @@ class Party(Guarded):
         job = LocalStep(
             self._key(step), self._layer_seed(step), self._batch, self.given, self.snapshot, step == 0, release
         )  # fmt: skip
-        return self._work("step", len(self._batch) / self._training.batch_size, job)
+        blind = not self.guard.on  # else it may be withheld
+        return self._work("step", len(self._batch) / self._training.batch_size, job, blind)
 
-    def _stepped(self, result: LocalStepped, now: int) -> list[Effect]:
+    def _stepped(self, result: LocalStepped | Promised, now: int) -> list[Effect]:
         """θ^{r,t+1}; then the next step, if it fits."""
         self.working = False
         rate = self._training.rule.rate(self._rate, self.k)
-        self.local.learn(result.gradient, rate, result.buffers, now)
+        self.local.learn(result, rate, now)
         if self.local.goes_on(now):
             return [self._step()]
         return self._finish() if self.local.over else []

@@ -5,6 +5,7 @@ the server too, steps until the bell. Who was late, or is gone, is left out of t
 in the table as last seen, and it joins the newest round when it is heard of again.
 """
 
+from collections.abc import Iterable, Iterator
 from math import isfinite
 from typing import Any
 
@@ -32,7 +33,7 @@ from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
 from colonnade.algorithms.vafl.line import STEPS
 from colonnade.algorithms.vafl.messages import LARGEST, Skip, are_sane
-from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module, with_party_dropout
+from colonnade.models import Objective, ServerNetwork, aggregated_width, block_of, server_module, with_party_dropout
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
@@ -93,10 +94,10 @@ class Server(Withdrawing):
 
         self.present: dict[str, bool] = {}  # parties within reach
         self.withdrawn: dict[str, str] = {}
-        self.absent: list[str] = []  # of these, who is not waited for: late, or silent
-        self.line: list[str] = []  # whose embeddings of the next round are here
-        self.taken: list[str] = []  # who takes part in this phase
-        self.late: list[str] = []  # of these, who had not done a step at the bell
+        self.absent: dict[str, bool] = {}  # of these, who is not waited for: late, or silent
+        self.line: dict[str, bool] = {}  # whose embeddings of the next round are here, by their arrival
+        self.taken: dict[str, bool] = {}  # who takes part in this phase
+        self.late: dict[str, bool] = {}  # of these, who had not done a step at the bell
         self.doing = GATHERING
         self.round = 0  # the newest that was opened
         self.following = 0  # the one that is gathered
@@ -194,9 +195,10 @@ class Server(Withdrawing):
         effects: list[Effect] = []
         if message.round > self.following:  # somebody lost its memory: all go on at the newest round
             effects = [Send(name, Skip(message.round)) for name in self.line if name != sender]
-            self.following, self.line = message.round, []
-        self.line = [*(name for name in self.line if name != sender), sender]
-        self.absent = [name for name in self.absent if name != sender]
+            self.following, self.line = message.round, {}
+        self.line.pop(sender, None)
+        self.line[sender] = True
+        self.absent.pop(sender, None)
         return [*effects, *self._advance()]
 
     def _check(self, sender: str, message: Ready) -> None:
@@ -254,28 +256,32 @@ class Server(Withdrawing):
 
     def _is_late(self, sender: str, phase: int) -> list[Effect]:
         """It had not done a step at the bell: the round goes on without it."""
-        if phase != self.phase or sender not in self.taken or sender in (*self.late, *self.line):
+        if phase != self.phase or sender not in self.taken or sender in self.late or sender in self.line:
             return []
-        self.late = [*self.late, sender]
+        self.late[sender] = True
         if self._options.on_lost == "wait":
             return []
-        self.absent = [*(name for name in self.absent if name != sender), sender]
+        self.absent[sender] = True
         return self._advance()
 
     def waits_for(self) -> list[str]:
         """Whom the next round still needs."""
-        if self._options.on_lost == "wait":
-            wanted = list(self._parties)
-        else:
-            wanted = [name for name in self._parties if name in self.present and name not in self.absent]
-        return [name for name in wanted or self._parties if name not in self.line]
+        return list(self._needed(self._parties))
+
+    def _needed(self, names: Iterable[str]) -> Iterator[str]:
+        """Of these, whom the next round still needs; with nobody to count on, anybody would do."""
+        everyone = self._options.on_lost == "wait" or self.present.keys() <= self.absent.keys()
+        for name in names:
+            if name not in self.line and (everyone or (name in self.present and name not in self.absent)):
+                yield name
 
     def _advance(self) -> list[Effect]:
         """Open the next round if everybody who is waited for is there."""
         judging = self.evaluation.running and self._options.on_lost == "wait"  # else nobody waits for who is gone
         if self.doing != GATHERING or self.progress.ending or judging or not self.line:
             return []
-        if self.waits_for():
+        # Asked for every upload: those of equal speed come in turn, so that the last one is needed until the end.
+        if any(self._needed(reversed(self._parties))):
             return []
         if self.due:
             reason, self.due = self.due, ""
@@ -285,7 +291,7 @@ class Server(Withdrawing):
     def _lose_patience(self) -> list[Effect]:
         """Silence after the bell: on without whoever has not been heard of."""
         if self.doing == GATHERING and self.line:
-            self.absent = [*self.absent, *(name for name in self.waits_for() if name not in self.absent)]
+            self.absent |= dict.fromkeys(self.waits_for(), True)
         return self._advance()
 
     # Opening: Alg. 1 l. 8–9.
@@ -293,13 +299,13 @@ class Server(Withdrawing):
     def _open(self) -> list[Effect]:
         """One pass over the snapshot: what the parties need, and the first gradient of θ_0."""
         self.doing = OPENING
-        self.taken, self.line, self.late = self.line, [], []
+        self.taken, self.line, self.late = self.line, {}, {}
         self.round, self.measures = self.following, self.pacing.measures(self.taken)
         self.following += not self.measures
         rows = self._walk.batch(self.round)
         here = [self._index[name] for name in self.taken]
         self.table.renewed[rows[:, None], here] = self.k  # θ_m waits for this very round
-        self.staleness.add(self.table.ages(rows, self.k), range(len(self._parties)))
+        self.staleness.add_others(self.table.ages(rows, self.k), [])
         self.h = self.table.values[rows]
         job = Open(self._layer_seed(0), self.h, self._targets[rows])
         cancel: list[Effect] = [CancelTimer(PATIENCE_TIMER)]
@@ -341,7 +347,7 @@ class Server(Withdrawing):
 
     def _block(self, name: str) -> Array:
         assert self.opened is not None
-        return np.ascontiguousarray(self.opened.h[:, self.table.blocks[self._index[name]]])
+        return block_of(self.opened.h, self.table.blocks[self._index[name]])
 
     def _snapshot(self) -> Snapshot:
         """Alg. 1 l. 8."""
@@ -359,7 +365,7 @@ class Server(Withdrawing):
     def _stepped(self, result: LocalStepped, now: int) -> list[Effect]:
         self.working = False
         rate = self._training.rule.rate(self._rate, self.k)
-        self.local.learn(result.gradient, rate, result.buffers, now)
+        self.local.learn(result, rate, now)
         if self.local.goes_on(now):
             return [self._step()]
         return self._finish(now) if self.local.over else []
@@ -409,15 +415,13 @@ class Server(Withdrawing):
 
     def _anew(self, peer: str) -> list[Effect]:
         """Nothing of before is still to come from it; it uploads again, and is told where the others are."""
-        self.line = [name for name in self.line if name != peer]
-        self.taken = [name for name in self.taken if name != peer]
+        self.line.pop(peer, None)
+        self.taken.pop(peer, None)
         return [*self.evaluation.lose(peer), *self._advance()]
 
     def validate(self) -> None:
         """What must hold between any two events."""
-        if len(set(self.line)) < len(self.line) or len(set(self.absent)) < len(self.absent):
-            raise LocalProtocolError("server: a party is in line, or absent, twice")
-        if set(self.line) & set(self.absent):
+        if self.line.keys() & self.absent.keys():
             raise LocalProtocolError("server: a party is both in line and absent")
         if self.working and self.doing != LOCAL:
             raise LocalProtocolError(f"server: a local step is running while {self.doing}")
@@ -459,7 +463,7 @@ class Server(Withdrawing):
             "updates": self.k,
             "epochs": self.progress.epochs,
             "staleness": self.staleness.summary(),
-            "staleness_counts": self.staleness.counts.tolist(),
+            "staleness_counts": self.staleness.histogram(),
             "waits_for": self.waits_for(),
             "withdrawn": self.withdrawn,
             "weights": self.network.digest(),

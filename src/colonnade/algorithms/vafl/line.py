@@ -1,7 +1,8 @@
 """What waits for a server step: requests in the order of arrival, at most a batch and a query of each party."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from colonnade.algorithms.vafl.messages import LARGEST, Embeddings, are_sane
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Request", "check_upload", "fields", "first_of_each", "part_by_step", "without"]
+__all__ = ["Line", "Request", "check_upload", "fields"]
 
 STEPS = 2**40  # no run is that long; a party that says so would only send the others astray
 
@@ -44,26 +45,64 @@ def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> Non
         raise RemoteProtocolError(sender, f"embeddings of step {message.step}")
 
 
-def first_of_each(line: Iterable[Request]) -> list[Request]:
-    """The first request of every party."""
-    first: dict[int, Request] = {}
-    for request in line:
-        first.setdefault(request.party, request)
-    return list(first.values())
+class Line:
+    """Requests by their arrival; what is asked of it for every upload does not depend on how many wait."""
 
+    def __init__(self, requests: Iterable[Request] = ()) -> None:
+        self._waiting = {(request.party, request.learn): request for request in requests}
 
-def without(line: Iterable[Request], party: int) -> list[Request]:
-    """The line without one party's requests."""
-    return [request for request in line if request.party != party]
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._waiting.values())
 
+    def __len__(self) -> int:
+        return len(self._waiting)
 
-def part_by_step(line: Iterable[Request], step: int) -> tuple[list[Request], list[Request]]:
-    """Requests of this step or a later one, and those behind it."""
-    here: list[Request] = []
-    behind: list[Request] = []
-    for request in line:
-        (behind if request.step < step else here).append(request)
-    return here, behind
+    def add(self, request: Request) -> None:
+        """Behind all others; a party's newest batch is all that it waits for, a query waits beside its batch."""
+        if request.learn:
+            self.drop(request.party)
+        else:
+            self._waiting.pop((request.party, False), None)
+        self._waiting[request.party, request.learn] = request
+
+    def drop(self, party: int) -> None:
+        """All that a party waits for."""
+        for learn in (True, False):
+            self._waiting.pop((party, learn), None)
+
+    def has(self, parties: int) -> bool:
+        """Whether requests of so many distinct parties are here."""
+        return len(self) >= parties and len(self._first(parties)) == parties
+
+    def take(self, parties: int) -> list[Request]:
+        """The first requests of so many distinct parties, out of the line."""
+        first = self._first(parties)
+        for request in first:
+            del self._waiting[request.party, request.learn]
+        return first
+
+    def _first(self, parties: int) -> list[Request]:
+        first: dict[int, Request] = {}
+        for request in self:
+            first.setdefault(request.party, request)
+            if len(first) == parties:
+                break
+        return list(first.values())
+
+    def beside(self, party: int) -> Request | None:
+        """Somebody else's request."""
+        return next((request for request in self if request.party != party), None)
+
+    def leave_behind(self, step: int) -> tuple[int, list[Request]]:
+        """Of coordinated rounds, where all wait for the same step: the newest one, and who is now behind it."""
+        ends = [request.step for request in (*islice(self, 1), *islice(reversed(self._waiting.values()), 1))]
+        newest = max([step, *ends])
+        if min(ends, default=newest) == newest:
+            return newest, []
+        behind = [request for request in self if request.step < newest]
+        for request in behind:
+            self.drop(request.party)
+        return newest, behind
 
 
 def fields(request: Request) -> tuple[Any, ...]:

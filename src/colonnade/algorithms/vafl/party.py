@@ -32,6 +32,7 @@ from colonnade.protocol.events import (
     Event,
     PeerJoined,
     PeerLost,
+    Promised,
     Received,
     Resumed,
     Send,
@@ -40,6 +41,7 @@ from colonnade.protocol.events import (
     TimerFired,
     Work,
     WorkDone,
+    once_made,
 )
 from colonnade.protocol.messages import Array, EvaluationRequest, Message, Payload
 from colonnade.protocol.seeds import derive, generator
@@ -101,7 +103,7 @@ class Party(Guarded):
                 return self.received(sender, message)
             case WorkDone(token=token, result=Embedded() as result):
                 return self._answer(token, result) if token % 4 == ANSWER else self._embedded(result, now)
-            case WorkDone(result=Refined() as result):
+            case WorkDone(result=Refined() | Promised() as result):
                 return self._refined(result, now)
             case WorkDone(token=token, result=RowsRead() as result):
                 return self.reading.done(token, result, self.network.steps)
@@ -231,13 +233,14 @@ class Party(Guarded):
         self.k = message.update
         release = self.guard.again(self.draw_of_batch, STEP, self.rows)
         job = Refine(self.step, self._layer_seed(), self._batch, values, release)
-        return [Work(4 * self.step + REFINE, "refine", 0.0, job)]  # its time is part of the step's
+        blind = not self.guard.on  # else it may be withheld
+        return [Work(4 * self.step + REFINE, "refine", 0.0, job, blind=blind)]  # its time is part of the step's
 
-    def _refined(self, result: Refined, now: int) -> list[Effect]:
+    def _refined(self, result: Refined | Promised, now: int) -> list[Effect]:
         """Eq. (4a): θ_m ← θ_m − η(ĝ_m + ∇r(θ_m))."""
         training = self._training
         rate = training.rule.rate(training.party_rates[self._index], self.k)
-        self.learn(result.gradient, rate)
+        once_made(result, lambda made: self.learn(made.gradient, rate))
         self.busy = self.uploaded = False
         self.step += 1
         return self.select() if self._options.order == "query-first" else self._pause(now)

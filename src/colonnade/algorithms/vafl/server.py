@@ -16,10 +16,11 @@ from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import EmbeddingTable, Staleness
-from colonnade.algorithms.vafl.line import Request, check_upload, fields, first_of_each, part_by_step, without
+from colonnade.algorithms.vafl.line import Line, Request, check_upload, fields
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
-from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module, with_party_dropout
-from colonnade.models.on_device import contiguous, on_device
+from colonnade.data.suggest import listing
+from colonnade.models import Objective, ServerNetwork, aggregated_width, block_of, server_module, with_party_dropout
+from colonnade.models.on_device import on_device
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     Effect,
@@ -76,7 +77,7 @@ class Server(Withdrawing):
 
         self.present: dict[str, bool] = {}  # parties within reach, in the order of joining
         self.withdrawn: dict[str, str] = {}
-        self.line: list[Request] = []
+        self.line = Line()
         self.taken: list[Request] = []  # those that the running step is about
         self.last: dict[int, Request] = {}  # each party's last upload, for queries (†)
         self.asked: dict[str, int] = {}  # parties asked for fresh rows, by request number
@@ -164,7 +165,7 @@ class Server(Withdrawing):
     def _line_up(self, party: int, message: Embeddings) -> list[Effect]:
         """A party's newest batch; what it sent before it no longer waits for."""
         request = self.request_of(party, message)
-        self.line = [*without(self.line, party), request]
+        self.line.add(request)
         if self._options.coordinated:
             return self._leave_behind()
         self.last[party] = request
@@ -181,26 +182,23 @@ class Server(Withdrawing):
 
         Only after somebody lost its memory are steps different.
         """
-        newest = max([self.round, *(request.step for request in self.line)])
-        self.line, behind = part_by_step(self.line, newest)
+        newest, behind = self.line.leave_behind(self.round)
         return [Send(self._parties[request.party], Skip(newest)) for request in behind]
 
     def _check_round(self, party: int, message: Embeddings) -> None:
         """The parties of a coordinated round send the same rows."""
-        rows = message.rows[: message.batch].tobytes()
-        for other in without(self.line, party):
-            if other.step == message.step and other.rows.tobytes() != rows:
-                raise RemoteProtocolError(
-                    self._parties[party], f"sent other rows for step {other.step} than the others"
-                )
+        other = self.line.beside(party)  # all in line wait for one step, with the same rows
+        if other is None or other.step != message.step:
+            return
+        if not np.array_equal(other.rows, message.rows[: message.batch]):
+            raise RemoteProtocolError(self._parties[party], f"sent other rows for step {other.step} than the others")
 
     def _query(self, sender: str, step: int) -> list[Effect]:
         """Alg. 1 l. 11–13 by themselves (†)."""
         last = self.last.get(self._index[sender])
         if last is None or last.step != step:
             raise RemoteProtocolError(sender, f"queries step {step}, which it has not uploaded")
-        query = Request(last.party, step, last.rows, None, learn=False, reply=True)
-        self.line = [request for request in self.line if request.learn or request.party != last.party] + [query]
+        self.line.add(Request(last.party, step, last.rows, None, learn=False, reply=True))
         return self._advance()
 
     def _needed(self) -> int:
@@ -213,14 +211,13 @@ class Server(Withdrawing):
         """Take the first t distinct parties' requests from the line, if they are there."""
         if self.working or self.taken or self.progress.ending or not self.line or self._judging():
             return []
-        first, needed = first_of_each(self.line), self._needed()
-        if len(first) < needed:
+        needed = self._needed()
+        if not self.line.has(needed):
             return []
         if self.due:
             judging = self._settle()
             return judging if self._judging() else [*judging, *self._advance()]
-        self.taken = first[:needed]
-        self.line = [request for request in self.line if request not in self.taken]
+        self.taken = self.line.take(needed)
         return self._ask_for_fresh_rows() or self._start()
 
     def _ask_for_fresh_rows(self) -> list[Effect]:
@@ -228,11 +225,13 @@ class Server(Withdrawing):
         if self._options.max_delay is None:
             return []
         rows = np.unique(np.concatenate([request.rows for request in self.taken]))
-        return [effect for name in self._waited_for() for effect in self._ask(name, rows)]
+        stale = (self.table.ages(rows, self.k) > self._options.max_delay).any(0)
+        names = [name for name in self._waited_for() if stale[self._index[name]]]
+        return [effect for name in names for effect in self._ask(name, rows)]
 
     def _ask(self, name: str, rows: Rows) -> list[Effect]:
         party = self._index[name]
-        stale = rows[self.table.ages(rows, self.k)[:, party] > self._options.max_delay]
+        stale = rows[self.k - self.table.renewed[rows, party] > self._options.max_delay]
         # An uploader's own batch is current: its θ_m has not moved since.
         current = [request.rows for request in self.taken if request.party == party]
         if current:
@@ -282,8 +281,8 @@ class Server(Withdrawing):
         for request in group:
             self.table.renewed[rows, request.party] = self.k  # still current: θ_m waits for this very step
         uploaders = [request.party for request in group]
-        others = [party for party in range(len(self._parties)) if party not in uploaders]
-        self.staleness.add(self.table.ages(rows, self.k), others)
+        if self.k % self.staleness.every(len(rows)) == 0:
+            self.staleness.add_others(self.table.ages(rows, self.k), uploaders)
         return Batch(self.table.values[rows], self._targets[rows], len(group))
 
     def stepped(self, result: Any) -> list[Effect]:
@@ -306,15 +305,11 @@ class Server(Withdrawing):
     def replies(self, result: Any, groups: list[list[Request]], k: int) -> list[Effect]:
         """What the uploaders of a step are told."""
         return [
-            Send(self._parties[request.party], self.answer(request, k, self._block(h, request.party)))
+            Send(self._parties[request.party], self.answer(request, k, block_of(h, self.table.blocks[request.party])))
             for group, h in zip(groups, result.h, strict=True)
             for request in group
             if request.reply
         ]
-
-    def _block(self, h: Array, party: int) -> Array:
-        block: Array = contiguous(h[:, self.table.blocks[party]])
-        return block
 
     def answer(self, request: Request, k: int, values: Array) -> Message:
         """Alg. 1 l. 13: what the uploader gets; a method of one's own may answer differently."""
@@ -331,7 +326,7 @@ class Server(Withdrawing):
 
     def divergence(self) -> str:
         """What is said of a loss that is not finite."""
-        who = ", ".join(self._parties[request.party] for request in self.taken)
+        who = listing(self._parties[request.party] for request in self.taken)
         return f"server: the loss is not finite at update {self.k} (batch of {who}); lower train.learning_rate"
 
     def _check_progress(self) -> list[Effect]:
@@ -355,7 +350,7 @@ class Server(Withdrawing):
         """Nothing of before is still to come from it; a step that has already begun goes on with what it sent."""
         # DEVIATION: the paper's parties never forget. Nobody is sent back: who did goes on from what it has.
         party = self._index[peer]
-        self.line = without(self.line, party)
+        self.line.drop(party)
         self.last.pop(party, None)
         effects = self.evaluation.lose(peer)
         if self.asked.pop(peer, None) is not None:
@@ -380,9 +375,6 @@ class Server(Withdrawing):
         parties = [request.party for request in self.taken]
         if len(set(parties)) != len(parties):
             raise LocalProtocolError("server: a party was taken twice for one step")
-        waiting = [(request.party, request.learn) for request in self.line]
-        if len(set(waiting)) != len(waiting):
-            raise LocalProtocolError("server: more than one batch or query of a party in line")
         rounds = {request.step for request in self.line} if self._options.coordinated else set()
         if len(rounds) > 1 or any(step < self.round for step in rounds):
             raise LocalProtocolError(f"server: steps {sorted(rounds)} in line for round {self.round}")
@@ -406,7 +398,7 @@ class Server(Withdrawing):
         """The reverse of `save`."""
         for name in _STATE:
             setattr(self, name, state[name])
-        self.line = [Request(*saved) for saved in state["line"]]
+        self.line = Line(Request(*saved) for saved in state["line"])
         self.taken = [Request(*saved) for saved in state["taken"]]
         self.last = {party: Request(*saved) for party, saved in state["last"].items()}
         self.table.load(state["table"])
@@ -421,7 +413,7 @@ class Server(Withdrawing):
             "updates": self.k,
             "epochs": self.progress.epochs,
             "staleness": self.staleness.summary(),
-            "staleness_counts": self.staleness.counts.tolist(),
+            "staleness_counts": self.staleness.histogram(),
             "fresh_rows": self.fresh_rows,
             "waits_for": self.waits_for(),
             "withdrawn": self.withdrawn,

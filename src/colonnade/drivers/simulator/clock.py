@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from colonnade.data.suggest import listing
 from colonnade.drivers.simulator.traces import is_archive, percentages, read_trace
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
@@ -102,7 +103,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, key: str, names: list[str]) -> None:
         """Refuse faults of nobody, in no time, or of everything."""
         if self.party not in names:
-            raise ConfigError(f"{key}.party", self.party, f"no such role; there are: {', '.join(names)}")
+            raise ConfigError(f"{key}.party", self.party, f"no such role; there are: {listing(names)}")
         if not (0 <= self.at_s < inf and self.until_s > self.at_s):
             raise ConfigError(f"{key}.at_s", self.at_s, "must be 0 or more and before until_s")
         if self.kind in ("loss", "duplicate") and not 0 < self.rate < 1:

@@ -3,17 +3,17 @@
 Heap key: (time in ns, rank, running number). Ranks at equal times: starts and faults, WorkDone, Received,
 TimerFired. A job's result is computed when the job starts and delivered when its virtual time is over: with
 `workers` on other threads meanwhile, and the clock waits for it when it is due, or when its role is to do anything
-else. Evaluation is delivered at once, outside clock, trace and byte totals.
+else; of a blind job, the promise will do. Evaluation is delivered at once, outside clock, trace and byte totals.
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
 from heapq import heappop, heappush
 from typing import Any
 
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
+from colonnade.drivers.simulator.lanes import Lanes, Promise
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
-from colonnade.drivers.simulator.node import Job, Node, Promise
+from colonnade.drivers.simulator.node import Job, Node
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -69,7 +69,7 @@ class Simulator:
         peers: bool = False,
     ) -> None:
         self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
-        self.workers: Executor | None = None  # who computes; nobody: this thread
+        self.workers: Lanes | None = None  # who computes; nobody: this thread
         roles = list(roles)
         self._index = {role.name: index for index, role in enumerate(roles)}
         parties = [role.name for role in roles if role.name != "server"]
@@ -206,13 +206,18 @@ class Simulator:
         self.trace.add(time, rank, number, sender, node.index, size, header)
         if self._on_event is not None:
             self._on_event(time, node.role.name, event)
-        if node.running is not None:
+        if node.running is not None and not self._promised(node, event):
             node.settle()
         self._perform(node, node.role.handle(event, time))
         if self._check:
             node.role.validate()
         if self._instant:
             self._deliver_instants(time)
+
+    @staticmethod
+    def _promised(node: Node, event: Event) -> bool:
+        """Whether the event is the end of a blind job: the role may hear of it while the job runs."""
+        return type(event) is WorkDone and event.result is node.running
 
     def _message(self, node: Node, time: int, number: int, event: Any, extra: Any) -> None:
         sender, header, size, message_number = extra
@@ -260,8 +265,8 @@ class Simulator:
         if node.lane == event.token:
             node.lane = None
             self._note((4 * node.index + JOB_ENDED, time))
-        if isinstance(event.result, Promise):
-            event = finished(event)
+        if isinstance(event.result, Promise) and not (job.work.blind and event.result is node.running):
+            event = finished(event)  # looked at, or something of the role's is to be computed after it
         self._deliver(node, time, WORK, number, event, -1, 0, job.work.kind.encode())
 
     def _timer(self, node: Node, time: int, number: int, event: TimerFired) -> None:
@@ -387,14 +392,14 @@ class Simulator:
         elif reached < NEVER:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
 
-    def _compute(self, node: Node, job: Payload) -> Any:
+    def _compute(self, node: Node, work: Work, end: int) -> Any:
         """The result, or the promise of it; a role computes one thing at a time."""
         if hasattr(node.role, "start"):  # it lives elsewhere
-            return node.role.start(job)
+            return node.role.start(work.job)
         if self.workers is None:
-            return node.role.compute(job)
-        node.settle()
-        node.running = Promise(self.workers.submit(node.role.compute, job))
+            return node.role.compute(work.job)
+        due = None if work.blind else end
+        node.running = self.workers.submit(node.index, due, node.role.compute, work.job)
         return node.running
 
     def settle(self) -> None:
@@ -414,7 +419,7 @@ class Simulator:
             self._note((4 * node.index + JOB_STARTED, self.now))
         duration = node.pace.duration(work.amount, self.now)
         end = self.now + duration
-        result = self._compute(node, work.job)
+        result = self._compute(node, work, end)
         number = self._push(end, WORK, node.index, WorkDone(work.token, result))
         node.jobs[work.token] = Job(work, self.now, end, number)
         node.charge(work, duration)

@@ -1,26 +1,14 @@
 """What the simulator keeps for one role: its lane, its timers, its share of the bytes."""
 
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from colonnade.drivers.simulator.clock import Pace
+from colonnade.drivers.simulator.lanes import Promise
 from colonnade.protocol.events import Work
-from colonnade.protocol.messages import Payload
 from colonnade.protocol.role import Role
 
-__all__ = ["Job", "Node", "Promise"]
-
-
-class Promise:
-    """What a thread computes."""
-
-    def __init__(self, future: Future[Payload]) -> None:
-        self._future = future
-
-    def result(self) -> Payload:
-        """Wait for it; if the computing failed, it fails here."""
-        return self._future.result()
+__all__ = ["Job", "Node"]
 
 
 @dataclass(slots=True)
@@ -50,7 +38,7 @@ class Node:
     busy_ns: int = 0
     aside_ns: int = 0
     wait_jobs: list[Work] = field(default_factory=list)  # cut off by a crash, to be run again
-    running: Promise | None = None  # what a worker computes for it
+    running: Promise | None = None  # the last that workers compute for it
 
     def settle(self) -> None:
         """Wait until nobody reads the role any more; if that failed, it fails here."""

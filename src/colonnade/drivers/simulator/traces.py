@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from colonnade.data.suggest import listing
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["ended_note", "is_archive", "percentages", "read_trace"]
@@ -66,7 +67,7 @@ def ended_note(lengths_s: Mapping[str, float], clock_s: float) -> str:
     for name, length_s in lengths_s.items():
         if length_s < clock_s:
             over.setdefault(length_s, []).append(name)
-    parts = [f"{', '.join(names)} after {length_s:,.12g} s" for length_s, names in over.items()]
+    parts = [f"{listing(names)} after {length_s:,.12g} s" for length_s, names in over.items()]
     return f"CPU traces ended and were repeated from their start: {'; '.join(parts)}" if parts else ""
 
 
