@@ -15,7 +15,8 @@ from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
-from colonnade.algorithms.table import EmbeddingTable, Staleness
+from colonnade.algorithms.table import Staleness
+from colonnade.algorithms.table_file import Tabled
 from colonnade.algorithms.vafl.line import Request, check_upload, fields, first_of_each, part_by_step, without
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
 from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module, with_party_dropout
@@ -40,7 +41,7 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Request", "Server", "mean_over_uploads"]
 
 
-class Server(Withdrawing):
+class Server(Tabled, Withdrawing):
     """Holds θ_0, the labels and the table."""
 
     network_type = ServerNetwork
@@ -65,13 +66,14 @@ class Server(Withdrawing):
         self._targets = on_device(objective.targets(setup.y_train), setup.device)
         self._widths = setup.widths
         # Coordinated batches bring all blocks with them: no table is needed.
-        self.table = EmbeddingTable(0 if setup.options.coordinated else self._rows, setup.widths)
+        self.table = setup.tables.to_train(0 if setup.options.coordinated else self._rows, setup.widths)
         self.staleness = Staleness(len(setup.parties))
-        self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric)
+        tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
+        self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
         self.progress = Progress(setup.training)
         if setup.absent is not None:
             self.evaluation.lack(setup.absent[1])
-            if len(self.table.values):
+            if len(self.table):
                 self.table.lack(setup.absent[0])
 
         self.present: dict[str, bool] = {}  # parties within reach, in the order of joining
@@ -145,7 +147,7 @@ class Server(Withdrawing):
         """Alg. 1 l. 8: keep the rows; a batch among them waits in line for its step."""
         party = self._index[sender]
         self.check_upload(sender, message)
-        if len(self.table.values):
+        if len(self.table):
             self.table.write(party, message.rows, message.values, self.k)
         if message.request:
             if self.asked.get(sender) != message.request:
@@ -280,11 +282,11 @@ class Server(Withdrawing):
     def _table_batch(self, group: list[Request]) -> Batch:
         rows = group[0].rows
         for request in group:
-            self.table.renewed[rows, request.party] = self.k  # still current: θ_m waits for this very step
+            self.table.renew([request.party], rows, self.k)  # still current: θ_m waits for this very step
         uploaders = [request.party for request in group]
         others = [party for party in range(len(self._parties)) if party not in uploaders]
         self.staleness.add(self.table.ages(rows, self.k), others)
-        return Batch(self.table.values[rows], self._targets[rows], len(group))
+        return Batch(self.table.gather(rows), self._targets[rows], len(group))
 
     def stepped(self, result: Any) -> list[Effect]:
         """Alg. 1 l. 9–10 and 12–13: step θ_0 with the mean gradient (App. D), answer each uploader."""
@@ -386,7 +388,7 @@ class Server(Withdrawing):
         rounds = {request.step for request in self.line} if self._options.coordinated else set()
         if len(rounds) > 1 or any(step < self.round for step in rounds):
             raise LocalProtocolError(f"server: steps {sorted(rounds)} in line for round {self.round}")
-        if self.k < int(self.table.renewed.max(initial=0)):
+        if self.k < self.table.newest():
             raise LocalProtocolError("server: a row was renewed in the future")
 
     def save(self) -> dict[str, Any]:
@@ -426,6 +428,7 @@ class Server(Withdrawing):
             "waits_for": self.waits_for(),
             "withdrawn": self.withdrawn,
             "weights": self.network.digest(),
+            "note": self.table.note(),
         }
 
 
