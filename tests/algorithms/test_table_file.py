@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def test_the_file_is_sparse_private_and_leaves_no_memory_behind(tmp_path):
     for path in (tmp_path / "table").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(rows) > ROWS_BEFORE_RETURN
-    with open("/proc/self/smaps") as smaps:
+    with Path("/proc/self/smaps").open() as smaps:
         lines = iter(smaps)
         mine = next(line for line in lines if str(file) in line)
         resident = next(line for line in lines if line.startswith("Rss:"))
@@ -230,7 +231,9 @@ def test_no_room_is_said_with_the_file_and_nothing_is_lost(tmp_path, no_more_tha
     table.kept(saved := table.save())
     before = content(table)
     no_more_than(room)
-    with pytest.raises(CheckpointError, match=r"train.rows: cannot be written \(File too large\): .* MB are free there"):
+    with pytest.raises(
+        CheckpointError, match=r"train.rows: cannot be written \(File too large\): .* MB are free there"
+    ):
         for k in range(100):
             change(table, "write", 1, [0, 1, 5, 6, 7, 20, 38, 39], k)
     no_more_than(resource.RLIM_INFINITY)

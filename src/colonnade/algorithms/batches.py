@@ -44,7 +44,8 @@ class Walk:
         """The rows of batch number `position`, counted from 0 through all epochs."""
         epoch, place = divmod(position, self.per_epoch)
         if epoch != self._epoch:
-            self._order = generator(self._seed, *self._path, epoch).permutation(self._rows).astype(np.int32)
+            self._order = np.arange(self._rows, dtype=np.int32)
+            generator(self._seed, *self._path, epoch).shuffle(self._order)  # as `permutation`, in half of its memory
             self._epoch = epoch
         stop = (place + 1) * self._batch_size if place + 1 < self.per_epoch else self._rows
         return self._order[place * self._batch_size : stop]

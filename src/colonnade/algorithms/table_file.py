@@ -22,7 +22,7 @@ import numpy as np
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.table import Ages, EmbeddingTable
 from colonnade.algorithms.undo import Position, UndoLog
-from colonnade.data.mapped import Mapping
+from colonnade.data.mapped import MappedFile
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
@@ -67,7 +67,7 @@ class FileTable(EmbeddingTable):
             os.ftruncate(file, self._size)
         except OSError as error:
             raise self._full(error, self._size) from None
-        self._mapping = Mapping(file)
+        self._mapping = MappedFile(file)
         self._mapping.at_random()
         self._mapped = self._mapping.array(self._row, (self._rows,))
 

@@ -2,19 +2,22 @@
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from colonnade.data.task import Array
+from colonnade.protocol.errors import DataError
 
 # A row looked at costs up to 64 KiB (the kernel maps what lies around it, if that is at hand): at most 256 MiB of them.
 ROWS_BEFORE_RETURN = 4096
+LARGE = 2**26  # bytes: a smaller file may as well be read ahead
 
 
-class Mapping:
+class MappedFile:
     """A file's bytes, read-only; rows far apart are read without their neighbours."""
 
     def __init__(self, file: int | Path) -> None:
@@ -28,13 +31,13 @@ class Mapping:
 
     def array(self, dtype: np.dtype[Any], shape: Sequence[int], offset: int = 0) -> Array:
         """A view of a part of the file."""
-        count = int(np.prod(shape))
-        found: Array = np.frombuffer(self.bytes, dtype, count, offset).reshape(shape)
+        found: Array = np.frombuffer(self.bytes, dtype, prod(shape), offset).reshape(shape)
         return found
 
     def at_random(self) -> None:
         """From here on single rows are read: do not read ahead."""
-        self.bytes.madvise(mmap.MADV_RANDOM)
+        if len(self.bytes) > LARGE:
+            self.bytes.madvise(mmap.MADV_RANDOM)
 
     def looked_at(self, rows: int) -> None:
         """Give memory back every so many rows; the system keeps what it has room for."""
@@ -46,3 +49,46 @@ class Mapping:
         """Nothing of the file counts as this process's memory until it is looked at again."""
         self._looked_at = 0
         self.bytes.madvise(mmap.MADV_DONTNEED)
+
+
+class MappedRows:
+    """Rows of a table in a file, gathered when they are asked for; indexed by rows as an array would be.
+
+    `order` are the rows of the file that it consists of, and `take` what becomes of some of them: as they are, if these
+    are not given.
+    """
+
+    dtype, ndim = np.dtype(np.float32), 2
+
+    def __init__(
+        self, mapping: MappedFile, x: Array, order: Array | None = None, take: Callable[[Array], Array] | None = None,
+        width: int | None = None,
+    ) -> None:  # fmt: skip
+        self._mapping, self._x, self._order, self._take = mapping, x, order, take
+        self.shape = (len(x if order is None else order), x.shape[1] if width is None else width)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Array) -> Array:
+        if self._order is None or self._take is None:
+            taken: Array = np.array(self._x[rows])
+        else:
+            taken = self._take(self._order[rows])
+        self._mapping.looked_at(len(taken))
+        return taken
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)
+
+
+def map_npy(path: Path) -> tuple[MappedFile, Array]:
+    """The one array of an .npy, which stays in the file."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not found.flags.c_contiguous:
+            raise ValueError("it is stored column by column; save it again after np.ascontiguousarray")
+        mapping = MappedFile(path)
+        return mapping, mapping.array(found.dtype, found.shape, found.offset)
+    except (OSError, ValueError, EOFError, AttributeError) as error:
+        raise DataError(f"{path}: cannot be read as .npy: {error}") from error
