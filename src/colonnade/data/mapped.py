@@ -12,8 +12,8 @@ import numpy as np
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
-# A row looked at costs up to 64 KiB (the kernel maps what lies around it, if that is at hand): at most 256 MiB of them.
-ROWS_BEFORE_RETURN = 4096
+# A row looked at costs up to 64 KiB (the kernel maps what lies around it, if that is at hand): at most 64 MiB of them.
+ROWS_BEFORE_RETURN = 1024
 LARGE = 2**26  # bytes: a smaller file may as well be read ahead
 
 
@@ -52,20 +52,19 @@ class MappedFile:
 
 
 class MappedRows:
-    """Rows of a table in a file, gathered when they are asked for; indexed by rows as an array would be.
+    """Rows of an array in a file, gathered when they are asked for; indexed by rows as the array would be.
 
     `order` are the rows of the file that it consists of, and `take` what becomes of some of them: as they are, if these
     are not given.
     """
-
-    dtype, ndim = np.dtype(np.float32), 2
 
     def __init__(
         self, mapping: MappedFile, x: Array, order: Array | None = None, take: Callable[[Array], Array] | None = None,
         width: int | None = None,
     ) -> None:  # fmt: skip
         self._mapping, self._x, self._order, self._take = mapping, x, order, take
-        self.shape = (len(x if order is None else order), x.shape[1] if width is None else width)
+        self.shape: tuple[int, ...] = (len(x if order is None else order), *(x.shape[1:] if width is None else (width,)))
+        self.dtype, self.ndim = np.dtype(np.float32) if take is not None else x.dtype, x.ndim
 
     def __len__(self) -> int:
         return self.shape[0]

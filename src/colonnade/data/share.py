@@ -76,7 +76,7 @@ class ServerShare:
     """The labels."""
 
     task: Task
-    y_train: Array  # (n_train,), class index (int64) or target (float32)
+    y_train: Any  # (n_train,), class index (int64) or target (float32): an array, or rows that stay in a file
     y_test: Array
     ids_sha256: str
     notes: tuple[str, ...]

@@ -22,6 +22,7 @@ from colonnade.protocol.errors import CheckpointError, DataError
 
 FORMAT = 1
 SEPARATOR = "\0"  # of ids
+PIECE = 1 << 20  # labels looked at together
 PARTY, SERVER, ALIGNMENT = "party share", "server share", "alignment"
 
 
@@ -72,8 +73,9 @@ def load_party_share(path: str | Path) -> PartyShare:
         _check(all(part.dtype == np.float32 and part.ndim == 2 and len(part) for part in (train, test)), "the features")
         _check(train.shape[1] == test.shape[1] == prod(shape) and _all_are(int, shape), "the shape of a row")
         _check(isinstance(found["name"], str) and _all_are(str, found["columns"]), "the names")
-        labels = _labels(found) if "classes" in found else None
+        labels = _labels(found, mapping) if "classes" in found else None
         _check(labels is None or len(labels[1]) == len(train), "the labels")
+        labels = None if labels is None else (labels[0], labels[1].copy(), labels[2].copy())
         ids = partial(_ids, Path(path), found["ids"], len(train) + len(test)) if "ids" in found else None
         mapping.at_random()
         return PartyShare(
@@ -91,8 +93,12 @@ def _ids(path: Path, joined: Array, rows: int) -> polars.Series:
 
 def load_server_share(path: str | Path) -> ServerShare:
     """What `save_share` wrote of the server."""
-    with _reading(Path(path).expanduser(), SERVER) as (found, _):
-        return ServerShare(*_labels(found), found["ids_sha256"], notes=found["notes"])
+    with _reading(Path(path).expanduser(), SERVER) as (found, mapping):
+        task, _, y_test = _labels(found, mapping)
+        mapping.at_random()
+        return ServerShare(
+            task, MappedRows(mapping, found["y_train"]), y_test.copy(), found["ids_sha256"], notes=found["notes"]
+        )
 
 
 def save_alignment(alignment: Alignment, path: str | Path) -> None:
@@ -114,17 +120,24 @@ def load_alignment(path: str | Path) -> Alignment:
         return Alignment(name, members, rows, found["sha256"], found["ids_sha256"], presence)
 
 
-def _labels(found: Mapping[str, Any]) -> tuple[Task, Array, Array]:
-    parts, classes = (_own(found["y_train"]), _own(found["y_test"])), found["classes"]
+def _labels(found: Mapping[str, Any], mapping: MappedFile) -> tuple[Task, Array, Array]:
+    parts, classes = (found["y_train"], found["y_test"]), found["classes"]
     _check(_all_are(str, classes), "the classes")
     task = classification(classes) if classes else Task("regression", ())
     _check(all(part.ndim == 1 and len(part) for part in parts), "the labels")
-    if classes:
-        fit = all(part.dtype == np.int64 and 0 <= part.min() <= part.max() < len(classes) for part in parts)
-    else:
-        fit = all(part.dtype == np.float32 and np.isfinite(part).all() for part in parts)
-    _check(fit, "the labels")
+    dtype = np.int64 if classes else np.float32
+    _check(all(part.dtype == dtype and _fits(part, len(classes), mapping) for part in parts), "the labels")
     return task, *parts
+
+
+def _fits(labels: Array, classes: int, mapping: MappedFile) -> bool:
+    """Piece by piece: there may be many."""
+    for start in range(0, len(labels), PIECE):
+        piece = labels[start : start + PIECE]
+        if not (0 <= piece.min() <= piece.max() < classes if classes else np.isfinite(piece).all()):
+            return False
+        mapping.give_back()
+    return True
 
 
 @contextlib.contextmanager

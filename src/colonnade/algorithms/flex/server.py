@@ -79,7 +79,7 @@ class Server(Tabled, Withdrawing):
         module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate)
         optimiser, rule = local_rule(training.server_optimiser, setup.options, None)
         self.network = ServerNetwork(module.to(setup.device), optimiser, objective, how, len(setup.parties))
-        self._targets = objective.targets(setup.y_train)
+        self._targets = objective.targets_in(setup.y_train)
         self._walk = Walk(len(setup.y_train), training.batch_size, seed, "batches")
         self._seed = derive(seed, "layers", self.name)
         given = setup.options.a_of(None)

@@ -63,7 +63,10 @@ class Server(Tabled, Withdrawing):
         self.network = self.network_type(
             module.to(setup.device), setup.training.server_optimiser, objective, how, len(setup.parties)
         )
-        self._targets = on_device(objective.targets(setup.y_train), setup.device)
+        on_gpu = setup.device != "cpu"
+        self._targets = (
+            on_device(objective.targets(setup.y_train), setup.device) if on_gpu else objective.targets_in(setup.y_train)
+        )
         self._widths = setup.widths
         # Coordinated batches bring all blocks with them: no table is needed.
         self.table = setup.tables.to_train(0 if setup.options.coordinated else self._rows, setup.widths)
