@@ -74,31 +74,36 @@ class Watch:
     def __init__(self, up: FederationUp) -> None:
         self._up, self._began = up, time.monotonic()
         self.peaks: dict[str, float] = {}  # MB, of VmHWM
+        self.own: dict[
+            str, float
+        ] = {}  # MB, the most of RssAnon: without pages of files, which the system may take back
         self.resident: dict[str, list[tuple[float, float]]] = {}  # MB, of VmRSS
-        self.read: dict[str, float] = {}  # MB read from files by calls; pages of mapped files are not among them
         self.first_update_s: float | None = None
+        self.at_first_update: dict[str, float] = {}  # MB, of VmRSS
 
     def look(self, status: dict[str, Any] | None) -> None:
         """Called by `up` every quarter of a second."""
         now = time.monotonic() - self._began
         if status is not None and status["updates"] and self.first_update_s is None:
             self.first_update_s = now
+            self.at_first_update = {name: seen[-1][1] for name, seen in self.resident.items()}
         for name, child in self._up.children.items():
             if child.process is None or child.code is not None:
                 continue
             memory = _status(child.process.pid)
             if memory:
                 self.peaks[name] = max(self.peaks.get(name, 0.0), memory["VmHWM"])
+                self.own[name] = max(self.own.get(name, 0.0), memory["RssAnon"])
                 self.resident.setdefault(name, []).append((now, memory["VmRSS"]))
 
 
 def _status(pid: int) -> dict[str, float]:
-    """VmRSS and VmHWM in MB."""
+    """VmRSS, VmHWM and RssAnon in MB."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return {}
-    found = {line.split(":")[0]: line.split() for line in lines if line.startswith(("VmRSS", "VmHWM"))}
+    found = {line.split(":")[0]: line.split() for line in lines if line.startswith(("VmRSS", "VmHWM", "RssAnon"))}
     return {key: int(words[1]) * 1024 / MB for key, words in found.items()}
 
 
@@ -188,9 +193,20 @@ def report(
     rss = watch.resident["server"]
     steps = [rss[round(place * (len(rss) - 1) / 8)] for place in range(9)]
     console.print("server, MB resident over time: " + ", ".join(f"{at:.0f} s {mb:.0f}" for at, mb in steps))
-    console.print(f"server, peak (VmHWM) {peak:.0f} MB; parties {parties[0]:.0f} to {parties[-1]:.0f} MB")
+    own = sorted(watch.own[name] for name in up.parties)
+    first = sorted(watch.at_first_update[name] for name in up.parties)
+    console.print(f"server, peak (VmHWM) {peak:.0f} MB, of its own {watch.own['server']:.0f} MB")
+    console.print(
+        f"parties, peak {parties[0]:.0f} to {parties[-1]:.0f} MB, of their own {own[0]:.0f} to {own[-1]:.0f} MB; "
+        f"at the first update {first[0]:.0f} to {first[-1]:.0f} MB"
+    )
     result = {"rows": given.rows, "table": given.table, "dtype": given.dtype, "updates": summary["updates"]}
-    result |= {"server_peak_mb": peak, "parties_peak_mb": parties, "checkpoint_mb": checkpoint, "whole_mb": whole}
+    result |= {
+        "server_peak_mb": peak,
+        "parties_peak_mb": [parties[0], parties[-1]],
+        "checkpoint_mb": checkpoint,
+        "whole_mb": whole,
+    }
     if given.table == "file":
         blocks, rows = touched(state / "table" / "train.rows", given.rows, given.dtype)
         written = blocks * WIDTH * item / MB

@@ -133,7 +133,7 @@ def test_only_what_is_asked_for_is_read(tmp_path, kind):
     features_digest(share)
     for start in range(0, 20_000, 500):
         assert share.train[np.arange(start, start + 500) * 100].shape == (500, 4)
-    assert resident(file) < 20_000
+    assert resident(file) < file.stat().st_size / 1024 / 2
 
 
 def test_a_large_table_with_other_numbers_has_another_digest(tmp_path):

@@ -3,8 +3,11 @@
     NAME.rows     rows × (Σwidth floats, parties int32), sparse: pages that nobody wrote take no room
     NAME.undo-N   what was there before, since the last checkpoint (undo.py)
 
-Rows are read through a mapping and written by `pwrite`: a full disk is an error with words, where a write through the
-mapping would end the process with SIGBUS. A checkpoint holds a position of the undo log instead of the table.
+Rows are read and written by calls (`preadv`, `pwritev`), not through a mapping: a full disk is an error with words,
+where a mapped write would end the process with SIGBUS; and nothing of the table counts as this process's memory, where
+one batch of 256 rows was seen to map 279 MB (the kernel maps all that its cache holds together, up to 2 MiB for a row).
+What was written or read is in the system's cache as long as there is room. A checkpoint holds a position of the undo
+log instead of the table.
 """
 
 import itertools
@@ -22,7 +25,6 @@ import numpy as np
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.table import Ages, EmbeddingTable
 from colonnade.algorithms.undo import Position, UndoLog
-from colonnade.data.mapped import MappedFile
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
@@ -43,6 +45,7 @@ class FileTable(EmbeddingTable):
         self._path: Path | None = None
         self._file = -1
         self._writes = 0  # to a file without a name
+        self._forget()
 
     def __len__(self) -> int:
         return self._rows
@@ -57,26 +60,23 @@ class FileTable(EmbeddingTable):
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.stat().st_size != self._size:
             raise CheckpointError(f"{path}: missing, or of another run: without it the run cannot go on; start anew")
-        self._map(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._use(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._undo = UndoLog(folder / name, self._write_all, anew=anew)
 
-    def _map(self, file: int) -> None:
+    def _use(self, file: int) -> None:
         self._file = file
         weakref.finalize(self, os.close, file)
         try:
             os.ftruncate(file, self._size)
         except OSError as error:
             raise self._full(error, self._size) from None
-        self._mapping = MappedFile(file)
-        self._mapping.at_random()
-        self._mapped = self._mapping.array(self._row, (self._rows,))
 
     def _ready(self) -> None:
         """Without a folder it lies where temporary files do, and goes with this process."""
         if self._file < 0:
             file, name = tempfile.mkstemp(prefix="colonnade-", suffix=".rows")
             os.unlink(name)  # noqa: PTH108 - the file stays as long as it is open
-            self._map(file)
+            self._use(file)
 
     @property
     def _size(self) -> int:
@@ -86,36 +86,33 @@ class FileTable(EmbeddingTable):
 
     def gather(self, rows: Array) -> Array:
         """The newest embeddings of these rows, float32."""
-        self._ready()
-        values: Array = self._mapped["values"][rows].astype(np.float32)
-        self._mapping.looked_at(len(rows))
+        held, places = self._look(rows)
+        return self._as_read(held[places], rows)
+
+    def parts(self) -> Iterator[Array]:
+        """All rows, some at a time."""
+        for rows in self._parts():
+            yield self._as_read(self._read(rows), rows)
+
+    def _parts(self) -> Iterator[Array]:
+        step = max(1, PART_BYTES // self._row.itemsize)
+        return (np.arange(start, min(start + step, self._rows)) for start in range(0, self._rows, step))
+
+    def _as_read(self, held: Array, rows: Array) -> Array:
+        values: Array = held["values"].astype(np.float32)
         if self._absent is not None:
             self.blank(values, self._absent[rows])
         return values
 
-    def parts(self) -> Iterator[Array]:
-        """All rows, some at a time."""
-        for start, stop in self._parts():
-            yield self.gather(np.arange(start, stop))
-
-    def _parts(self) -> list[tuple[int, int]]:
-        step = max(1, PART_BYTES // (4 * sum(self.widths)))
-        return [(start, min(start + step, self._rows)) for start in range(0, self._rows, step)]
-
     def ages(self, rows: Array, k: int) -> Ages:
         """τ of every party's block of these rows: (rows, parties)."""
-        self._ready()
-        ages: Ages = k - self._mapped["renewed"][rows]
+        held, places = self._look(rows)
+        ages: Ages = k - held["renewed"][places]
         return ages
 
     def newest(self) -> int:
         """The last update at which any block was renewed."""
-        self._ready()
-        newest = 0
-        for start, stop in self._parts():
-            newest = max(newest, int(self._mapped["renewed"][start:stop].max()))
-            self._mapping.give_back()
-        return newest
+        return max(int(self._read(rows)["renewed"].max()) for rows in self._parts())
 
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): blocks that their party does not have are read as NaN, whatever it sends for them."""
@@ -126,7 +123,7 @@ class FileTable(EmbeddingTable):
         if not len(rows):
             return
         rows, last = _last_of_each(rows)
-        before = self._read(rows)
+        before, _ = self._look(rows)
         after, block = before.copy(), self.blocks[party]
         after["values"][:, block] = self.held(values[last])
         after["renewed"][:, party] = k
@@ -139,7 +136,7 @@ class FileTable(EmbeddingTable):
         rows = np.unique(rows[(self.ages(rows, k)[:, parties] != 0).any(1)])
         if not len(rows):
             return
-        before = self._read(rows)
+        before, _ = self._look(rows)
         after = before.copy()
         after["renewed"][:, parties] = k
         self._replace(
@@ -162,6 +159,7 @@ class FileTable(EmbeddingTable):
         self.clipped, where = saved["clipped"], saved["at"]
         if self._undo is not None:
             self._undo.back_to(Position(*where), self._take_back)
+            self._forget()
         elif self._writes and where != self._writes:
             raise CheckpointError("a table without a run folder cannot go back; give the run an --out")
         # else: somebody reads the state of a run, and needs its networks only
@@ -179,7 +177,9 @@ class FileTable(EmbeddingTable):
             head = np.array([len(rows), len(spans), *itertools.chain(*spans)], "<i8").tobytes()
             self._undo.append([head, rows.astype("<i4").data.cast("B"), *parts])
         self._writes += 1
+        self._forget()
         self._put(rows, after)
+        self._seen = rows, after
 
     def _take_back(self, content: bytes) -> None:
         """One record of the undo log."""
@@ -198,8 +198,18 @@ class FileTable(EmbeddingTable):
 
     # The file
 
+    def _look(self, rows: Array) -> tuple[Array, Array]:
+        """Rows as they lie there, sorted, and which of them is meant where; the last ones are remembered."""
+        wanted, places = np.unique(rows, return_inverse=True)
+        if not np.array_equal(wanted, self._seen[0]):
+            self._seen = wanted, self._read(wanted)
+        return self._seen[1], places
+
+    def _forget(self) -> None:
+        self._seen = np.zeros(0, np.int64), np.zeros(0, self._row)
+
     def _read(self, rows: Array) -> Array:
-        """Sorted rows, by calls: to look at a row that nobody wrote would, on some file systems, need room."""
+        """Sorted rows."""
         self._ready()
         values = np.empty(len(rows), self._row)
         for place, first in _runs(rows):

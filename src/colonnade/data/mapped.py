@@ -1,4 +1,7 @@
-"""Arrays that stay in their files: looked at through a mapping, in memory only where they were looked at."""
+"""Arrays that stay in their files: looked at through a mapping, in memory only where they were looked at.
+
+The system takes that memory back when it wants it; until then it counts as the process's.
+"""
 
 import mmap
 import os
@@ -12,8 +15,6 @@ import numpy as np
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
-# A row looked at costs up to 64 KiB (the kernel maps what lies around it, if that is at hand): at most 64 MiB of them.
-ROWS_BEFORE_RETURN = 1024
 LARGE = 2**26  # bytes: a smaller file may as well be read ahead
 
 
@@ -27,7 +28,6 @@ class MappedFile:
         finally:
             if handle is not file:
                 os.close(handle)
-        self._looked_at = 0
 
     def array(self, dtype: np.dtype[Any], shape: Sequence[int], offset: int = 0) -> Array:
         """A view of a part of the file."""
@@ -39,15 +39,8 @@ class MappedFile:
         if len(self.bytes) > LARGE:
             self.bytes.madvise(mmap.MADV_RANDOM)
 
-    def looked_at(self, rows: int) -> None:
-        """Give memory back every so many rows; the system keeps what it has room for."""
-        self._looked_at += rows
-        if self._looked_at >= ROWS_BEFORE_RETURN:
-            self.give_back()
-
     def give_back(self) -> None:
-        """Nothing of the file counts as this process's memory until it is looked at again."""
-        self._looked_at = 0
+        """After a look at all of it: nothing of it counts as this process's memory until it is looked at again."""
         self.bytes.madvise(mmap.MADV_DONTNEED)
 
 
@@ -59,11 +52,17 @@ class MappedRows:
     """
 
     def __init__(
-        self, mapping: MappedFile, x: Array, order: Array | None = None, take: Callable[[Array], Array] | None = None,
+        self,
+        x: Array,
+        order: Array | None = None,
+        take: Callable[[Array], Array] | None = None,
         width: int | None = None,
-    ) -> None:  # fmt: skip
-        self._mapping, self._x, self._order, self._take = mapping, x, order, take
-        self.shape: tuple[int, ...] = (len(x if order is None else order), *(x.shape[1:] if width is None else (width,)))
+    ) -> None:
+        self._x, self._order, self._take = x, order, take
+        self.shape: tuple[int, ...] = (
+            len(x if order is None else order),
+            *(x.shape[1:] if width is None else (width,)),
+        )
         self.dtype, self.ndim = np.dtype(np.float32) if take is not None else x.dtype, x.ndim
 
     def __len__(self) -> int:
@@ -71,11 +70,8 @@ class MappedRows:
 
     def __getitem__(self, rows: slice | Array) -> Array:
         if self._order is None or self._take is None:
-            taken: Array = np.array(self._x[rows])
-        else:
-            taken = self._take(self._order[rows])
-        self._mapping.looked_at(len(taken))
-        return taken
+            return np.array(self._x[rows])
+        return self._take(self._order[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)

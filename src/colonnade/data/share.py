@@ -211,7 +211,7 @@ def _mapped_share(
             raise DataError(f"{file}: row {rows[row]}, column '{used[column]}' (counted from 0) is NaN or infinite")
         return values
 
-    train, test = (MappedRows(mapping, x, part, take, len(used)) for part in parts)
+    train, test = (MappedRows(x, part, take, len(used)) for part in parts)
     prepared = Prepared(encoder, scaler, train, test, [])
     return PartyShare(name, used, train, test, (len(used),), digest_of_rows(len(x)), (), prepared=prepared)
 

@@ -79,7 +79,7 @@ def load_party_share(path: str | Path) -> PartyShare:
         ids = partial(_ids, Path(path), found["ids"], len(train) + len(test)) if "ids" in found else None
         mapping.at_random()
         return PartyShare(
-            found["name"], found["columns"], MappedRows(mapping, train), MappedRows(mapping, test), shape,
+            found["name"], found["columns"], MappedRows(train), MappedRows(test), shape,
             found["ids_sha256"], found["notes"], labels, read_ids=ids,
         )  # fmt: skip
 
@@ -96,9 +96,7 @@ def load_server_share(path: str | Path) -> ServerShare:
     with _reading(Path(path).expanduser(), SERVER) as (found, mapping):
         task, _, y_test = _labels(found, mapping)
         mapping.at_random()
-        return ServerShare(
-            task, MappedRows(mapping, found["y_train"]), y_test.copy(), found["ids_sha256"], notes=found["notes"]
-        )
+        return ServerShare(task, MappedRows(found["y_train"]), y_test.copy(), found["ids_sha256"], notes=found["notes"])
 
 
 def save_alignment(alignment: Alignment, path: str | Path) -> None:
