@@ -69,7 +69,7 @@ class FileTable(EmbeddingTable):
         try:
             os.ftruncate(file, self._size)
         except OSError as error:
-            raise self._full(error, self._size) from None
+            raise self._full(error, self._size, file) from None
 
     def _ready(self) -> None:
         """Without a folder it lies where temporary files do, and goes with this process."""
@@ -211,16 +211,17 @@ class FileTable(EmbeddingTable):
     def _read(self, rows: Array) -> Array:
         """Sorted rows."""
         self._ready()
-        values = np.empty(len(rows), self._row)
-        for place, first in _runs(rows):
-            os.preadv(self._file, [values[place].view(np.uint8).data], first * self._row.itemsize)
+        values, file, preadv = np.empty(len(rows), self._row), self._file, os.preadv
+        flat = values.view(np.uint8).data
+        for start, stop, place in _runs(rows, self._row.itemsize):
+            preadv(file, [flat[start:stop]], place)
         return values
 
     def _put(self, rows: Array, values: Array) -> None:
-        flat = values.view(np.uint8).data
-        size = self._row.itemsize
-        for place, first in _runs(rows):
-            self._write_all(self._file, [flat[place.start * size : place.stop * size]], first * size)
+        """Sorted rows."""
+        flat, file, write = values.view(np.uint8).data, self._file, self._write_all
+        for start, stop, place in _runs(rows, self._row.itemsize):
+            write(file, [flat[start:stop]], place)
 
     def _write_all(self, file: int, parts: list[bytes | memoryview], offset: int) -> None:
         wanted = sum(map(len, parts))
@@ -229,17 +230,18 @@ class FileTable(EmbeddingTable):
             while written < wanted:  # there was room for a part of it: ask for the rest, to hear why not
                 written += os.pwrite(file, b"".join(parts)[written:], offset + written)
         except OSError as error:
-            raise self._full(error, wanted) from None
+            raise self._full(error, wanted, file) from None
 
-    def _full(self, error: OSError, wanted: int) -> CheckpointError:
-        where = self._path or Path(tempfile.gettempdir()) / "a temporary file"
-        mb, used = 1e6, os.fstat(self._file).st_blocks * 512
-        free, rest = shutil.disk_usage(where.parent).free, max(self._size - used, 0)
+    def _full(self, error: OSError, wanted: int, file: int) -> CheckpointError:
+        where, mb = self._path or Path(tempfile.gettempdir()) / "a temporary file", 1e6
+        free = shutil.disk_usage(where.parent).free
+        rest = max(self._size - os.fstat(self._file).st_blocks * 512, 0)
+        which = where if file == self._file else where.with_suffix(".undo")
+        smaller = '; server.table_dtype = "float16" halves the table of a new run' if self.dtype == np.float32 else ""
         return CheckpointError(
-            f"{where}: cannot be written ({error.strerror}): {wanted / mb:.3f} MB more are needed now, up to "
-            f"{rest / mb:.0f} MB for the whole table, and {free / mb:.0f} MB are free there; make room, "
-            'then go on from the checkpoint (--resume, or start the server again); server.table_dtype = "float16" '
-            "halves what a new run needs"
+            f"{which}: cannot be written ({error.strerror}): {wanted / mb:.3f} MB more are needed now, up to "
+            f"{rest / mb:.1f} MB for the rest of the table, and {free / mb:.1f} MB are free there; make room, then go "
+            f"on from the checkpoint (--resume, or start the server again){smaller}"
         )
 
 
@@ -287,11 +289,14 @@ def _last_of_each(rows: Array) -> tuple[Array, Array]:
     return ordered[last], order[last]
 
 
-def _runs(rows: Array) -> Iterator[tuple[slice, int]]:
-    """Rows that follow each other: their places, and the first of them."""
-    edges = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
-    for start, stop in itertools.pairwise(edges):
-        yield slice(start, stop), int(rows[start])
+def _runs(rows: Array, size: int) -> Iterator[tuple[int, int, int]]:
+    """Sorted rows of so many bytes that follow each other: from where to where in memory, and where in the file."""
+    if not len(rows):
+        return iter(())
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1, [len(rows)]])
+    places = rows[edges[:-1]].astype(np.int64) * size
+    bytes = (edges * size).tolist()
+    return zip(bytes, bytes[1:], places.tolist(), strict=False)
 
 
 def _as_bytes(rows: Array) -> Array:

@@ -33,7 +33,7 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
         content = {"kind": PARTY, "name": share.name, "columns": share.columns, "shape": share.shape}
         content |= {"train": np.asarray(share.train), "test": np.asarray(share.test)}
         if (ids := share.ids) is not None:
-            content |= {"ids": np.frombuffer(SEPARATOR.join(ids).encode(), np.uint8)}
+            content |= {"ids": np.frombuffer(ids.str.join(SEPARATOR)[0].encode(), np.uint8)}
         if share.labels is not None:
             task, y_train, y_test = share.labels
             content |= {"classes": task.classes, "y_train": y_train, "y_test": y_test}
