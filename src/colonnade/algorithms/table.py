@@ -62,6 +62,7 @@ class EmbeddingTable:
         """As this table can hold them: float16 ends at ±65504, and what lies beyond is cut off there and counted."""
         if self.dtype == np.float32:
             return values
+        values = np.asarray(values)  # it may lie on a GPU
         self.clipped += int(np.count_nonzero(np.abs(values) > LARGEST_HALF))
         return np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(self.dtype)
 

@@ -125,7 +125,7 @@ class FileTable(EmbeddingTable):
         rows, last = _last_of_each(rows)
         before, _ = self._look(rows)
         after, block = before.copy(), self.blocks[party]
-        after["values"][:, block] = self.held(values[last])
+        after["values"][:, block] = self.held(np.asarray(values)[last])
         after["renewed"][:, party] = k
         start = self._renewed_at(party)
         item = self.dtype.itemsize

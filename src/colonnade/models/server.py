@@ -1,6 +1,6 @@
 """The server's half: aggregate the parties' embeddings, run θ_0, compute the loss and both gradients."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -82,9 +82,9 @@ class ServerNetwork(Network):
         return blocks
 
     @torch.no_grad()
-    def evaluate(self, h: Array | Iterable[Array], targets: Array) -> tuple[float, Array]:
+    def evaluate(self, h: Array | Iterator[Array], targets: Array) -> tuple[float, Array]:
         """Mean loss and predictions of the committed state; the embeddings may come in parts."""
-        parts = [self.output(part) for part in ([h] if isinstance(h, np.ndarray) else h)]
+        parts = [self.output(part) for part in (h if isinstance(h, Iterator) else [h])]
         output = parts[0] if len(parts) == 1 else torch.cat(parts)
         return float(self.objective.loss(output, self.tensor(targets))), self.objective.predict(output)
 
