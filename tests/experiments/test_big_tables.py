@@ -16,20 +16,23 @@ TABLES: dict[str, Any] = {
         "compute": {"kind": "exponential", "mean_s": 0.02},
         "faults": [{"party": "party-2", "kind": "crash", "at_s": 0.2, "until_s": 0.4}],
     },
-    "train": {"updates": 100, "batch_size": 16, "eval_every": 40, "checkpoint_every": 20, "seed": 4},
+    "train": {"batch_size": 16, "eval_every": 40, "seed": 4},
 }
 METHODS: list[dict[str, Any]] = [{"name": "vafl", "max_delay": 20}, {"name": "cascaded", "t": 2}, {"name": "flex"}]
+UPDATES = {"vafl": 100, "cascaded": 60, "flex": 30}
 HASHES = ("trace_sha256", "weights_sha256", "value", "loss", "staleness", "updates")
 
 
 def config(method: dict[str, Any], **server: str) -> Any:
-    return from_dict(apply_overrides(TABLES, {"protocol": method, "server": server}))
+    updates = UPDATES[method["name"]]
+    train = {"train.updates": updates, "train.checkpoint_every": updates // 5}
+    return from_dict(apply_overrides(TABLES, {"protocol": method, "server": server, **train}))
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look every few events whether a checkpoint is due."""
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 40)
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 20)
 
 
 def hashes(run: Run) -> list[Any]:
@@ -50,7 +53,7 @@ def test_in_a_file_as_in_memory_killed_or_not(tmp_path: Path, method: dict[str, 
         file = folder / "checkpoint.safetensors"
         now = file.read_bytes() if file.exists() else b""
         if len(seen) == 2:
-            run.simulator.advance(137)  # the table goes on; no checkpoint knows
+            run.simulator.advance(50)  # the table goes on; no checkpoint knows
             raise InterruptedError
         if now and now not in seen:
             seen.append(now)
