@@ -148,9 +148,12 @@ def read_rows(party: Role, x: Array, number: int) -> Array | None:
 class Evaluation:
     """The server's side of one evaluation after another."""
 
-    def __init__(self, parties: Sequence[str], widths: Sequence[int], y_test: Array, metric: str) -> None:
+    def __init__(
+        self, parties: Sequence[str], widths: Sequence[int], y_test: Array, metric: str,
+        table: EmbeddingTable | None = None,
+    ) -> None:  # fmt: skip
         self._index = {name: index for index, name in enumerate(parties)}
-        self._table = EmbeddingTable(len(y_test), widths)
+        self.table = EmbeddingTable(len(y_test), widths) if table is None else table
         self._y, self._metric = y_test, metric
         self._chunk = rows_per_message(max(widths))
         self.number = 0
@@ -160,7 +163,7 @@ class Evaluation:
 
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): who does not have which test row."""
-        self._table.lack(absent)
+        self.table.lack(absent)
 
     def begin(self, present: Iterable[str]) -> list[Effect]:
         """Ask everyone who is here."""
@@ -183,14 +186,14 @@ class Evaluation:
             return []
         self._check(sender, reply)
         rows = np.arange(reply.start, reply.start + len(reply.values))
-        self._table.write(self._index[sender], rows, reply.values, 0)
+        self.table.write(self._index[sender], rows, reply.values, 0)
         self._outstanding[sender] -= 1
         if not self._outstanding[sender]:
             del self._outstanding[sender]
         return self._judge_if_complete()
 
     def _check(self, sender: str, reply: EvaluationReply) -> None:
-        rows, width = len(self._y), self._table.widths[self._index[sender]]
+        rows, width = len(self._y), self.table.widths[self._index[sender]]
         expected = (min(self._chunk, rows - reply.start), width)
         chunk = 0 <= reply.start < rows and reply.start % self._chunk == 0
         if not chunk or reply.values.shape != expected or reply.values.dtype != np.float32:
@@ -215,7 +218,7 @@ class Evaluation:
 
     def judge(self, network: ServerNetwork) -> Evaluated:
         """The metric and the loss over the collected rows."""
-        h = self.gathered(self._table.values)
+        h = map(self.gathered, self.table.parts())
         loss, prediction = network.evaluate(h, network.objective.targets(self._y))
         return Evaluated(self.number, loss, measure(self._metric, network.objective.task, self._y, prediction, loss))
 
@@ -226,11 +229,11 @@ class Evaluation:
             "missing": self.missing,
             "outstanding": self._outstanding,
             "running": self.running,
-            "table": self._table.save(),
+            "table": self.table.save(),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`."""
         self.number, self.missing = saved["number"], saved["missing"]
         self._outstanding, self.running = saved["outstanding"], saved["running"]
-        self._table.load(saved["table"])
+        self.table.load(saved["table"])

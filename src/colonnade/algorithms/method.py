@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
 from colonnade.data import Task
 from colonnade.models import Factory
@@ -57,6 +58,7 @@ class ServerSetup:
     y_test: Array
     device: str = "cpu"  # of its network
     absent: tuple[Array, Array] | None = None  # bool (rows, parties): who lacks which row to train, to test on
+    tables: Tables = field(default_factory=Tables)
 
 
 @dataclass(frozen=True, slots=True)

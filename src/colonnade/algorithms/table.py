@@ -1,16 +1,18 @@
 """The server's table: the newest embedding of every (sample, party), and how old each is.
 
 VAFL Eq. (3): τ_{n,m} counts the global updates since (n, m) was renewed. Memory: N×Σwidth float32 and N×M
-int32, nothing else of that order.
+int32, nothing else of that order. It may be float16, and it may lie in a file (table_file.py).
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
 __all__ = ["EmbeddingTable", "Staleness"]
@@ -19,17 +21,26 @@ Ages = npt.NDArray[np.int32]
 MOST_BINS = 2**14
 MOST_AGES = 2**14  # that are counted for an update: with more, every second (third, …) update has to do
 
+LARGEST_HALF = 65504.0  # of float16
+
 
 class EmbeddingTable:
     """Newest embeddings, and the update count at which each was renewed."""
 
-    def __init__(self, rows: int, widths: Sequence[int]) -> None:
-        self.widths = tuple(widths)
+    def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32") -> None:
+        self.widths, self.dtype = tuple(widths), np.dtype(dtype)
         edges = np.concatenate([[0], np.cumsum(self.widths)])
         self.blocks = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-        self.values = np.zeros((rows, int(edges[-1])), np.float32)
+        self.values = np.zeros((rows, int(edges[-1])), self.dtype)
         self.renewed = np.zeros((rows, len(self.widths)), np.int32)
+        self.clipped = 0  # embeddings beyond what float16 can hold
         self._absent: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def open(self, folder: Path, name: str, *, anew: bool) -> None:
+        """Where a table that lies in a file has its place; this one has none."""
 
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): blocks that their party does not have are NaN, whatever it sends for them."""
@@ -41,26 +52,70 @@ class EmbeddingTable:
         for party, block in enumerate(self.blocks):
             values[absent[:, party], block] = np.nan
 
+    def gather(self, rows: Array) -> Array:
+        """The newest embeddings of these rows, float32."""
+        return self.values[rows].astype(np.float32, copy=False)
+
+    def parts(self) -> Iterator[Array]:
+        """All rows, float32, in as many parts as memory wants."""
+        yield self.values.astype(np.float32, copy=False)
+
+    def held(self, values: Array) -> Array:
+        """As this table can hold them: float16 ends at ±65504, and what lies beyond is cut off there and counted."""
+        if self.dtype == np.float32:
+            return values
+        values = np.asarray(values)  # it may lie on a GPU
+        self.clipped += int(np.count_nonzero(np.abs(values) > LARGEST_HALF))
+        return np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(self.dtype)
+
     def write(self, party: int, rows: Array, values: Array, k: int) -> None:
         """Rows of one party as of update k."""
-        self.values[rows, self.blocks[party]] = values
+        self.values[rows, self.blocks[party]] = self.held(values)
         if self._absent is not None:
             self.values[rows[self._absent[rows, party]], self.blocks[party]] = np.nan
         self.renewed[rows, party] = k
+
+    def renew(self, parties: Sequence[int], rows: Array, k: int) -> None:
+        """These rows of these parties are as of update k, unchanged."""
+        self.renewed[rows[:, None], parties] = k
 
     def ages(self, rows: Array, k: int) -> Ages:
         """τ of every party's block of these rows: (rows, parties)."""
         ages: Ages = k - self.renewed.take(rows, axis=0)
         return ages
 
+    def ages_of(self, party: int, rows: Array, k: int) -> Ages:
+        """τ of one party's block of these rows."""
+        ages: Ages = k - self.renewed[rows, party]
+        return ages
+
+    def newest(self) -> int:
+        """The last update at which any block was renewed."""
+        return int(self.renewed.max(initial=0))
+
+    def note(self) -> str:
+        """What a reader of the results should know; nothing as a rule."""
+        if not self.clipped:
+            return ""
+        return (
+            f"{self.clipped} embeddings beyond ±{LARGEST_HALF:g} were cut off there (server.table_dtype = 'float16'): "
+            "lower train.learning_rate, or set 'float32'"
+        )
+
     def save(self) -> dict[str, Any]:
         """The table as arrays (not copied)."""
-        return {"values": self.values, "renewed": self.renewed}
+        return {"values": self.values, "renewed": self.renewed, "clipped": self.clipped}
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`."""
+        if "values" not in saved:
+            raise CheckpointError('the checkpoint is of a run with server.table = "file"; set that, or start anew')
         self.values[...] = saved["values"]
         self.renewed[...] = saved["renewed"]
+        self.clipped = saved.get("clipped", 0)
+
+    def kept(self, saved: dict[str, Any]) -> None:
+        """A checkpoint with this state is on the disk."""
 
 
 class Staleness:

@@ -9,6 +9,7 @@ import polars
 
 from colonnade.data.alignment import IdRules, Ids, clean_ids, normalise
 from colonnade.data.block import Block, refuse_unusable
+from colonnade.data.mapped import map_npy
 from colonnade.data.prepare import Prepared
 from colonnade.data.progress import silent
 from colonnade.data.share import PartyShare
@@ -40,9 +41,10 @@ def party_lookup(
     """
     rules = rules or IdRules()
     if share.prepared is None:
-        if share.ids is None:
+        texts = share.ids
+        if texts is None:
             raise DataError(f"{share.name}: its share has no ids; train again with this release")
-        ids = clean_ids(share.ids, rules, share.name)
+        ids = clean_ids(texts, rules, share.name)
         return Lookup(_places(ids, 0), np.concatenate([share.train, share.test]), rules)
     places: dict[str, int] = {}
     parts: list[Array] = []
@@ -62,7 +64,7 @@ def _read(file: Path, share: PartyShare, prepared: Prepared, id: str | None, rul
     if not file.is_file():
         raise ConfigError("party.predict_data", str(file), "there is no such file")
     try:
-        x, ids = _arrays(file) if file.suffix.lower() == ".npz" else _table(file, prepared, id)
+        x, ids = _arrays(file) if file.suffix.lower() in (".npz", ".npy") else _table(file, prepared, id)
         rows, index = np.arange(len(x)), np.arange(len(share.columns))
         if isinstance(x, np.ndarray):
             index = _places_of(share.columns, x.shape[1], file)
@@ -90,6 +92,8 @@ def _table(file: Path, prepared: Prepared, id: str | None) -> tuple[Table, polar
 
 
 def _arrays(file: Path) -> tuple[Array, polars.Series | None]:
+    if file.suffix.lower() == ".npy":
+        return map_npy(file)[1], None
     arrays, _ = npz_arrays(file, lambda key: key in ("x", "ids"))
     if "x" not in arrays or arrays["x"].ndim != 2:
         raise DataError("there is no array 'x' of rows and columns")
@@ -97,7 +101,7 @@ def _arrays(file: Path) -> tuple[Array, polars.Series | None]:
 
 
 def _places_of(columns: Sequence[str], width: int, file: Path) -> Array:
-    """An .npz has the columns x0, x1, …"""
+    """An .npz or .npy has the columns x0, x1, …"""
     places = np.array([int(name.removeprefix("x")) for name in columns], np.int64)
     if places.max() >= width:
         raise DataError(f"{width} columns, but the party was trained with '{columns[int(places.argmax())]}'")

@@ -7,20 +7,25 @@ takes only the number of rows and the seed. `rows` and `ids_sha256` are what the
     server = read_server_share("labels.csv", label="diagnosis", id="patient", test_fraction=0.2, seed=0)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars
 
 from colonnade.data.alignment import Alignment
+from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.columns import check_name, columns_meant
 from colonnade.data.dataset import check_table
+from colonnade.data.encoding import Encoder
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
+from colonnade.data.mapped import MappedRows, map_npy
 from colonnade.data.partition import Partition
 from colonnade.data.prepare import Preparation, Prepared, Rows, prepare, split_rows
 from colonnade.data.progress import Progress, silent
+from colonnade.data.scaling import Scaler, fit
 from colonnade.data.suggest import listing
 from colonnade.data.table import Column, Table
 from colonnade.data.tables import (
@@ -33,7 +38,7 @@ from colonnade.data.tables import (
     npz_arrays,
     read_columns,
 )
-from colonnade.data.task import Array, Task
+from colonnade.data.task import Array, Task, read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
 Labels = tuple[Task, Array, Array]  # and those to train and to test on
@@ -45,14 +50,14 @@ class PartyShare:
 
     name: str
     columns: tuple[str, ...]  # as in its file: one with categories becomes several features
-    train: Array  # float32 (n_train, features)
-    test: Array  # float32 (n_test, features)
+    train: Any  # float32 (n_train, features): an array, or rows that stay in a file (`mapped.MappedRows`)
+    test: Any  # float32 (n_test, features)
     shape: tuple[int, ...]  # of one row: (features,), or of its piece of an image or series
     ids_sha256: str
     notes: tuple[str, ...]
     labels: Labels | None = None  # for methods whose parties hold them
     prepared: Prepared | None = None  # how further rows are encoded and scaled, if it was read from the party's file
-    ids: polars.Series | None = None  # of the rows to train on, then to test on, if it comes from one table of all
+    read_ids: Callable[[], polars.Series] | None = None  # if it comes from one table of all
     present: Rows | None = None  # bool: which rows of either part it has, the others being zeros; None: all
 
     @property
@@ -60,13 +65,18 @@ class PartyShare:
         """Of both parts."""
         return len(self.train) + len(self.test)
 
+    @property
+    def ids(self) -> polars.Series | None:
+        """Of the rows to train on, then of those to test on; only predictions need them, and they may be many."""
+        return None if self.read_ids is None else self.read_ids()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServerShare:
     """The labels."""
 
     task: Task
-    y_train: Array  # (n_train,), class index (int64) or target (float32)
+    y_train: Any  # (n_train,), class index (int64) or target (float32): an array, or rows that stay in a file
     y_test: Array
     ids_sha256: str
     notes: tuple[str, ...]
@@ -80,7 +90,7 @@ class ServerShare:
 
 def party_share(partition: Partition, index: int, labels: bool = False) -> PartyShare:
     """What one party of a partition holds, for all roles on one machine; with the labels, if its method wants that."""
-    name = partition.parties[index]
+    name, ids = partition.parties[index], partition.ids
     return PartyShare(
         name=name,
         columns=partition.columns[index],
@@ -90,7 +100,7 @@ def party_share(partition: Partition, index: int, labels: bool = False) -> Party
         ids_sha256=digest_of_rows(len(partition.y_train) + len(partition.y_test)),
         notes=tuple(note for note in partition.notes if note.startswith(f"{name}: ")),
         labels=(partition.task, partition.y_train, partition.y_test) if labels else None,
-        ids=partition.ids,
+        read_ids=None if ids is None else lambda: ids,
     )
 
 
@@ -130,7 +140,7 @@ def read_party_share(
     aligned: Alignment | None = None,
     progress: Progress | None = None,
 ) -> PartyShare:
-    """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids).
+    """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids); an .npy of floats is mapped instead.
 
     Every column but the id and the label is a feature, or those that `columns` names, as "first..last" too; `scale` is
     "standard" unless told otherwise. With `test_rows` the last so many rows are the test set. Of an aligned file only
@@ -138,7 +148,10 @@ def read_party_share(
     """
     check_name(name, "party.name")
     how = Preparation("standard" if scale is None else scale, missing, section="party")
-    file = existing(path, (*TABLES, ".npz"), "party.data")
+    file = existing(path, (*TABLES, ".npz", ".npy"), "party.data")
+    if file.suffix.lower() == ".npy":
+        _refuse_beside_npy("party", {"id": id, "label": label, "aligned": aligned, "categorical": categorical or None})
+        return _mapped_share(file, name, columns, how, test_fraction, seed, test_rows)
     if file.suffix.lower() == ".npz":
         if label is not None:
             raise ConfigError("party.label", label, "labels are read from CSV and Parquet only")
@@ -162,6 +175,59 @@ def read_party_share(
     )  # fmt: skip
 
 
+def _refuse_beside_npy(section: str, settings: Mapping[str, Any]) -> None:
+    """One array of numbers has no names."""
+    for key, value in settings.items():
+        if value is not None:
+            advice = (
+                "an .npy has neither ids nor names: leave this out, and let all have the same rows in the same order"
+            )
+            raise ConfigError(f"{section}.{key}", value if isinstance(value, str) else "...", advice)
+
+
+def _mapped_share(
+    file: Path, name: str, columns: Sequence[str] | None, how: Preparation,
+    test_fraction: float, seed: int, test_rows: int,
+) -> PartyShare:  # fmt: skip
+    """Rows that stay in their file; only a scaling that is fitted reads all of it, once, from start to end."""
+    mapping, x = map_npy(file)
+    check_table(str(file), x)
+    if x.dtype not in (np.float32, np.float16):
+        raise DataError(f"{file}: an .npy is used as it lies there, so it must hold float32 or float16, not {x.dtype}")
+    if how.missing != "refuse":
+        raise ConfigError("party.missing", how.missing, "what is missing in an .npy must be filled in beforehand")
+    index, used = _numbered(file, x.shape[1], name, columns)
+    rows = split_rows(str(file), len(x), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    parts = [part.astype(np.int32 if len(x) < 2**31 else np.int64) for part in rows]
+    encoder = Encoder(used, (None,) * len(used), None)
+    scaler = _fit_in_order(file, x, np.sort(parts[0]), index, used, name, how)
+    mapping.give_back()
+    mapping.at_random()
+
+    def take(rows: Array) -> Array:
+        values = scaler.fill(Block(x, rows, index))
+        if not np.isfinite(values).all():
+            row, column = np.argwhere(~np.isfinite(values))[0]
+            raise DataError(f"{file}: row {rows[row]}, column '{used[column]}' (counted from 0) is NaN or infinite")
+        return values
+
+    train, test = (MappedRows(x, part, take, len(used)) for part in parts)
+    prepared = Prepared(encoder, scaler, train, test, [])
+    return PartyShare(name, used, train, test, (len(used),), digest_of_rows(len(x)), (), prepared=prepared)
+
+
+def _fit_in_order(
+    file: Path, x: Array, rows: Array, index: Array, names: tuple[str, ...], party: str, how: Preparation
+) -> Scaler:
+    """Sums are taken in the file's order, not the split's: the last digits may differ from those of a table."""
+    if how.scale != "none":
+        try:
+            refuse_unusable(Block(x, np.arange(len(x)), index), party, names, how.missing, how.section)
+        except DataError as error:
+            raise DataError(f"{file}: {error}") from None
+    return fit(how.scale, Block(x, rows, index), how.factor)
+
+
 def _read_rows(rows: Rows, present: Array | None) -> Rows:
     """The rows of either part that were read, as places among those that were read."""
     if present is None:
@@ -183,7 +249,7 @@ def _among_zeros(values: Array, present: Array) -> Array:
 def read_server_share(
     path: str | Path,
     *,
-    label: str,
+    label: str | None,
     id: str | None = None,
     test_fraction: float,
     seed: int,
@@ -194,9 +260,14 @@ def read_server_share(
 ) -> ServerShare:
     """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it.
 
-    `parties`: of whom to say which rows they lack, if the alignment knows.
+    An .npy holds nothing but the labels.     `parties`: of whom to say which rows they lack, if the alignment knows.
     """
-    file = existing(path, TABLES, "server.data")
+    file = existing(path, (*TABLES, ".npy"), "server.data")
+    if file.suffix.lower() == ".npy":
+        _refuse_beside_npy("server", {"id": id, "label": label, "aligned": aligned})
+        y, task = _labels_of(file)
+        rows = split_rows(str(file), len(y), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+        return ServerShare(task, y[rows[0]], y[rows[1]], digest_of_rows(len(y)), ())
     if label is None:
         raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
     check_columns(file, column_names(file, progress or silent), label=label, id=id, section="server")
@@ -210,6 +281,13 @@ def read_server_share(
     lacks = None if aligned is None else aligned.absent(parties)
     absent = None if lacks is None else (lacks[rows[0]], lacks[rows[1]])
     return ServerShare(task, y[rows[0]], y[rows[1]], order.sha256, (), absent)
+
+
+def _labels_of(file: Path) -> tuple[Array, Task]:
+    try:
+        return read_labels(map_npy(file)[1])
+    except DataError as error:
+        raise error if str(file) in str(error) else DataError(f"{file}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,8 +383,13 @@ def _from_npz(
         raise DataError(f"{file}: x has {len(x)} rows, so ids must have shape ({len(x)},), not {ids.shape}")
     if ids is not None and ids.dtype.kind not in "iufUS":
         raise DataError(f"{file}: ids must be numbers or text, not have dtype {ids.dtype}")
-    names = tuple(f"x{i}" for i in range(x.shape[1]))
-    used = names if columns is None else columns_meant(file.name, names, party, columns, "party.columns")
-    index = np.array([names.index(name) for name in used], dtype=np.int64)
+    index, used = _numbered(file, x.shape[1], party, columns)
     order = _order(file, None if ids is None else polars.Series("ids", ids), len(x), aligned, "party")
     return _Raw(x if order.rows is None else x[order.rows], index, used, order.sha256, present=order.present)
+
+
+def _numbered(file: Path, width: int, party: str, columns: Sequence[str] | None) -> tuple[Array, tuple[str, ...]]:
+    """The columns of an array that are used, and their names: x0, x1, …"""
+    names = tuple(f"x{i}" for i in range(width))
+    used = names if columns is None else columns_meant(file.name, names, party, columns, "party.columns")
+    return np.array([names.index(name) for name in used], dtype=np.int64), used

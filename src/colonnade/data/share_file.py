@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import polars
 
 from colonnade.data.alignment import Alignment
+from colonnade.data.mapped import MappedFile, MappedRows
 from colonnade.data.share import PartyShare, ServerShare
 from colonnade.data.task import Array, Task, classification
 from colonnade.protocol import state
@@ -20,6 +22,7 @@ from colonnade.protocol.errors import CheckpointError, DataError
 
 FORMAT = 1
 SEPARATOR = "\0"  # of ids
+PIECE = 1 << 20  # labels looked at together
 PARTY, SERVER, ALIGNMENT = "party share", "server share", "alignment"
 
 
@@ -28,9 +31,9 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
     content: dict[str, Any]
     if isinstance(share, PartyShare):
         content = {"kind": PARTY, "name": share.name, "columns": share.columns, "shape": share.shape}
-        content |= {"train": share.train, "test": share.test}
-        if share.ids is not None:
-            content |= {"ids": np.frombuffer(SEPARATOR.join(share.ids).encode(), np.uint8)}
+        content |= {"train": np.asarray(share.train), "test": np.asarray(share.test)}
+        if (ids := share.ids) is not None:
+            content |= {"ids": np.frombuffer(ids.str.join(SEPARATOR)[0].encode(), np.uint8)}
         if share.labels is not None:
             task, y_train, y_test = share.labels
             content |= {"classes": task.classes, "y_train": y_train, "y_test": y_test}
@@ -64,25 +67,36 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def load_party_share(path: str | Path) -> PartyShare:
-    """What `save_share` wrote of a party."""
-    with _reading(Path(path).expanduser(), PARTY) as found:
+    """What `save_share` wrote of a party; its features and ids stay in the file until they are asked for."""
+    with _reading(Path(path).expanduser(), PARTY) as (found, mapping):
         train, test, shape = found["train"], found["test"], found["shape"]
         _check(all(part.dtype == np.float32 and part.ndim == 2 and len(part) for part in (train, test)), "the features")
         _check(train.shape[1] == test.shape[1] == prod(shape) and _all_are(int, shape), "the shape of a row")
         _check(isinstance(found["name"], str) and _all_are(str, found["columns"]), "the names")
-        labels = _labels(found) if "classes" in found else None
+        labels = _labels(found, mapping) if "classes" in found else None
         _check(labels is None or len(labels[1]) == len(train), "the labels")
-        ids = polars.Series("ids", found["ids"].tobytes().decode().split(SEPARATOR)) if "ids" in found else None
-        _check(ids is None or len(ids) == len(train) + len(test), "the ids")
+        labels = None if labels is None else (labels[0], labels[1].copy(), labels[2].copy())
+        ids = partial(_ids, Path(path), found["ids"], len(train) + len(test)) if "ids" in found else None
+        mapping.at_random()
         return PartyShare(
-            found["name"], found["columns"], train, test, shape, found["ids_sha256"], found["notes"], labels, ids=ids
+            found["name"], found["columns"], MappedRows(train), MappedRows(test), shape,
+            found["ids_sha256"], found["notes"], labels, read_ids=ids,
         )  # fmt: skip
+
+
+def _ids(path: Path, joined: Array, rows: int) -> polars.Series:
+    texts = joined.tobytes().decode(errors="replace").split(SEPARATOR)
+    if len(texts) != rows:
+        raise CheckpointError(f"{path}: damaged: the ids cannot be right")
+    return polars.Series("ids", texts)
 
 
 def load_server_share(path: str | Path) -> ServerShare:
     """What `save_share` wrote of the server."""
-    with _reading(Path(path).expanduser(), SERVER) as found:
-        return ServerShare(*_labels(found), found["ids_sha256"], notes=found["notes"])
+    with _reading(Path(path).expanduser(), SERVER) as (found, mapping):
+        task, _, y_test = _labels(found, mapping)
+        mapping.at_random()
+        return ServerShare(task, MappedRows(found["y_train"]), y_test.copy(), found["ids_sha256"], notes=found["notes"])
 
 
 def save_alignment(alignment: Alignment, path: str | Path) -> None:
@@ -94,8 +108,8 @@ def save_alignment(alignment: Alignment, path: str | Path) -> None:
 
 def load_alignment(path: str | Path) -> Alignment:
     """What `save_alignment` wrote."""
-    with _reading(Path(path).expanduser(), ALIGNMENT) as found:
-        name, members, rows, presence = (found[key] for key in ("name", "members", "rows", "presence"))
+    with _reading(Path(path).expanduser(), ALIGNMENT) as (found, _):
+        name, members, rows, presence = (_own(found[key]) for key in ("name", "members", "rows", "presence"))
         _check(isinstance(name, str) and _all_are(str, members), "the names")
         _check(rows.dtype == np.int64 and rows.ndim == 1 and rows.min(initial=0) >= -1, "the rows")
         shape = (len(rows), len(members))
@@ -104,37 +118,50 @@ def load_alignment(path: str | Path) -> Alignment:
         return Alignment(name, members, rows, found["sha256"], found["ids_sha256"], presence)
 
 
-def _labels(found: Mapping[str, Any]) -> tuple[Task, Array, Array]:
+def _labels(found: Mapping[str, Any], mapping: MappedFile) -> tuple[Task, Array, Array]:
     parts, classes = (found["y_train"], found["y_test"]), found["classes"]
     _check(_all_are(str, classes), "the classes")
     task = classification(classes) if classes else Task("regression", ())
     _check(all(part.ndim == 1 and len(part) for part in parts), "the labels")
-    if classes:
-        fit = all(part.dtype == np.int64 and 0 <= part.min() <= part.max() < len(classes) for part in parts)
-    else:
-        fit = all(part.dtype == np.float32 and np.isfinite(part).all() for part in parts)
-    _check(fit, "the labels")
+    dtype = np.int64 if classes else np.float32
+    _check(all(part.dtype == dtype and _fits(part, len(classes), mapping) for part in parts), "the labels")
     return task, *parts
 
 
+def _fits(labels: Array, classes: int, mapping: MappedFile) -> bool:
+    """Piece by piece: there may be many."""
+    for start in range(0, len(labels), PIECE):
+        piece = labels[start : start + PIECE]
+        if not (0 <= piece.min() <= piece.max() < classes if classes else np.isfinite(piece).all()):
+            return False
+        mapping.give_back()
+    return True
+
+
 @contextlib.contextmanager
-def _reading(path: Path, kind: str) -> Iterator[Mapping[str, Any]]:
-    """The content of a file of this kind; whatever is wrong with it is said with its name."""
+def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedFile]]:
+    """The content of a file of this kind, its arrays mapped; whatever is wrong with it is said with its name."""
     try:
-        found = state.unpack(path.read_bytes())
+        mapping = MappedFile(path)
+        found = state.views(mapping.bytes)
         if not isinstance(found, dict) or found.get("kind") != kind:
             raise CheckpointError(f"this is not a {kind}")
         if found.get("format") != FORMAT:
             raise CheckpointError(f"format {found.get('format')}, this release reads {FORMAT}")
         _check(_all_are(str, found["notes"]), "the notes")
         _check(re.fullmatch("[0-9a-f]{64}", found["ids_sha256"]) is not None, "the digest of the ids")
-        yield found
+        yield found, mapping
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     except (CheckpointError, DataError) as error:
         raise CheckpointError(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:  # a field that is not there, or another thing
         raise CheckpointError(f"{path}: damaged: {error!r}") from error
+
+
+def _own(value: Any) -> Any:
+    """In memory, to be changed or kept without the file."""
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _all_are(kind: type, values: Any) -> bool:

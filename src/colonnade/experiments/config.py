@@ -159,6 +159,13 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `serve` reads it
     rows: int | None = None  # where the parties have the labels, and the server no file: how many rows there are,
     test_rows: int = 0  # and how many of them are to test on, if not data.test_fraction of them
+    table: str = "memory"  # where the embeddings lie: in "memory", or in a "file" of the run's folder
+    table_dtype: str = "float32"  # or "float16"
+
+    def __post_init__(self) -> None:
+        for name, known in (("table", ("memory", "file")), ("table_dtype", ("float32", "float16"))):
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"server.{name}", value, f"use one of {', '.join(map(repr, known))}")
 
 
 STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fallback", "refuse")

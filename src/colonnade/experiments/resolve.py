@@ -11,6 +11,7 @@ from scipy.sparse import issparse
 
 from colonnade.algorithms import METHODS, find_method
 from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
+from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.data import Partition, Task, load, split
 from colonnade.data.suggest import listing
@@ -133,6 +134,7 @@ class Plan:
     devices: tuple[str, ...]  # of the server, then of the parties; whoever runs there looks whether it is there
     privacy: PrivacySettings
     budgets: tuple[Budget | None, ...]
+    tables: Tables
 
     def server(
         self, task: Task, y_train: Array, y_test: Array, absent: tuple[Array, Array] | None = None
@@ -152,6 +154,7 @@ class Plan:
             y_test,
             _device(self.devices[0]),
             absent,
+            self.tables,
         )
 
     def refuse_lacking(self) -> None:
@@ -205,6 +208,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         _devices(config.model.device, count),
         config.privacy,
         budgets,
+        Tables(config.server.table, config.server.table_dtype),
     )
 
 

@@ -35,7 +35,7 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, KeepsFiles
 
 __all__ = ["RAY", "Run", "one_thread", "prepare", "reopen"]
 
@@ -74,7 +74,9 @@ class Run:
                     if on_progress is not None:
                         on_progress(self)
                     if self.folder is not None and self._checkpoint_due():
-                        self.folder.save_checkpoint(self._checkpoint())
+                        content = self._checkpoint()
+                        self.folder.save_checkpoint(content)
+                        simulator_checkpoint.kept(self.simulator, content["simulator"])
                         self._saved_at = time.perf_counter()
                 self.simulator.settle()
                 self.status = self.simulator.status
@@ -119,7 +121,7 @@ class Run:
         """Go on from the folder's checkpoint; False if there is none yet (the run starts anew)."""
         assert self.folder is not None
         saved = self.folder.load_checkpoint()
-        self.keep_ledgers(anew=saved is None)
+        self.keep_files(anew=saved is None)
         self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
         if saved is None:
             return False
@@ -135,6 +137,14 @@ class Run:
         roles = (node.role for node in self.simulator.nodes)
         guards = {role.name: getattr(role, "guard", None) for role in roles}
         return {name: guard for name, guard in guards.items() if guard is not None and guard.on}
+
+    def keep_files(self, anew: bool = True) -> None:
+        """Privacy ledgers and tables lie in the folder."""
+        self.keep_ledgers(anew)
+        assert self.folder is not None
+        for node in self.simulator.nodes:
+            if isinstance(node.role, KeepsFiles):
+                node.role.open(self.folder.path, anew=anew)
 
     def keep_ledgers(self, anew: bool = True) -> None:
         """Every party's privacy ledger in the folder; a run that begins anew makes all its releases anew."""
@@ -269,7 +279,7 @@ def prepare(
     run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may be refused too
     if out is not None:
         run.folder = RunFolder.create(out, config)
-        run.keep_ledgers()
+        run.keep_files()
     return run
 
 

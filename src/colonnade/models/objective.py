@@ -24,8 +24,13 @@ class Objective:
         if task.kind == "regression":
             self._mean, self._spread = float(np.mean(y_train)), float(np.std(y_train)) or 1.0
 
+    def targets_in(self, y: Array) -> "TargetsIn":
+        """The same of rows that are asked for later: the labels may lie in a file."""
+        return TargetsIn(self, y)
+
     def targets(self, y: Array) -> Array:
         """Labels in the form that `loss` takes."""
+        y = np.asarray(y)
         match self.task.kind:
             case "multiclass":
                 return y.astype(np.int64)
@@ -64,3 +69,13 @@ class Objective:
             case _:
                 prediction = (output[:, 0].double() * self._spread + self._mean).cpu().numpy()
         return prediction
+
+
+class TargetsIn:
+    """Targets by row; nothing of the order of all rows is made."""
+
+    def __init__(self, objective: Objective, y: Array) -> None:
+        self._objective, self._y = objective, y
+
+    def __getitem__(self, rows: Array) -> Array:
+        return self._objective.targets(self._y[rows])

@@ -1,5 +1,6 @@
 """The server's half: aggregate the parties' embeddings, run θ_0, compute the loss and both gradients."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -81,9 +82,10 @@ class ServerNetwork(Network):
         return values
 
     @torch.no_grad()
-    def evaluate(self, h: Array, targets: Array) -> tuple[float, Array]:
-        """Mean loss and predictions of the committed state."""
-        output = self.output(h)
+    def evaluate(self, h: Array | Iterator[Array], targets: Array) -> tuple[float, Array]:
+        """Mean loss and predictions of the committed state; the embeddings may come in parts."""
+        parts = [self.output(part) for part in (h if isinstance(h, Iterator) else [h])]
+        output = parts[0] if len(parts) == 1 else torch.cat(parts)
         return float(self.objective.loss(output, self.tensor(targets))), self.objective.predict(output)
 
     @torch.no_grad()

@@ -5,7 +5,9 @@ generators. The whole tree goes into ONE safetensors file, so that one rename re
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import prod
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import safetensors.numpy
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array, Elsewhere
 
-__all__ = ["chunks", "pack", "unpack"]
+__all__ = ["chunks", "pack", "unpack", "views"]
 
 _TREE = "tree"
 _DTYPES = {
@@ -57,6 +59,27 @@ def unpack(data: bytes) -> Any:
         return _from_json(json.loads(header["__metadata__"][_TREE]), arrays)
     except (KeyError, ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"not a Colonnade checkpoint, or a damaged one: {error}") from None
+
+
+def views(data: bytes | mmap) -> Any:
+    """The same, its arrays as read-only views of the bytes: of a mapped file nothing is read but what is looked at."""
+    try:
+        start = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:start])
+        tree = header.pop("__metadata__")[_TREE]
+        arrays = {name: _view(data, start, **place) for name, place in header.items()}
+        return _from_json(json.loads(tree), arrays)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, StopIteration) as error:
+        raise CheckpointError(f"not a Colonnade checkpoint, or a damaged one: {error}") from None
+
+
+def _view(data: bytes | mmap, start: int, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]) -> Array:
+    kind = np.dtype(next(code for code, name in _DTYPES.items() if name == dtype))
+    begin, end = data_offsets
+    count = prod(shape)
+    if not 0 <= begin <= end <= len(data) - start or min(shape, default=0) < 0 or count * kind.itemsize != end - begin:
+        raise ValueError(f"an array of {shape} {dtype} cannot lie at {begin}..{end}")
+    return np.frombuffer(data, kind, count, start + begin).reshape(shape) if count else np.zeros(shape, kind)
 
 
 def _to_json(value: Any, arrays: dict[str, Array]) -> Any:

@@ -5,8 +5,10 @@ import io
 import os
 import types
 
+import numpy as np
 import pytest
 
+from colonnade.algorithms.table_file import FileTable
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
@@ -55,10 +57,20 @@ def kill(node):
     node._lock = None
 
 
+def whole_state(role):
+    """What it saves, and where that is a position in a file: what lies there."""
+    saved = role.save()
+    if isinstance(getattr(role, "table", None), FileTable):
+        for table, place in ((role.table, saved), (role.evaluation.table, saved["evaluation"])):
+            rows = np.arange(len(table))
+            place["table"] = [table.gather(rows), table.ages(rows, 0), table.clipped]
+    return saved
+
+
 def picture(node):
     """All that a restart must bring back, bit for bit."""
     return {
-        "role": state.pack(node.role.save()),
+        "role": state.pack(whole_state(node.role)),
         "jobs": [(work.token, work.kind, work.aside) for work in node.jobs.pending],
         "timers": dict(node.timers),
         "outboxes": {peer.name: list(peer.conversation.outbox) for peer in node.peers.values()},

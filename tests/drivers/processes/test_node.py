@@ -497,8 +497,9 @@ TABLES = {
 def setting():
     data = split(load("digits"), parties=2)
 
-    def make(method, **options):
-        return federation(from_dict(TABLES | {"protocol": {"name": method, **options}}), data)
+    def make(method, table="memory", **options):
+        tables = TABLES | {"protocol": {"name": method, **options}, "server": {"table": table}}
+        return federation(from_dict(tables), data)
 
     return make
 
@@ -507,9 +508,11 @@ def weights(roles):
     return [role.summary()["weights"] for role in roles]
 
 
-@pytest.mark.parametrize("method", ["vafl", "sync", "t-sync"])
-def test_a_federation_whose_members_are_killed_all_the_time(method, setting, tmp_path, tools):
-    found = setting(method)
+@pytest.mark.parametrize(
+    ("method", "table"), [("vafl", "memory"), ("vafl", "file"), ("sync", "memory"), ("t-sync", "file")]
+)
+def test_a_federation_whose_members_are_killed_all_the_time(method, table, setting, tmp_path, tools):
+    found = setting(method, table)
     chance = random.Random(1)
     kills = 0
 

@@ -27,9 +27,10 @@ class Sharer:
     def __init__(self, setup: PartySetup, degree: int, key: SecretKey) -> None:
         options: FedvsOptions = setup.options
         self._options, self._code, self._key = options, options.code(setup.parties), key
-        self._train = coded_data(setup.train, degree, options, setup.name)
-        clipped = np.clip(setup.test, -options.x_max, options.x_max)
-        self.test_clipped = int((clipped != setup.test).sum())  # test rows may lie outside what was seen
+        train, test = np.asarray(setup.train), np.asarray(setup.test)  # all of them: they may lie in a file
+        self._train = coded_data(train, degree, options, setup.name)
+        clipped = np.clip(test, -options.x_max, options.x_max)
+        self.test_clipped = int((clipped != test).sum())  # test rows may lie outside what was seen
         self._test = coded_data(clipped, degree, options, setup.name)
 
     def share_data(self, job: ShareData) -> DataShared:

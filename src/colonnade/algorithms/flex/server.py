@@ -30,7 +30,8 @@ from colonnade.algorithms.flex.pacing import Pacing, Plan
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
-from colonnade.algorithms.table import EmbeddingTable, Staleness
+from colonnade.algorithms.table import Staleness
+from colonnade.algorithms.table_file import Tabled
 from colonnade.algorithms.vafl.line import STEPS
 from colonnade.algorithms.vafl.messages import LARGEST, Skip, are_sane
 from colonnade.models import Objective, ServerNetwork, aggregated_width, block_of, server_module, with_party_dropout
@@ -64,7 +65,7 @@ TRIES = 10  # phases in which nobody is in time: the first ones may be slow, whe
 MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
 
 
-class Server(Withdrawing):
+class Server(Tabled, Withdrawing):
     """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -79,15 +80,16 @@ class Server(Withdrawing):
         module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate)
         optimiser, rule = local_rule(training.server_optimiser, setup.options, None)
         self.network = ServerNetwork(module.to(setup.device), optimiser, objective, how, len(setup.parties))
-        self._targets = objective.targets(setup.y_train)
+        self._targets = objective.targets_in(setup.y_train)
         self._walk = Walk(len(setup.y_train), training.batch_size, seed, "batches")
         self._seed = derive(seed, "layers", self.name)
         given = setup.options.a_of(None)
         self._rate = training.server_rate if given is None else given
 
-        self.table = EmbeddingTable(len(setup.y_train), setup.widths)
+        self.table = setup.tables.to_train(len(setup.y_train), setup.widths)
         self.staleness = Staleness(len(setup.parties))
-        self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, training.metric)
+        tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
+        self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, training.metric, tests)
         self.progress = Progress(training)
         self.pacing = Pacing(setup.options)
         self.local = LocalPhase(self.network, rule)
@@ -304,9 +306,9 @@ class Server(Withdrawing):
         self.following += not self.measures
         rows = self._walk.batch(self.round)
         here = [self._index[name] for name in self.taken]
-        self.table.renewed[rows[:, None], here] = self.k  # θ_m waits for this very round
+        self.table.renew(here, rows, self.k)  # θ_m waits for this very round
         self.staleness.add_others(self.table.ages(rows, self.k), [])
-        self.h = self.table.values[rows]
+        self.h = self.table.gather(rows)
         job = Open(self._layer_seed(0), self.h, self._targets[rows])
         cancel: list[Effect] = [CancelTimer(PATIENCE_TIMER)]
         return [*cancel, self._work("open", 0.0, job)]  # its time is part of the first local step's
@@ -427,7 +429,7 @@ class Server(Withdrawing):
             raise LocalProtocolError(f"server: a local step is running while {self.doing}")
         if (self.opened is None) == (self.doing == LOCAL):
             raise LocalProtocolError(f"server: {self.doing} with{'out' if self.opened is None else ''} a snapshot")
-        if self.k < int(self.table.renewed.max(initial=0)):
+        if self.k < self.table.newest():
             raise LocalProtocolError("server: a row was renewed in the future")
 
     def save(self) -> dict[str, Any]:
@@ -467,6 +469,7 @@ class Server(Withdrawing):
             "waits_for": self.waits_for(),
             "withdrawn": self.withdrawn,
             "weights": self.network.digest(),
+            "note": self.table.note(),
             "method": {
                 "timeout_s": self.pacing.timeout_s,
                 "local_steps": {name: round(self.steps.get(name, 0) / rounds, 2) for name in (SERVER, *self._parties)},

@@ -15,7 +15,8 @@ from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
-from colonnade.algorithms.table import EmbeddingTable, Staleness
+from colonnade.algorithms.table import Staleness
+from colonnade.algorithms.table_file import Tabled
 from colonnade.algorithms.vafl.line import Line, Request, check_upload, fields
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
 from colonnade.data.suggest import listing
@@ -41,7 +42,7 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Request", "Server", "mean_over_uploads"]
 
 
-class Server(Withdrawing):
+class Server(Tabled, Withdrawing):
     """Holds θ_0, the labels and the table."""
 
     network_type = ServerNetwork
@@ -63,16 +64,20 @@ class Server(Withdrawing):
         self.network = self.network_type(
             module.to(setup.device), setup.training.server_optimiser, objective, how, len(setup.parties)
         )
-        self._targets = on_device(objective.targets(setup.y_train), setup.device)
+        on_gpu = setup.device != "cpu"
+        self._targets = (
+            on_device(objective.targets(setup.y_train), setup.device) if on_gpu else objective.targets_in(setup.y_train)
+        )
         self._widths = setup.widths
         # Coordinated batches bring all blocks with them: no table is needed.
-        self.table = EmbeddingTable(0 if setup.options.coordinated else self._rows, setup.widths)
+        self.table = setup.tables.to_train(0 if setup.options.coordinated else self._rows, setup.widths)
         self.staleness = Staleness(len(setup.parties))
-        self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric)
+        tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
+        self.evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
         self.progress = Progress(setup.training)
         if setup.absent is not None:
             self.evaluation.lack(setup.absent[1])
-            if len(self.table.values):
+            if len(self.table):
                 self.table.lack(setup.absent[0])
 
         self.present: dict[str, bool] = {}  # parties within reach, in the order of joining
@@ -146,7 +151,7 @@ class Server(Withdrawing):
         """Alg. 1 l. 8: keep the rows; a batch among them waits in line for its step."""
         party = self._index[sender]
         self.check_upload(sender, message)
-        if len(self.table.values):
+        if len(self.table):
             self.table.write(party, message.rows, message.values, self.k)
         if message.request:
             if self.asked.get(sender) != message.request:
@@ -231,7 +236,7 @@ class Server(Withdrawing):
 
     def _ask(self, name: str, rows: Rows) -> list[Effect]:
         party = self._index[name]
-        stale = rows[self.k - self.table.renewed[rows, party] > self._options.max_delay]
+        stale = rows[self.table.ages_of(party, rows, self.k) > self._options.max_delay]
         # An uploader's own batch is current: its θ_m has not moved since.
         current = [request.rows for request in self.taken if request.party == party]
         if current:
@@ -279,11 +284,11 @@ class Server(Withdrawing):
     def _table_batch(self, group: list[Request]) -> Batch:
         rows = group[0].rows
         for request in group:
-            self.table.renewed[rows, request.party] = self.k  # still current: θ_m waits for this very step
+            self.table.renew([request.party], rows, self.k)  # still current: θ_m waits for this very step
         uploaders = [request.party for request in group]
         if self.k % self.staleness.every(len(rows)) == 0:
             self.staleness.add_others(self.table.ages(rows, self.k), uploaders)
-        return Batch(self.table.values[rows], self._targets[rows], len(group))
+        return Batch(self.table.gather(rows), self._targets[rows], len(group))
 
     def stepped(self, result: Any) -> list[Effect]:
         """Alg. 1 l. 9–10 and 12–13: step θ_0 with the mean gradient (App. D), answer each uploader."""
@@ -378,7 +383,7 @@ class Server(Withdrawing):
         rounds = {request.step for request in self.line} if self._options.coordinated else set()
         if len(rounds) > 1 or any(step < self.round for step in rounds):
             raise LocalProtocolError(f"server: steps {sorted(rounds)} in line for round {self.round}")
-        if self.k < int(self.table.renewed.max(initial=0)):
+        if self.k < self.table.newest():
             raise LocalProtocolError("server: a row was renewed in the future")
 
     def save(self) -> dict[str, Any]:
@@ -418,6 +423,7 @@ class Server(Withdrawing):
             "waits_for": self.waits_for(),
             "withdrawn": self.withdrawn,
             "weights": self.network.digest(),
+            "note": self.table.note(),
         }
 
 

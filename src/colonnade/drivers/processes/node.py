@@ -45,7 +45,7 @@ from colonnade.protocol.events import (
 )
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Message, Payload
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import KeepsFiles, Role
 from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
@@ -117,6 +117,8 @@ class Node:
         """Begin, or go on from checkpoint and log; from here on events are handled."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = _lock(self.folder)
+        if isinstance(self.role, KeepsFiles):
+            self.role.open(self.folder, anew=not self._checkpoint_path.exists())
         known = self._recover()
         if self.error is not None:
             return  # it had failed before; its files stay as they are, and say so at every start
@@ -143,7 +145,7 @@ class Node:
 
     def _recover(self) -> bool:
         """Checkpoint, then log; whether there was anything."""
-        checkpoint = self.folder / "checkpoint.safetensors"
+        checkpoint = self._checkpoint_path
         found = checkpoint.exists()
         self.keeper.load(self._load(checkpoint) if found else None)
         path = self._journal_path()
@@ -174,16 +176,22 @@ class Node:
         old = self._journal
         self._journals += 1
         self._journal = Journal(self._journal_path(), self._codec, self._journals)
-        path = self.folder / "checkpoint.safetensors"
+        path, saved = self._checkpoint_path, self._save()
         try:
-            replace_file(path, state.chunks(self._save()), 0o600)
+            replace_file(path, state.chunks(saved), 0o600)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+        if isinstance(self.role, KeepsFiles):
+            self.role.kept(saved["role"])
         if old is not None:
             old.close()
         self._plan_checkpoint(path.stat().st_size)
         fields = {"update": getattr(self.role, "k", None), "clock_s": round(self.now / NANOSECONDS, 1)}
         self.log.info("checkpoint", number=self._journals, **fields)
+
+    @property
+    def _checkpoint_path(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
 
     def _journal_path(self) -> Path:
         return self.folder / f"journal-{self._journals % 2}.log"  # two take turns

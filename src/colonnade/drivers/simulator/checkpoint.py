@@ -9,8 +9,9 @@ from colonnade.drivers.simulator.engine import Simulator, finished
 from colonnade.drivers.simulator.node import Job
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Started, TimerFired, Work, WorkDone
+from colonnade.protocol.role import KeepsFiles
 
-__all__ = ["load", "save", "work_in", "work_out"]
+__all__ = ["kept", "load", "save", "work_in", "work_out"]
 
 _PORT = ("busy_until", "receiving_until", "last_arrival")
 
@@ -65,6 +66,13 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
         node.jobs = {job.work.token: job for job in jobs}
         node.wait_jobs = [work_in(work, codec) for work in saved["wait_jobs"]]
         simulator.resume(node)
+
+
+def kept(simulator: Simulator, state: dict[str, Any]) -> None:
+    """What `save` gave is on the disk: roles need not be able to go back to before it."""
+    for node, saved in zip(simulator.nodes, state["nodes"], strict=True):
+        if isinstance(node.role, KeepsFiles):
+            node.role.kept(saved["role"])
 
 
 def work_out(work: Work, codec: Codec) -> tuple[Any, ...]:

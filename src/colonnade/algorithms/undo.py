@@ -1,0 +1,169 @@
+"""What a file of rows held before it was written over: enough to take it back to any position that is still kept.
+
+    STEM.undo-N   magic "CLU1" · N (8 bytes) · chain of the file before (4) · salt (8) · records
+    record        length (4) · chain: crc32 of this record, begun with the chain before it (4) · content
+
+A position is (N, bytes, chain): the chain tells a position of this history from one of another. Records are appended
+before the rows are written, so that a kill at any moment leaves at most a torn last record, whose rows are still as
+they were. Undoing writes old values, newest first, and may itself be killed and begun again. Nothing is made durable:
+after a power cut the rows may be of any time, and this log does not know it.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from colonnade.protocol.errors import CheckpointError
+
+__all__ = ["Position", "UndoLog"]
+
+_MAGIC = b"CLU1"
+_HEADER = Struct("<4sQI8s")
+_FRAME = Struct("<II")
+
+Write = Callable[[int, list[bytes | memoryview], int], None]  # file, parts, offset: all of them, or it raises
+
+
+class Position(NamedTuple):
+    """The end of a log at some time."""
+
+    number: int
+    size: int
+    chain: int
+
+
+class _Segment(NamedTuple):
+    """One file of the log as it was found."""
+
+    number: int
+    before: int  # the chain of the file before it
+    ends: list[Position]  # after its header, and after each whole record
+
+
+class UndoLog:
+    """One log, in one file or in several that follow each other."""
+
+    def __init__(self, stem: Path, write: Write, *, anew: bool) -> None:
+        self._stem, self._write = stem, write
+        self._file = -1
+        self.end = Position(-1, 0, 0)  # until `back_to`
+        if anew:
+            for number in self._numbers():
+                self._path(number).unlink()
+            self._begin(0, 0)
+
+    def append(self, content: list[bytes | memoryview]) -> None:
+        """One more record."""
+        number, size, chain = self.end
+        for part in content:
+            chain = crc32(part, chain)
+        length = sum(map(len, content))
+        self._write(self._file, [_FRAME.pack(length, chain), *content], size)
+        self.end = Position(number, size + _FRAME.size + length, chain)
+
+    def keep_from(self, position: Position) -> None:
+        """Nobody goes back to before this position: what leads there is removed."""
+        if position == self.end:
+            self._begin(position.number + 1, position.chain)  # first: one of the two always tells what came before
+            position = self.end
+        for number in self._numbers():
+            if number < position.number:
+                self._path(number).unlink()
+
+    def back_to(self, position: Position, undo: Callable[[bytes], None]) -> None:
+        """Give `undo` what was appended after the position, newest first; then forget it."""
+        segments = self._found(position)
+        for segment in reversed(segments):
+            for content in self._contents_after(segment, position):
+                undo(content)
+        self._forget(segments, position)
+
+    def _found(self, position: Position) -> list[_Segment]:
+        """The files from the position on, which must be part of this log's history."""
+        read = [self._read(number) for number in self._numbers() if number >= position.number]
+        segments = [segment for segment in read if segment is not None]
+        first = segments[0] if segments else None
+        here = first is not None and first.number == position.number and position in first.ends
+        follows = first is not None and (first.number, first.before) == (position.number + 1, position.chain)
+        if not here and not follows:
+            raise CheckpointError(
+                f"{self._stem}.undo-*: do not lead back to the checkpoint, which is of another run or was used since; "
+                "start anew in another folder"
+            )
+        return segments
+
+    def _contents_after(self, segment: _Segment, position: Position) -> Iterator[bytes]:
+        file = os.open(self._path(segment.number), os.O_RDONLY)
+        try:
+            for before, end in reversed(list(zip(segment.ends, segment.ends[1:], strict=False))):
+                if end.number == position.number and end.size <= position.size:
+                    return
+                start = before.size + _FRAME.size
+                yield os.pread(file, end.size - start, start)
+        finally:
+            os.close(file)
+
+    def _forget(self, segments: list[_Segment], position: Position) -> None:
+        """The newest first: what is left after a kill still undoes the rest of it."""
+        for segment in reversed(segments[1:]):
+            self._path(segment.number).unlink()
+        first = segments[0]
+        self._leave(first.number, position if first.number == position.number else first.ends[0])
+        for number in self._numbers():
+            if number != first.number:
+                self._path(number).unlink()
+
+    def _leave(self, number: int, end: Position) -> None:
+        self.close()
+        self._file, self.end = os.open(self._path(number), os.O_RDWR), end
+        os.ftruncate(self._file, end.size)
+
+    def _begin(self, number: int, before: int) -> None:
+        header = _HEADER.pack(_MAGIC, number, before, os.urandom(8))
+        file = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            self._write(file, [header], 0)
+        except BaseException:
+            os.close(file)
+            raise
+        self.close()
+        self._file, self.end = file, Position(number, len(header), crc32(header))
+
+    def _read(self, number: int) -> _Segment | None:
+        """None: it was killed while it was made."""
+        with self._path(number).open("rb") as file:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
+                return None
+            magic, found, before, _ = _HEADER.unpack(header)
+            if (magic, found) != (_MAGIC, number):
+                raise CheckpointError(f"{self._path(number)}: not an undo log of this release")
+            ends = [Position(number, len(header), crc32(header))]
+            while True:
+                frame = file.read(_FRAME.size)
+                if len(frame) < _FRAME.size:
+                    return _Segment(number, before, ends)
+                length, chain = _FRAME.unpack(frame)
+                content = file.read(length)
+                if len(content) < length or crc32(content, ends[-1].chain) != chain:
+                    return _Segment(number, before, ends)  # torn: its rows were not written yet
+                ends.append(Position(number, ends[-1].size + _FRAME.size + length, chain))
+
+    def _path(self, number: int) -> Path:
+        return self._stem.with_name(f"{self._stem.name}.undo-{number}")
+
+    def _numbers(self) -> list[int]:
+        names = self._stem.parent.glob(f"{self._stem.name}.undo-*")
+        return sorted(int(path.name.rpartition("-")[2]) for path in names)
+
+    def close(self) -> None:
+        """No more is written."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __del__(self) -> None:
+        self.close()

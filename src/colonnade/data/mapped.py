@@ -1,0 +1,89 @@
+"""Arrays that stay in their files: looked at through a mapping, in memory only where they were looked at.
+
+The system takes that memory back when it wants it; until then it counts as the process's.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.data.task import Array
+from colonnade.protocol.errors import DataError
+
+LARGE = 2**26  # bytes: a smaller file may as well be read ahead
+
+
+class MappedFile:
+    """A file's bytes, read-only; rows far apart are read without their neighbours."""
+
+    def __init__(self, file: int | Path) -> None:
+        handle = os.open(file, os.O_RDONLY) if isinstance(file, Path) else file
+        try:
+            self.bytes = mmap.mmap(handle, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        finally:
+            if handle is not file:
+                os.close(handle)
+
+    def array(self, dtype: np.dtype[Any], shape: Sequence[int], offset: int = 0) -> Array:
+        """A view of a part of the file."""
+        found: Array = np.frombuffer(self.bytes, dtype, prod(shape), offset).reshape(shape)
+        return found
+
+    def at_random(self) -> None:
+        """From here on single rows are read: do not read ahead."""
+        if len(self.bytes) > LARGE:
+            self.bytes.madvise(mmap.MADV_RANDOM)
+
+    def give_back(self) -> None:
+        """After a look at all of it: nothing of it counts as this process's memory until it is looked at again."""
+        self.bytes.madvise(mmap.MADV_DONTNEED)
+
+
+class MappedRows:
+    """Rows of an array in a file, gathered when they are asked for; indexed by rows as the array would be.
+
+    `order` are the rows of the file that it consists of, and `take` what becomes of some of them: as they are, if these
+    are not given.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        order: Array | None = None,
+        take: Callable[[Array], Array] | None = None,
+        width: int | None = None,
+    ) -> None:
+        self._x, self._order, self._take = x, order, take
+        self.shape: tuple[int, ...] = (
+            len(x if order is None else order),
+            *(x.shape[1:] if width is None else (width,)),
+        )
+        self.dtype, self.ndim = np.dtype(np.float32) if take is not None else x.dtype, x.ndim
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Array) -> Array:
+        if self._order is None or self._take is None:
+            return np.array(self._x[rows])
+        return self._take(self._order[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)
+
+
+def map_npy(path: Path) -> tuple[MappedFile, Array]:
+    """The one array of an .npy, which stays in the file."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not found.flags.c_contiguous:
+            raise ValueError("it is stored column by column; save it again after np.ascontiguousarray")
+        mapping = MappedFile(path)
+        return mapping, mapping.array(found.dtype, found.shape, found.offset)
+    except (OSError, ValueError, EOFError, AttributeError) as error:
+        raise DataError(f"{path}: cannot be read as .npy: {error}") from error
