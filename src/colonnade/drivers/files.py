@@ -1,10 +1,13 @@
-"""Files that are replaced in one rename: a kill at any moment leaves the old or the new one whole."""
+"""Files that are replaced in one rename (a kill at any moment leaves the old or the new one whole), and locks."""
 
+import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["replace_file"]
+from colonnade.protocol.errors import CheckpointError
+
+__all__ = ["lock_folder", "replace_file"]
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
@@ -22,3 +25,14 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0
         os.fsync(directory)  # the rename, too
     finally:
         os.close(directory)
+
+
+def lock_folder(folder: Path) -> int:
+    """Two processes on one state would ruin it; closing the number unlocks, and so does the end of the process."""
+    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise CheckpointError(f"{folder}: another process uses this state; stop it, or choose another folder") from None
+    return file

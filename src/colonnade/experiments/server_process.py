@@ -65,6 +65,8 @@ CERTIFICATE_WARNING_DAYS = 14
 class ServerProcess(Keeper):
     """The server: its share, its role, its run folder."""
 
+    driver = "processes"
+
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
         self.identity, self.pins = load_identity(config), members_of(config)
@@ -285,7 +287,7 @@ class ServerProcess(Keeper):
             "protocol": self.plan.method.name,
             "parties": len(node.peers),
             "seed": train.seed,
-            "driver": "processes",
+            "driver": self.driver,
             "status": status,
             "note": "; ".join(filter(None, (self.note, principal.get("note", ""), withdrawn_note(withdrawn)))),
             "updates": principal["updates"],
