@@ -68,7 +68,8 @@ class RoleActor:
             os.dup2(file, stream)  # as of a process of its own
         os.close(file)
         self._log = Log(name, as_json=True, stream=sys.stderr)
-        self._log.info("actor", node=ray.util.get_node_ip_address(), pid=os.getpid())
+        node = ray.get_runtime_context().get_node_id()
+        self._log.info("actor", host=ray.util.get_node_ip_address(), node=node, pid=os.getpid())
 
     async def here(self) -> tuple[str, int]:
         """Where it runs."""
