@@ -47,7 +47,6 @@ class Nodes:
     """A head without CPUs of its own, and workers that come and go."""
 
     def __init__(self):
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         cluster_utils = pytest.importorskip("ray.cluster_utils")
         head = {"num_cpus": 0, "include_dashboard": False, "node_ip_address": "127.0.0.1", "_system_config": SOON}
@@ -165,3 +164,41 @@ def test_a_federation_survives_the_loss_of_the_node_with_all_its_roles(method, w
     if method == "sync":
         calm = prepare(from_dict(tomllib.loads(CONFIG))).execute()
         assert summary["weights_sha256"] == calm["weights_sha256"], "the same as in the simulator, bit for bit"
+
+
+def test_a_simulation_survives_the_loss_of_its_workers_and_ends_the_same(nodes, colonnade, tmp_path):
+    first, out = nodes.add(), tmp_path / "run"
+    nodes.add()
+    command = colonnade("run", "config.toml", "--workers", "ray", "--out", out, "--set", "train.epochs=60")
+    command.until(lambda: rows(out) >= 12, "rows behind the first checkpoint")
+    nodes.kill(first)
+    code, said = command.ended()
+    assert code == 0, said
+    summary = json.loads((out / "summary.json").read_text())
+    tables = tomllib.loads(CONFIG)
+    tables["train"]["epochs"] = 60
+    calm = prepare(from_dict(tables)).execute()
+    for key in ("status", "trace_sha256", "weights_sha256", "updates", "value", "bytes_up"):
+        assert summary[key] == calm[key], key
+    assert "workers were lost" in summary["note"]
+    assert rows(out) == 69 and "workers were lost" in said
+
+
+def test_a_sweep_survives_the_loss_of_a_node(nodes, colonnade, tmp_path):
+    first, out = nodes.add(cpus=1), tmp_path / "out"
+    nodes.add(cpus=1)
+    grid = ["--grid", "train.learning_rate=0.1,0.3", "--protocols", "sync,vafl", "--set", "train.epochs=100"]
+    command = colonnade("sweep", "config.toml", *grid, "--workers", "ray", "--out", out)
+    command.until(lambda: sum(rows(folder) >= 15 for folder in out.glob("*-seed0")) >= 2, "two runs under way")
+    nodes.kill(first)
+    code, said = command.ended()
+    assert code == 0, said
+    listed = json.loads((out / "comparison.json").read_text())
+    assert [one["status"] for one in listed] == ["finished"] * 4, said
+    assert "sync: best at train.learning_rate" in said
+    for one in listed:
+        tables = tomllib.loads(CONFIG)
+        rate = float(one["label"].rpartition("=")[2])
+        tables["train"] |= {"epochs": 100, "learning_rate": rate}
+        tables["protocol"]["name"] = one["protocol"]
+        assert prepare(from_dict(tables)).execute()["weights_sha256"] == one["weights_sha256"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import colonnade
 from colonnade.algorithms import METHODS
-from colonnade.experiments.config import from_dict
+from colonnade.experiments.config import ResourcesConfig, RoleResources, from_dict
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import ConfigError, TrainingDiverged
 
@@ -136,3 +136,31 @@ RAY_METHODS = ["vafl", "asysqn-svrg"]  # the others are slow
 def test_ray_gives_the_trace_and_the_weights_of_one_worker(method: str, data: Any, cluster: Any) -> None:
     one, away = (run_of(data, method, workers).execute() for workers in (1, "ray"))
     assert {key: away[key] for key in SAME} == {key: one[key] for key in SAME}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_federation_of_actors_ends_as_the_simulation_does(data: Any, cluster: Any, tmp_path: Any) -> None:
+    import asyncio
+    import json
+
+    from colonnade.experiments.on_ray import FederationOnRay
+    from colonnade.experiments.up import prepare_up, reopen_up
+
+    draw = np.random.default_rng(0)
+    x = draw.random((64, 4)).astype(np.float32)
+    pair = colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 2).astype(np.int64)), parties=2, scale="minmax")
+    simulated = run_of(pair, "sync", 1, clock={})
+    nothing = RoleResources(cpus=0)  # the workers of the tests above have all CPUs
+    resources = ResourcesConfig(nothing, nothing)
+    config, out = replace(simulated.federation.config, resources=resources), tmp_path / "run"
+    summary = asyncio.run(prepare_up(config, out, pair, kind=FederationOnRay).run())
+    assert (summary["driver"], summary["status"], summary["parties"]) == ("ray", "finished", 2)
+    assert summary["weights_sha256"] == simulated.execute()["weights_sha256"]
+    assert json.loads((out / "summary.json").read_text()) == summary and (out / "metrics.jsonl").is_file()
+    for refused, words in (
+        (ResourcesConfig(RoleResources(gpus=1)), "server would wait for ever"),
+        (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and ask for 2.1"),
+        (ResourcesConfig(parties={"bank": nothing}), "no such party"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            reopen_up(replace(config, resources=refused), out, kind=FederationOnRay)

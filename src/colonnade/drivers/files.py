@@ -2,12 +2,15 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from colonnade.protocol.errors import CheckpointError
 
-__all__ = ["lock_folder", "replace_file"]
+__all__ = ["CUT_OFF_S", "lock_file", "replace_file"]
+
+CUT_OFF_S = 180.0  # after so long, shared storage has noticed that who held a lock is gone
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
@@ -27,12 +30,17 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0
         os.close(directory)
 
 
-def lock_folder(folder: Path) -> int:
+def lock_file(path: Path, patience_s: float = 0.0) -> int:
     """Two processes on one state would ruin it; closing the number unlocks, and so does the end of the process."""
-    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise CheckpointError(f"{folder}: another process uses this state; stop it, or choose another folder") from None
-    return file
+    end = time.monotonic() + patience_s
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except OSError:
+            if time.monotonic() >= end:
+                os.close(file)
+                advice = "another process uses this state; stop it, or choose another folder"
+                raise CheckpointError(f"{path.parent}: {advice}") from None
+        time.sleep(0.2)

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from colonnade.algorithms.method import SERVER
-from colonnade.drivers.files import lock_folder
+from colonnade.drivers.files import CUT_OFF_S, lock_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.tls_log import tls_refusals_to
 from colonnade.drivers.ray.nodes import free, in_words, refuse_lacking, refuse_unshared
@@ -24,12 +24,11 @@ from colonnade.experiments.config import Config, from_dict, read_toml
 from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.server_process import ServerProcess
 from colonnade.experiments.up import FederationUp
-from colonnade.protocol.errors import CheckpointError, ColonnadeError, ConfigError
+from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["FederationOnRay"]
 
 RESTARTS = 20  # of one actor by Ray; then something is wrong with it
-UNLOCKED_S = 180.0  # a node that was cut off holds its locks until the storage notices
 LOOK_S = 1.0  # between two questions whether a role is up
 SAY_AFTER_S = 10.0  # of a role that is not
 
@@ -90,8 +89,7 @@ class RoleActor:
     async def _run(self) -> str:
         try:
             with tls_refusals_to(self._log):
-                await self._until_unlocked(self._folder / "run" / "state")
-                self._process = await asyncio.to_thread(self._make)  # reading data: `here` answers meanwhile
+                self._process = await asyncio.to_thread(self._make)  # `here` answers meanwhile
                 if self._stopped:
                     self._process.node.ended.set()
                 ended: Any = await self._process.run()
@@ -101,6 +99,9 @@ class RoleActor:
         return str(ended["status"] if isinstance(ended, dict) else ended.status)
 
     def _make(self) -> RayServer | RayParty:
+        state = self._folder / "run" / "state"
+        if state.is_dir():  # a node that Ray calls lost may still be about to notice it
+            os.close(lock_file(state / "lock", CUT_OFF_S))
         config, out = from_dict(read_toml(self._folder / "config.toml")), self._folder / "run"
         process = (
             RayServer(config, out, self._log) if self._name == SERVER else RayParty(config, self._name, out, self._log)
@@ -108,18 +109,6 @@ class RoleActor:
         for note in process.share.notes:
             self._log.info("note", about=note)
         return process
-
-    async def _until_unlocked(self, state: Path) -> None:
-        """Ray may call a node lost whose workers still run: they end when they notice it."""
-        end = time.monotonic() + UNLOCKED_S
-        while state.is_dir() and not self._stopped:
-            try:
-                os.close(lock_folder(state))
-                return
-            except CheckpointError:
-                if time.monotonic() > end:
-                    raise
-            await asyncio.sleep(0.5)
 
 
 class ActorChild:
@@ -280,7 +269,6 @@ def _words(error: Exception) -> str:
     if isinstance(cause, ColonnadeError):
         return str(cause)
     if isinstance(cause, RayError):
-        return (
-            f"lost with its worker more than {RESTARTS} times, or it cannot be made ({type(cause).__name__}: {cause})"
-        )
+        last = str(cause).strip().splitlines()[-1].strip()
+        return f"lost more than {RESTARTS} times, or it could not be made ({type(cause).__name__}: {last})"
     return f"{type(cause).__name__}: {cause}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from colonnade.drivers.files import lock_folder, replace_file
+from colonnade.drivers.files import lock_file, replace_file
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
 from colonnade.drivers.processes.journal import Journal, Record, read_journal
@@ -115,7 +115,7 @@ class Node:
     def open(self) -> None:
         """Begin, or go on from checkpoint and log; from here on events are handled."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = lock_folder(self.folder)
+        self._lock = lock_file(self.folder / "lock")
         known = self._recover()
         if self.error is not None:
             return  # it had failed before; its files stay as they are, and say so at every start
