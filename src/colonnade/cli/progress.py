@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 REFRESH_S = 0.2
+BORDERS = 6  # lines of a table that are no rows
+FAILED = "[red]failed[/]"
+_WORDS = ("running", "failed", "done", "waiting")
+_RANKS = {FAILED: 1, "done": 2, "waiting": 3}
 
 
 def load_with_bar(config: Config, console: Console | None = None) -> Partition:
@@ -108,7 +112,7 @@ class RaceBoard:
         key, now = entry.folder, time.monotonic()
         began = self._began.setdefault(key, now)
         if at is None:
-            self._texts[key] = ("[red]failed[/]" if entry.error else "done", _outcome(entry))
+            self._texts[key] = (FAILED if entry.error else "done", _outcome(entry))
         else:
             done = at.fraction
             left = f", {(now - began) * (1 - done) / done:.0f} s left" if done > 0.01 else ""
@@ -118,9 +122,14 @@ class RaceBoard:
             self._live.update(self._table(entries))
 
     def _table(self, entries: list[Entry]) -> Table:
-        table = Table("method", "seed", "done", "state", title="the race")
+        states = {entry.folder: self._texts.get(entry.folder, ("waiting", "")) for entry in entries}
+        ranks = {name: _RANKS.get(done, 0) for name, (done, _) in states.items()}
+        counts = [f"{list(ranks.values()).count(rank)} {word}" for rank, word in enumerate(_WORDS)]
+        table = Table("method", "seed", "done", "state", title=f"the race: {', '.join(counts)}")
+        if len(entries) > self._live.console.height - BORDERS:  # the end of a long table is not seen
+            entries = sorted(entries, key=lambda entry: ranks[entry.folder])
         for entry in entries:
-            table.add_row(entry.label, str(entry.seed), *self._texts.get(entry.folder, ("waiting", "")))
+            table.add_row(entry.label, str(entry.seed), *states[entry.folder])
         return table
 
 
