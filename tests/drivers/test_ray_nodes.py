@@ -203,3 +203,34 @@ def test_a_sweep_survives_the_loss_of_a_node(nodes, colonnade, tmp_path):
         tables["train"] |= {"epochs": 100, "learning_rate": rate}
         tables["protocol"]["name"] = one["protocol"]
         assert prepare(from_dict(tables)).execute()["weights_sha256"] == one["weights_sha256"]
+
+
+def test_a_role_that_waits_for_a_busy_cluster_says_so_and_comes(nodes, colonnade, tmp_path):
+    nodes.add(cpus=1)
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = ["--driver", "ray", "--set", "resources.server={cpus=1}", "--set", "resources.party={cpus=0}"]
+    long = colonnade("run", "config.toml", *options, "--set", "train.epochs=20000", "--out", first)
+    long.until(lambda: rows(first / "nodes" / "server" / "run") >= 2, "the first rows")
+    waiting = colonnade("run", "config.toml", *options, "--set", "train.epochs=5", "--out", second)
+    waiting.until(lambda: "server is not up" in waiting.said.read_text(), "a word about waiting")
+    assert "it asks for 1 CPU, and free in the cluster now: nothing" in waiting.said.read_text()
+    long.process.send_signal(signal.SIGINT)
+    assert long.ended()[0] == 130
+    code, said = waiting.ended()
+    assert code == 0, said
+
+
+def test_nodes_with_other_versions_are_refused(nodes, colonnade, tmp_path):
+    other = tmp_path / "other" / "colonnade"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text('__version__ = "0.0.9"\n')
+    nodes.add()
+    nodes.add(env_vars={"PYTHONPATH": str(other.parent)})
+    for words in (
+        ["run", "config.toml", "--driver", "ray"],
+        ["run", "--workers", "ray"],
+        ["compare", "--workers", "ray"],
+    ):
+        code, said = colonnade(*words, "--out", tmp_path / "out").ended()
+        assert code == 2 and "has colonnade 0.0.9" in said and "Traceback" not in said, said
+    assert not (tmp_path / "out").exists()

@@ -175,8 +175,10 @@ class ServerProcess(Keeper):
 
     def wanted_address(self) -> str:
         """A port that the system chose at the first start is kept: the parties know it."""
-        address, before = self.config.network.address, self.out / "address"
-        return before.read_text() if address.endswith(":0") and before.is_file() else address
+        address, path = self.config.network.address, self.out / "address"
+        before = path.read_text() if address.endswith(":0") and path.is_file() else ""
+        here = before.startswith(address[:-1])  # and not, say, on a node of Ray's
+        return before if here else address
 
     def _say_start(self) -> None:
         node = self.node

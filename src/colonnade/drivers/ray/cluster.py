@@ -42,11 +42,8 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
             ray.init(num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **common)
         else:
             ray.init(address=address, **common)
-    except ray.exceptions.AuthenticationError:
-        advice = "asks for its token: export RAY_AUTH_MODE=token, with the cluster's token in ~/.ray/auth_token"
-        raise ConfigError("--address", address, advice) from None
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise _in_our_words(address, str(error)) from None
+    except (ray.exceptions.AuthenticationError, ConnectionError, RuntimeError, ValueError) as error:
+        raise _in_our_words(address, error) from None
     try:
         from colonnade.drivers.ray.nodes import addresses, refuse_differing  # noqa: PLC0415
 
@@ -82,11 +79,15 @@ def _refuse_other_interfaces(address: str | None, found: list[str]) -> None:
     )
 
 
-def _in_our_words(address: str | None, said: str) -> ConfigError:
+def _in_our_words(address: str | None, error: Exception) -> ConfigError:
+    said = str(error)
+    if "uthenticat" in f"{type(error).__name__} {error.__cause__}":
+        advice = "asks for its token: export RAY_AUTH_MODE=token, with the cluster's token in ~/.ray/auth_token"
+        return ConfigError("--address", address, advice)
     if said.startswith("Version mismatch"):
         told = " ".join(said.partition("mismatch: ")[2].split())
         return ConfigError("--address", address, f"needs the same Ray and Python on both sides. {told}")
-    return _no_ray(address, said.strip().splitlines()[0][:200] if said.strip() else "it said nothing")
+    return _no_ray(address, said.strip().partition("\n")[0][:200] or type(error).__name__)
 
 
 def _no_ray(address: str | None, cause: str) -> ConfigError:
