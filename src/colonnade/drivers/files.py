@@ -10,7 +10,7 @@ from colonnade.protocol.errors import CheckpointError
 
 __all__ = ["CUT_OFF_S", "lock_file", "replace_file"]
 
-CUT_OFF_S = 180.0  # after so long, shared storage has noticed that who held a lock is gone
+CUT_OFF_S = 600.0  # after so long, a node that was cut off has noticed it (Ray's takes three minutes)
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from colonnade.experiments.config import Config, from_dict, read_toml
 from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.server_process import ServerProcess
 from colonnade.experiments.up import FederationUp
-from colonnade.protocol.errors import ColonnadeError, ConfigError
+from colonnade.protocol.errors import CheckpointError, ColonnadeError, ConfigError
 
 __all__ = ["FederationOnRay"]
 
@@ -46,9 +47,13 @@ class RayServer(ServerProcess):
 class RayParty(PartyProcess):
     """Finds the server by the file that it writes."""
 
+    _known = ""
+
     def server_address(self) -> str:
-        """As it is now."""
-        return (self.out.parent.parent / SERVER / "run" / "address").read_text()
+        """As it is now, or was when the storage last answered."""
+        with suppress(OSError):
+            self._known = (self.out.parent.parent / SERVER / "run" / "address").read_text()
+        return self._known or self.config.network.address
 
 
 class RoleActor:
@@ -99,9 +104,7 @@ class RoleActor:
         return str(ended["status"] if isinstance(ended, dict) else ended.status)
 
     def _make(self) -> RayServer | RayParty:
-        state = self._folder / "run" / "state"
-        if state.is_dir():  # a node that Ray calls lost may still be about to notice it
-            os.close(lock_file(state / "lock", CUT_OFF_S))
+        self._wait_for_the_one_before(self._folder / "run" / "state" / "lock")
         config, out = from_dict(read_toml(self._folder / "config.toml")), self._folder / "run"
         process = (
             RayServer(config, out, self._log) if self._name == SERVER else RayParty(config, self._name, out, self._log)
@@ -109,6 +112,16 @@ class RoleActor:
         for note in process.share.notes:
             self._log.info("note", about=note)
         return process
+
+    def _wait_for_the_one_before(self, lock: Path) -> None:
+        """A node that was cut off, and that Ray calls lost, notices it after minutes: until then its role lives on."""
+        if not lock.is_file():
+            return
+        try:
+            os.close(lock_file(lock))
+        except CheckpointError:
+            self._log.warning("waits until the worker that had this role before has ended")
+            os.close(lock_file(lock, CUT_OFF_S))
 
 
 class ActorChild:
@@ -252,9 +265,12 @@ class FederationOnRay(FederationUp):
 
 
 def _waits(child: ActorChild) -> str:
+    has = free()
+    room = all(amount <= has.get(name, 0.0) for name, amount in child.amounts.items())
+    why = ": it is starting, or Ray has yet to notice that its node is lost" if room else ""
     return (
         f"{child.name} is not up for {child.silent_s:.0f} s: it asks for {in_words(child.amounts)}, "
-        f"and free in the cluster now: {in_words(free())}"
+        f"and free in the cluster now: {in_words(has)}{why}"
     )
 
 

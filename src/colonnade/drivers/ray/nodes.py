@@ -34,7 +34,7 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 def _ask_all(question: Callable[..., Any], *values: Any) -> dict[str, Any]:
-    """Every node's answer, by its name."""
+    """Every node's answer, by its name; one that is lost meanwhile has none."""
     task: Any = ray.remote(question)
     asked = {}
     for node in _alive():
@@ -47,6 +47,8 @@ def _ask_all(question: Callable[..., Any], *values: Any) -> dict[str, Any]:
         except ray.exceptions.RayTaskError as error:
             raise ColonnadeError(f"node {name} of the Ray cluster: {error.cause}") from None
         except ray.exceptions.RayError as error:
+            if name not in map(_name, _alive()):
+                continue
             raise ColonnadeError(f"node {name} of the Ray cluster does not answer ({type(error).__name__})") from None
     return answers
 
