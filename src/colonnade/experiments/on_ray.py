@@ -73,7 +73,8 @@ class RoleActor:
         os.close(file)
         self._log = Log(name, as_json=True, stream=sys.stderr)
         node = ray.get_runtime_context().get_node_id()
-        self._log.info("actor", host=ray.util.get_node_ip_address(), node=node, pid=os.getpid())
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")  # as Ray has set it
+        self._log.info("actor", host=ray.util.get_node_ip_address(), node=node, pid=os.getpid(), gpus=gpus)
 
     async def here(self) -> tuple[str, int]:
         """Where it runs."""

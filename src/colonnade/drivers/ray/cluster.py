@@ -42,7 +42,7 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
             ray.init(num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **common)
         else:
             ray.init(address=address, **common)
-    except (ray.exceptions.AuthenticationError, ConnectionError, RuntimeError, ValueError) as error:
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise _in_our_words(address, error) from None
     try:
         from colonnade.drivers.ray.nodes import addresses, refuse_differing  # noqa: PLC0415
