@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 import colonnade
 from colonnade.algorithms import METHODS
+from colonnade.drivers.simulator import Simulator
+from colonnade.experiments import run as run_module
 from colonnade.experiments.config import ResourcesConfig, RoleResources, from_dict
 from colonnade.experiments.run import Run, prepare, reopen
-from colonnade.protocol.errors import ConfigError, TrainingDiverged
+from colonnade.protocol.errors import ConfigError, TrainingDiverged, WorkerLost
 
 SAME = ("status", "trace_sha256", "weights_sha256", "updates", "value", "loss", "clock_s", "bytes_up", "bytes_down")
 AVERAGED = {"party": "polynomial:1", "embedding": 4, "aggregate": "mean"}
@@ -164,3 +166,38 @@ def test_a_federation_of_actors_ends_as_the_simulation_does(data: Any, cluster: 
     ):
         with pytest.raises(ConfigError, match=words):
             reopen_up(replace(config, resources=refused), out, kind=FederationOnRay)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["folder", "no-folder"])
+def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
+    kept: bool, data: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(run_module, "SLICE_EVENTS", 25)
+    config = run_of(data, "vafl", 1).federation.config
+    config = replace(config, train=replace(config.train, checkpoint_every=10))
+    whole = prepare(config, data)
+    calm = whole.execute()
+    lost: list[int] = []
+    advance = Simulator.advance
+
+    def lose(simulator: Simulator, events: int = 1000) -> bool:
+        if simulator.trace.events > 70 * (len(lost) + 1) and len(lost) < 2:
+            lost.append(simulator.trace.events)
+            raise WorkerLost("gone")
+        return advance(simulator, events)
+
+    monkeypatch.setattr(Simulator, "advance", lose)
+    run = prepare(config, data, tmp_path / "run" if kept else None)
+    again = run.execute()
+    assert len(lost) == 2 and {key: again[key] for key in SAME} == {key: calm[key] for key in SAME}
+    assert [row["update"] for row in run.rows] == [row["update"] for row in whole.rows]
+    assert "2 times workers were lost" in again["note"]
+
+
+def test_workers_that_are_lost_again_and_again_end_the_run(data: Any, monkeypatch: Any) -> None:
+    def lose(simulator: Simulator, events: int = 1000) -> bool:
+        raise WorkerLost("gone")
+
+    monkeypatch.setattr(Simulator, "advance", lose)
+    with pytest.raises(WorkerLost, match="gone"):
+        run_of(data, "vafl", 1).execute()
