@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -171,7 +172,9 @@ def _race_on_ray(entries: list[Entry], todo: list[Entry], out: Path, show: OnPro
             _write(out, entries)
             show(entries, todo[index], None)
         for entry in running:
-            if _touched(metrics[entry.folder]) != before[entry.folder]:
+            if _touched(metrics[entry.folder]) in (None, before[entry.folder]):
+                continue  # not begun
+            with suppress(FileNotFoundError):  # being made anew
                 rows = RunFolder(out / entry.folder).rows()
                 show(entries, entry, Standing.of(entry.config.train, rows[-1] if rows else NOTHING))
 
