@@ -125,6 +125,9 @@ class RoleActor:
             os.close(lock_file(lock, CUT_OFF_S))
 
 
+ROLE: Any = ray.remote(RoleActor)
+
+
 class ActorChild:
     """One role's actor, seen from here; the counterpart of a process."""
 
@@ -143,7 +146,7 @@ class ActorChild:
     async def start(self) -> None:
         """Ask Ray for it."""
         custom = {name: amount for name, amount in self.amounts.items() if name not in ("CPU", "GPU")}
-        options = ray.remote(RoleActor).options(
+        role = ROLE.options(
             num_cpus=self.amounts["CPU"],
             num_gpus=self.amounts["GPU"],
             resources=custom,
@@ -151,7 +154,7 @@ class ActorChild:
             max_task_retries=-1,
             scheduling_strategy="SPREAD",
         )
-        self._actor = options.remote(str(self._nodes), self.name, str(Path.cwd()))
+        self._actor = role.remote(str(self._nodes), self.name, str(Path.cwd()))
         self._end = self._actor.run.remote()
         self._up_at = time.monotonic()
         self._ask()
@@ -184,13 +187,13 @@ class ActorChild:
             return None
         before, now = self._place, time.monotonic()
         try:
-            self._place, self._up_at = ray.get(self._asked), now
+            place: tuple[str, int] = ray.get(self._asked)
         except RayError:
             return None  # `code` will know
+        self._place, self._up_at = place, now
         if now - self._asked_at >= LOOK_S:
             self._ask()
-        moved = before is not None and self._place != before
-        return f"{self.name} was lost, and goes on at node {self._place[0][:8]}" if moved and self._place else None
+        return f"{self.name} was lost, and goes on at node {place[0][:8]}" if before not in (None, place) else None
 
     @property
     def silent_s(self) -> float:
