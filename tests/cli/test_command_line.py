@@ -180,7 +180,7 @@ REFUSALS = {
     "no such file": (["--set", "data.source=nowhere.csv"], ["data.source = 'nowhere.csv'", "there is no file"]),
     "brackets": (["--set", "data.source=[/bold]"], ["data.source = '[/bold]'"]),
     "no equals sign": (["--set", "train.epochs"], ["--set = 'train.epochs'", "write key=value"]),
-    "driver": (["--driver", "ray"], ["--driver = 'ray'", "'sim'"]),
+    "driver": (["--driver", "dask"], ["--driver = 'dask'", "'sim', 'processes' and 'ray'"]),
 }
 
 
@@ -293,8 +293,10 @@ def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_pa
         (["--workers", "many"], "a number of threads, or 'ray'"),
         (["--workers", "0"], "1 or more"),
         (["--address", "127.0.0.1:1"], "add --workers ray"),
+        (["--workers", "2", "--driver", "ray"], "with --driver ray every role has its own"),
+        (["--driver", "ray", "--address", "127.0.0.1:1"], "no Ray answers there"),
     ],
-    ids=["processes", "many", "none", "address"],
+    ids=["processes", "many", "none", "address", "actors", "silence"],
 )
 def test_workers_that_cannot_be(colonnade, tmp_path, words, cause):
     code, _, err = colonnade("run", "--out", tmp_path / "out", *words)

@@ -1,9 +1,12 @@
-"""All of these run on one torch thread, as runs do."""
+"""All of these run on one torch thread, as runs do, and Ray, wherever a test imports it, stays on loopback."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when ray is imported
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 import colonnade
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.vafl.messages import Embed, Refine
-from colonnade.experiments.config import from_dict
+from colonnade.drivers.simulator import Simulator
+from colonnade.experiments import run as run_module
+from colonnade.experiments.config import ResourcesConfig, RoleResources, from_dict
 from colonnade.experiments.run import Run, prepare, reopen
-from colonnade.protocol.errors import ConfigError, TrainingDiverged
+from colonnade.protocol.errors import ConfigError, TrainingDiverged, WorkerLost
 
 SAME = ("status", "trace_sha256", "weights_sha256", "updates", "value", "loss", "clock_s", "bytes_up", "bytes_down")
 AVERAGED = {"party": "polynomial:1", "embedding": 4, "aggregate": "mean"}
@@ -161,3 +163,66 @@ RAY_METHODS = ["vafl", "asysqn-svrg"]  # the others are slow
 def test_ray_gives_the_trace_and_the_weights_of_one_worker(method: str, data: Any, cluster: Any) -> None:
     one, away = (run_of(data, method, workers).execute() for workers in (1, "ray"))
     assert {key: away[key] for key in SAME} == {key: one[key] for key in SAME}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_federation_of_actors_ends_as_the_simulation_does(data: Any, cluster: Any, tmp_path: Any) -> None:
+    import asyncio
+    import json
+
+    from colonnade.experiments.on_ray import FederationOnRay
+    from colonnade.experiments.up import prepare_up, reopen_up
+
+    draw = np.random.default_rng(0)
+    x = draw.random((64, 4)).astype(np.float32)
+    pair = colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 2).astype(np.int64)), parties=2, scale="minmax")
+    simulated = run_of(pair, "sync", 1, clock={})
+    nothing = RoleResources(cpus=0)  # the workers of the tests above have all CPUs
+    resources = ResourcesConfig(nothing, nothing)
+    config, out = replace(simulated.federation.config, resources=resources), tmp_path / "run"
+    summary = asyncio.run(prepare_up(config, out, pair, kind=FederationOnRay).run())
+    assert (summary["driver"], summary["status"], summary["parties"]) == ("ray", "finished", 2)
+    assert summary["weights_sha256"] == simulated.execute()["weights_sha256"]
+    assert json.loads((out / "summary.json").read_text()) == summary and (out / "metrics.jsonl").is_file()
+    for refused, words in (
+        (ResourcesConfig(RoleResources(gpus=1)), "server would wait for ever"),
+        (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and ask for 2.1"),
+        (ResourcesConfig(parties={"bank": nothing}), "no such party"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            reopen_up(replace(config, resources=refused), out, kind=FederationOnRay)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["folder", "no-folder"])
+def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
+    kept: bool, data: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(run_module, "SLICE_EVENTS", 25)
+    config = run_of(data, "vafl", 1).federation.config
+    config = replace(config, train=replace(config.train, checkpoint_every=10))
+    whole = prepare(config, data)
+    calm = whole.execute()
+    lost: list[int] = []
+    advance = Simulator.advance
+
+    def lose(simulator: Simulator, events: int = 1000) -> bool:
+        if simulator.trace.events > 70 * (len(lost) + 1) and len(lost) < 2:
+            lost.append(simulator.trace.events)
+            raise WorkerLost("gone")
+        return advance(simulator, events)
+
+    monkeypatch.setattr(Simulator, "advance", lose)
+    run = prepare(config, data, tmp_path / "run" if kept else None)
+    again = run.execute()
+    assert len(lost) == 2 and {key: again[key] for key in SAME} == {key: calm[key] for key in SAME}
+    assert [row["update"] for row in run.rows] == [row["update"] for row in whole.rows]
+    assert "2 times workers were lost" in again["note"]
+
+
+def test_workers_that_are_lost_again_and_again_end_the_run(data: Any, monkeypatch: Any) -> None:
+    def lose(simulator: Simulator, events: int = 1000) -> bool:
+        raise WorkerLost("gone")
+
+    monkeypatch.setattr(Simulator, "advance", lose)
+    with pytest.raises(WorkerLost, match="gone"):
+        run_of(data, "vafl", 1).execute()

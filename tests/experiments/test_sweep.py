@@ -138,3 +138,30 @@ def test_killed_in_the_middle_and_typed_again(tmp_path):
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
     assert len(json.loads((tmp_path / "out" / "comparison.json").read_text())) == 8
     assert "sync: best at train.learning_rate" in second.stdout and "Warning: the grid ends" in second.stdout
+
+
+@pytest.mark.slow
+def test_three_methods_four_rates_three_seeds_on_ray_killed_in_the_middle_and_typed_again(tmp_path):
+    """SIGKILL of the command; its Ray goes with it, and the second one ends what the first began."""
+    (tmp_path / "small.toml").write_text(
+        '[data]\nsource = "breast-cancer"\nparties = 2\n[model]\nparty = "linear"\nembedding = 2\n'
+        "[train]\nupdates = 200\nbatch_size = 32\n"
+    )
+    command = [sys.executable, "-m", "colonnade", "sweep", "small.toml", "--workers", "ray", "--out", "out"]
+    command += ["--grid", "train.learning_rate=0.01,0.03,0.1,0.3", "--protocols", "sync,vafl,t-sync", "--seeds", "3"]
+    command += ["--set", "protocol.t=1"]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list((tmp_path / "out").glob("*/summary.json"))) < 12 and first.poll() is None:
+        time.sleep(0.01)
+    assert first.poll() is None, "it ended before the kill"
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/summary.json")}
+    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    assert second.returncode == 0, second.stderr
+    assert 12 <= len(kept) < 36 and all(path.stat().st_mtime_ns == when for path, when in kept.items())
+    listed = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert len({(one["label"], one["seed"]) for one in listed}) == 36
+    assert all(one["status"] == "finished" for one in listed)
+    for method in ("sync", "vafl", "t-sync"):
+        assert f"{method}: best at train.learning_rate" in second.stdout

@@ -63,7 +63,9 @@ def run(
     settings: Setting = None,
     seed: Annotated[int | None, typer.Option(help="Replaces train.seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")] = None,
-    driver: Annotated[str, typer.Option(help="sim, or processes: every role its own, over loopback.")] = "sim",
+    driver: Annotated[
+        str, typer.Option(help="sim; processes: every role its own, over loopback; or ray: every role an actor.")
+    ] = "sim",
     workers: Workers = "1",
     address: Address = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
@@ -80,8 +82,8 @@ def run(
     from colonnade.experiments.folder import note_command
     from colonnade.protocol.errors import ConfigError
 
-    if driver not in ("sim", "processes"):
-        raise ConfigError("--driver", driver, "this release has 'sim' and 'processes'")
+    if driver not in ("sim", "processes", "ray"):
+        raise ConfigError("--driver", driver, "this release has 'sim', 'processes' and 'ray'")
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
     if config is None and resume is not None:
@@ -91,12 +93,12 @@ def run(
     out = resume or out or _fresh_folder(config.stem if config else "digits")
     hands = _hands(workers)
     if driver != "sim" and hands != 1:
-        raise ConfigError("--workers", workers, "is for the simulator: with --driver processes every role has its own")
-    with _cluster(hands, address):
+        raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
+    with _cluster("ray" in (hands, driver), address):
         if driver == "sim":
             notes, execute = _simulate(checked, out, resume is not None, load, hands)
         else:
-            notes, execute = _start_processes(checked, out, resume is not None, load)
+            notes, execute = _start_roles(checked, out, resume is not None, load, driver == "ray")
         for note in notes:
             _say(f"Note: {note}")
         note_command(out, _command())
@@ -106,7 +108,8 @@ def run(
             if checked.predict.stay and (out / "summary.json").is_file():
                 _say(f"Stopped. To answer again: colonnade up --resume {out} --predict")
             else:
-                _say(f"Stopped. To go on from the last checkpoint: colonnade run --driver {driver} --resume {out}")
+                again = f"colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
+                _say(f"Stopped. To go on from the last checkpoint: {again}")
             raise typer.Exit(130) from None
     console.print(summary_table(summary))
     if summary["note"]:
@@ -126,21 +129,14 @@ def _hands(workers: str) -> int | str:
     return int(workers)
 
 
-def _cluster(workers: int | str, address: str | None) -> AbstractContextManager[None]:
+def _cluster(wanted: bool, address: str | None) -> AbstractContextManager[None]:
     """Ray, if it is wanted."""
+    from colonnade.drivers.ray.cluster import connected
     from colonnade.protocol.errors import ConfigError
 
-    if workers != "ray":
-        if address is not None:
-            raise ConfigError("--address", address, "is of a Ray cluster: add --workers ray")
-        return nullcontext()
-    try:
-        from colonnade.drivers.ray.cluster import connected
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "--workers", "ray", "Ray is not installed: pip install -c constraints.txt -e '.[ray]'"
-        ) from None
-    return connected(address)
+    if not wanted and address is not None:
+        raise ConfigError("--address", address, "is of a Ray cluster: add --workers ray, or --driver ray")
+    return connected(address) if wanted else nullcontext()
 
 
 Started = tuple[tuple[str, ...], Callable[[], dict[str, Any]]]  # notes on the data, and how to run
@@ -154,11 +150,14 @@ def _simulate(checked: Any, out: Path, resume: bool, load: Any, workers: int | s
     return started.federation.notes, lambda: run_with_bar(started, console)
 
 
-def _start_processes(checked: Any, out: Path, resume: bool, load: Any) -> Started:
+def _start_roles(checked: Any, out: Path, resume: bool, load: Any, on_ray: bool) -> Started:
     from colonnade.cli.network import up_with_table
-    from colonnade.experiments.up import prepare_up, reopen_up
+    from colonnade.experiments.up import FederationUp, prepare_up, reopen_up
 
-    federation = reopen_up(checked, out) if resume else prepare_up(checked, out, None, load)
+    kind: type[FederationUp] = FederationUp
+    if on_ray:
+        from colonnade.experiments.on_ray import FederationOnRay as kind
+    federation = reopen_up(checked, out, kind=kind) if resume else prepare_up(checked, out, None, load, kind)
     return federation.notes, lambda: up_with_table(federation, console)
 
 
@@ -238,7 +237,7 @@ def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address:
     entries, hands = entries_of(racing, seeds), _hands(workers)
     if hands not in (1, "ray"):
         raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
-    with _cluster(hands, address), RaceBoard(console) as board:
+    with _cluster(hands == "ray", address), RaceBoard(console) as board:
         race(entries, out, board.show, _command(), hands)
     console.print(comparison_table(entries))
     for entry in entries:

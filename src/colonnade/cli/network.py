@@ -211,6 +211,7 @@ def status(
 
 def up_with_table(federation: "FederationUp", out: Console) -> dict[str, Any]:
     """Run a federation under its live table."""
+    federation.say = lambda text: out.print(text, markup=False, highlight=False, soft_wrap=True)
     with Live(console=out, refresh_per_second=4, transient=True) as live:
         return asyncio.run(federation.run(lambda found: live.update(status_table(found))))
 

@@ -18,7 +18,7 @@ from colonnade.experiments.compare import Entry
 from colonnade.experiments.config import Config
 from colonnade.experiments.ranking import Ranking, rank
 from colonnade.experiments.resolve import load_partition
-from colonnade.experiments.run import Run
+from colonnade.experiments.run import Run, Standing
 
 __all__ = [
     "RaceBoard",
@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 REFRESH_S = 0.2
+BORDERS = 6  # lines of a table that are no rows
+FAILED = "[red]failed[/]"
+_WORDS = ("running", "failed", "done", "waiting")
+_RANKS = {FAILED: 1, "done": 2, "waiting": 3}
 
 
 def load_with_bar(config: Config, console: Console | None = None) -> Partition:
@@ -46,7 +50,7 @@ def run_with_bar(run: Run, console: Console | None = None) -> dict[str, Any]:
     """Execute a run under a bar with rate, metric and time left."""
     with Progress(*bar_columns(), console=console, refresh_per_second=5, transient=True) as progress:
         task = progress.add_task(run.federation.method.name, total=1.0, text="")
-        show = _throttled(lambda run: progress.update(task, completed=run.fraction, text=_state(run)))
+        show = _throttled(lambda run: progress.update(task, completed=run.fraction, text=_state(run.standing)))
         return run.execute(show)
 
 
@@ -83,11 +87,9 @@ def _throttled(show: Callable[[Run], None]) -> Callable[[Run], None]:
     return maybe
 
 
-def _state(run: Run) -> str:
-    updates = run.simulator.principal.role.progress.k  # type: ignore[attr-defined]
-    value = run.rows[-1]["value"] if run.rows else None
-    metric = f"{run.federation.training.metric} {value:.4f}  " if value is not None else ""
-    return f"{metric}{updates} updates, {updates / max(run.wall_s, 1e-9):.0f}/s, clock {run.clock_s:.1f} s"
+def _state(at: Standing) -> str:
+    metric = f"{at.metric} {at.value:.4f}  " if at.value is not None else ""
+    return f"{metric}{at.updates} updates, {at.updates / max(at.wall_s, 1e-9):.0f}/s, clock {at.clock_s:.1f} s"
 
 
 class RaceBoard:
@@ -106,25 +108,36 @@ class RaceBoard:
     def __exit__(self, *error: Any) -> None:
         self._live.__exit__(*error)
 
-    def show(self, entries: list[Entry], entry: Entry, run: Run | None) -> None:
+    def show(self, entries: list[Entry], entry: Entry, at: Standing | None) -> None:
         """Note where an entry is and redraw now and then."""
         key, now = entry.folder, time.monotonic()
         began = self._began.setdefault(key, now)
-        if run is None:
-            self._texts[key] = ("[red]failed[/]" if entry.error else "done", escape(entry.error[:80]))
+        if at is None:
+            self._texts[key] = (FAILED if entry.error else "done", _outcome(entry))
         else:
-            done = run.fraction
-            left = (now - began) * (1 - done) / done if done > 0.01 else float("nan")
-            self._texts[key] = (f"{done:4.0%}", f"{_state(run)}, {left:.0f} s left")
-        if run is None or now - self._shown >= REFRESH_S:
+            done = at.fraction
+            left = f", {(now - began) * (1 - done) / done:.0f} s left" if done > 0.01 else ""
+            self._texts[key] = (f"{done:4.0%}", _state(at) + left)
+        if at is None or now - self._shown >= REFRESH_S:
             self._shown = now
             self._live.update(self._table(entries))
 
     def _table(self, entries: list[Entry]) -> Table:
-        table = Table("method", "seed", "done", "state", title="the race")
+        states = {entry.folder: self._texts.get(entry.folder, ("waiting", "")) for entry in entries}
+        ranks = {name: _RANKS.get(done, 0) for name, (done, _) in states.items()}
+        counts = [f"{list(ranks.values()).count(rank)} {word}" for rank, word in enumerate(_WORDS)]
+        table = Table("method", "seed", "done", "state", title=f"the race: {', '.join(counts)}")
+        if len(entries) > self._live.console.height - BORDERS:  # the end of a long table is not seen
+            entries = sorted(entries, key=lambda entry: ranks[entry.folder])
         for entry in entries:
-            table.add_row(entry.label, str(entry.seed), *self._texts.get(entry.folder, ("waiting", "")))
+            table.add_row(entry.label, str(entry.seed), *states[entry.folder])
         return table
+
+
+def _outcome(entry: Entry) -> str:
+    if entry.error or entry.summary is None or entry.summary["value"] is None:
+        return escape(entry.error[:80])
+    return f"{entry.summary['metric']} {entry.summary['value']:.4f}"
 
 
 def comparison_table(entries: Sequence[Entry]) -> Table:

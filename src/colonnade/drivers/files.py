@@ -1,10 +1,16 @@
-"""Files that are replaced in one rename: a kill at any moment leaves the old or the new one whole."""
+"""Files that are replaced in one rename (a kill at any moment leaves the old or the new one whole), and locks."""
 
+import fcntl
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["replace_file"]
+from colonnade.protocol.errors import CheckpointError
+
+__all__ = ["CUT_OFF_S", "lock_file", "replace_file"]
+
+CUT_OFF_S = 600.0  # after so long, a node that was cut off has noticed it (Ray's takes three minutes)
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
@@ -22,3 +28,19 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0
         os.fsync(directory)  # the rename, too
     finally:
         os.close(directory)
+
+
+def lock_file(path: Path, patience_s: float = 0.0) -> int:
+    """Two processes on one state would ruin it; closing the number unlocks, and so does the end of the process."""
+    end = time.monotonic() + patience_s
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except OSError:
+            if time.monotonic() >= end:
+                os.close(file)
+                advice = "another process uses this state; stop it, or choose another folder"
+                raise CheckpointError(f"{path.parent}: {advice}") from None
+        time.sleep(0.2)

@@ -1,8 +1,10 @@
 """A race: the same data, stragglers and seeds for every method; a failed run is reported, the others go on."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,15 +14,17 @@ import msgspec
 
 from colonnade.algorithms import METHODS, find_method
 from colonnade.data import Partition
+from colonnade.drivers.files import CUT_OFF_S, lock_file
 from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict, to_dict
 from colonnade.experiments.folder import RunFolder, note_command
 from colonnade.experiments.resolve import load_partition, scale_of
-from colonnade.experiments.run import RAY, Run, prepare, reopen
+from colonnade.experiments.run import RAY, Run, Standing, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race"]
 
 COMPARISON = "comparison.json"
+NOTHING = {"clock_s": 0.0, "wall_s": 0.0, "update": 0, "epochs": 0.0, "value": None}  # done, before the first line
 Outcome = tuple[dict[str, Any], list[dict[str, Any]]] | str  # summary and rows, or what went wrong
 Load = Callable[[Config], Partition]
 
@@ -52,7 +56,7 @@ class Entry:
             self.error = summary["note"] or summary["status"]
 
 
-OnProgress = Callable[[list[Entry], Entry, Run | None], None]
+OnProgress = Callable[[list[Entry], Entry, Standing | None], None]  # None: it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +140,59 @@ def race(
         if entry.summary is not None:
             show(entries, entry, None)
     if workers == RAY:
-        from colonnade.drivers.ray.tasks import in_turn  # noqa: PLC0415 - an extra
-
-        calls = [(to_dict(entry.config), str((out / entry.folder).resolve())) for entry in todo]
-        for index, outcome in in_turn(_run_elsewhere, calls):
-            todo[index].take(outcome)
-            _write(out, entries)
-            show(entries, todo[index], None)
+        _race_on_ray(entries, todo, out, show)
         return entries
     for entry in todo:  # the data of a seed are split once
-        entry.take(_outcome(entry.config, out / entry.folder, partitions.of, partial(show, entries, entry)))
+        watch = partial(_show_run, show, entries, entry)
+        entry.take(_outcome(entry.config, out / entry.folder, partitions.of, watch))
         _write(out, entries)
         show(entries, entry, None)
     return entries
 
 
+def _show_run(show: OnProgress, entries: list[Entry], entry: Entry, run: Run) -> None:
+    show(entries, entry, run.standing)
+
+
+def _race_on_ray(entries: list[Entry], todo: list[Entry], out: Path, show: OnProgress) -> None:
+    """How far they are, their folders tell."""
+    from colonnade.drivers.ray.nodes import refuse_unshared  # noqa: PLC0415 - an extra
+    from colonnade.drivers.ray.tasks import in_turn  # noqa: PLC0415
+
+    if todo:
+        refuse_unshared((out / COMPARISON).resolve())
+    metrics = {entry.folder: out / entry.folder / "metrics.jsonl" for entry in todo}
+    before = {name: _touched(path) for name, path in metrics.items()}
+    running = list(todo)
+    for ended in in_turn(_run_elsewhere, [(to_dict(one.config), str((out / one.folder).resolve())) for one in todo]):
+        if ended is not None:
+            index, outcome = ended
+            todo[index].take(outcome)
+            running.remove(todo[index])
+            _write(out, entries)
+            show(entries, todo[index], None)
+        for entry in running:
+            if _touched(metrics[entry.folder]) in (None, before[entry.folder]):
+                continue  # not begun
+            with suppress(FileNotFoundError):  # being made anew
+                rows = RunFolder(out / entry.folder).rows()
+                show(entries, entry, Standing.of(entry.config.train, rows[-1] if rows else NOTHING))
+
+
+def _touched(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.is_file() else None
+
+
 def _run_elsewhere(tables: dict[str, Any], folder: str) -> Outcome:
-    """A task of Ray's: it may be a second try, after a node was lost, and then goes on."""
-    return _outcome(from_dict(tables), Path(folder), load_partition, lambda run: None)
+    """A task of Ray's: it may be a second try, after a node was lost, and then goes on when the first has ended."""
+    path = Path(folder)
+    lock = lock_file(path.with_name(f".{path.name}.lock"), CUT_OFF_S)
+    try:
+        if (path / "summary.json").is_file():  # all but the answer had arrived
+            return _finished(RunFolder(path))
+        return _outcome(from_dict(tables), path, load_partition, lambda run: None)
+    finally:
+        os.close(lock)
 
 
 def _read_finished(entry: Entry, out: Path) -> None:
@@ -161,11 +200,14 @@ def _read_finished(entry: Entry, out: Path) -> None:
     path = out / entry.folder
     if not (path / "summary.json").is_file():
         return
-    folder = RunFolder.reopen(path, entry.config)
-    entry.take((json.loads((path / "summary.json").read_text(encoding="utf-8")), folder.rows()))
+    entry.take(_finished(RunFolder.reopen(path, entry.config)))
 
 
-def _show_nothing(entries: list[Entry], entry: Entry, run: Run | None) -> None:
+def _finished(folder: RunFolder) -> Outcome:
+    return json.loads((folder.path / "summary.json").read_text(encoding="utf-8")), folder.rows()
+
+
+def _show_nothing(entries: list[Entry], entry: Entry, at: Standing | None) -> None:
     pass
 
 

@@ -18,6 +18,7 @@ from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.role import SERVER
 
 __all__ = [
     "Config",
@@ -195,6 +196,41 @@ class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"predict.{name}", getattr(self, name), "must be 1 or more")
 
 
+class RoleResources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one role asks a Ray cluster for; it is kept for the role, not enforced."""
+
+    cpus: float = 0.1  # eight parties and a server fit on one
+    gpus: float = 0.0
+    custom: dict[str, float] = {}  # of the cluster's own names: pins a role to the nodes that have them
+
+    def __post_init__(self) -> None:
+        amounts = {"cpus": self.cpus, "gpus": self.gpus} | {f"custom.{name}": n for name, n in self.custom.items()}
+        for name, amount in amounts.items():
+            if not 0 <= amount < float("inf"):
+                raise ConfigError(f"resources: {name}", amount, "must be 0 or more")
+            if amount > 1 and amount != int(amount):
+                raise ConfigError(f"resources: {name}", amount, "above 1 it must be a whole number: Ray wants it so")
+        if {"CPU", "GPU", "memory"} & set(self.custom):
+            raise ConfigError("resources: custom", self.custom, "are names of the cluster's own; see cpus and gpus")
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """By Ray's names."""
+        return {"CPU": self.cpus, "GPU": self.gpus, **self.custom}
+
+
+class ResourcesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For --driver ray: what each role asks for."""
+
+    server: RoleResources = RoleResources()
+    party: RoleResources = RoleResources()
+    parties: dict[str, RoleResources] = {}  # by name, instead of `party`
+
+    def of(self, role: str) -> RoleResources:
+        """The server's, or a party's."""
+        return self.server if role == SERVER else self.parties.get(role, self.party)
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole run."""
 
@@ -210,6 +246,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: ServerConfig = ServerConfig()
     predict: PredictConfig = PredictConfig()
     privacy: PrivacySettings = PrivacySettings()
+    resources: ResourcesConfig = ResourcesConfig()
 
     def budget_of(self, party: str) -> Budget | None:
         """What this party is ready to spend."""

@@ -99,7 +99,7 @@ class PartyProcess:
         dialler = Dialler(
             self.node,
             self.identity,
-            self.config.network.address,
+            self.server_address,
             self.hello,
             self._farewell,
             self.meet,
@@ -107,7 +107,7 @@ class PartyProcess:
         )
         talk = asyncio.ensure_future(dialler.run())
         tasks = [talk, *(asyncio.ensure_future(task) for task in (self.node.watch(), _wait(self.node.ended)))]
-        self.log.info("dialling", server=self.config.network.address, digest=shared_digest(self.shared)[:16])
+        self.log.info("dialling", server=self.server_address(), digest=shared_digest(self.shared)[:16])
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if self.node.error is not None:
@@ -125,6 +125,10 @@ class PartyProcess:
         self._write(end)
         self.log.info("ended", status=end.status)
         return end
+
+    def server_address(self) -> str:
+        """Asked at every try: where Ray runs the server, it may come back elsewhere."""
+        return self.config.network.address
 
     @property
     def guard(self) -> Guard | None:

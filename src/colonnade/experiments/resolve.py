@@ -31,6 +31,7 @@ __all__ = [
     "Plan",
     "federation",
     "find_optimiser",
+    "limit_of",
     "load_partition",
     "make_plan",
     "refuse_fitted",
@@ -293,7 +294,7 @@ def _device(name: str) -> str:
 def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, options: Options) -> Training:
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
-    limit = _limit(train)
+    limit = limit_of(train)
     metric = train.metric or (default_metric(task) if task is not None else "")
     if task is not None:
         require_metric(metric, task)
@@ -330,7 +331,7 @@ def _check_party_dropout(probability: float, method: Method, options: Options) -
         raise ConfigError(key, probability, "parties that run the server's half, too (labels = 'shared'), cannot")
 
 
-def _limit(train: TrainConfig) -> Every:
+def limit_of(train: TrainConfig) -> Every:
     given = {unit: getattr(train, unit) for unit in ("epochs", "updates", "seconds")}
     given = {unit: amount for unit, amount in given.items() if amount is not None}
     if len(given) > 1:

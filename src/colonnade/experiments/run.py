@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from colonnade.algorithms.evaluation import Measurement
-from colonnade.algorithms.training import Cadence
+from colonnade.algorithms.training import Cadence, Every
 from colonnade.data import Partition
 from colonnade.data.suggest import listing
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.lanes import Lanes
 from colonnade.drivers.simulator.traces import ended_note
-from colonnade.experiments.config import Config
+from colonnade.experiments.config import Config, TrainConfig
 from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.resolve import Federation, federation, load_partition
+from colonnade.experiments.resolve import Federation, federation, limit_of, load_partition
 from colonnade.experiments.summary import (
     metrics_row,
     privacy_fields,
@@ -32,16 +32,39 @@ from colonnade.experiments.summary import (
 from colonnade.models.network import drawing_in_turn
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged
+from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.role import SERVER, KeepsFiles
 
-__all__ = ["RAY", "Run", "one_thread", "prepare", "reopen"]
+__all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
 
 RAY = "ray"  # as workers: those of the cluster that this process is connected to
 SLICE_EVENTS = 500  # between two looks at the progress bar
+LOSSES = 10  # of workers in one run; then something is wrong with them
 CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
+
+
+class Standing(NamedTuple):
+    """How far a run is."""
+
+    fraction: float
+    updates: int
+    clock_s: float
+    wall_s: float
+    metric: str
+    value: float | None
+
+    @classmethod
+    def of(cls, train: TrainConfig, row: dict[str, Any]) -> "Standing":
+        """By the last line of its metrics: of a run that another process has."""
+        fraction = _share(limit_of(train), row["clock_s"], row["update"], row["epochs"])
+        return cls(fraction, row["update"], row["clock_s"], row["wall_s"], train.metric or "value", row["value"])
+
+
+def _share(limit: Every, clock_s: float, updates: int, epochs: float) -> float:
+    done = {"seconds": clock_s, "updates": updates, "epochs": epochs}[limit.unit]
+    return min(1.0, done / limit.amount)
 
 
 class Run:
@@ -49,6 +72,16 @@ class Run:
 
     def __init__(self, setting: Federation, folder: RunFolder | None, workers: int | str = 1) -> None:
         self.federation, self.folder, self.workers = setting, folder, workers
+        self._begin()
+        self._losses = 0
+        self._wall_before = 0.0
+        self._started = self._saved_at = time.perf_counter()
+        self.status = "running"
+        self.note = ""
+
+    def _begin(self) -> None:
+        """Fresh roles, nothing done."""
+        setting = self.federation
         self.rows: list[dict[str, Any]] = []
         self.simulator = Simulator(
             setting.roles(),
@@ -60,16 +93,30 @@ class Run:
             peers=setting.method.peers,
         )
         self._checkpoints = Cadence(setting.checkpoint_every, setting.training.rows_per_epoch)
-        self._wall_before = 0.0
-        self._started = self._saved_at = time.perf_counter()
-        self.status = "running"
-        self.note = ""
 
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> dict[str, Any]:
         """Run to the end; the summary, also written to the folder."""
         self._started = self._saved_at = time.perf_counter()
-        with one_thread(), self._hired():
-            try:
+        with one_thread():
+            while not self._to_the_end(on_progress):
+                pass
+        if self.status == "stalled":
+            self.note = f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
+        traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
+        lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
+        self.note = "; ".join(filter(None, (self.note, lost, traces, self.principal_summary().get("note", ""))))
+        summary = self.summary()
+        if self.folder is not None:
+            self.folder.write_figures(self.timeline(), self.staleness())
+            self.folder.write_summary(summary)  # last: with it, the run is complete
+        if on_progress is not None:
+            on_progress(self)
+        return summary
+
+    def _to_the_end(self, on_progress: Callable[["Run"], None] | None) -> bool:
+        """False: workers were lost, and the run stands again at its last checkpoint."""
+        try:
+            with self._hired():
                 while self.simulator.advance(SLICE_EVENTS):
                     if on_progress is not None:
                         on_progress(self)
@@ -80,19 +127,23 @@ class Run:
                         self._saved_at = time.perf_counter()
                 self.simulator.settle()
                 self.status = self.simulator.status
-            except TrainingDiverged as error:
-                self.status, self.note = "diverged", str(error)
-        if self.status == "stalled":
-            self.note = f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
-        traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
-        self.note = "; ".join(filter(None, (self.note, traces, self.principal_summary().get("note", ""))))
-        summary = self.summary()
+        except TrainingDiverged as error:
+            self.status, self.note = "diverged", str(error)
+        except WorkerLost:
+            self._losses += 1
+            if self._losses > LOSSES:
+                raise
+            self._rewind()
+            return False
+        return True
+
+    def _rewind(self) -> None:
+        """Roles that were elsewhere are lost: all are made anew, as a resumed run would."""
+        spent_s = self.wall_s
+        self._begin()
         if self.folder is not None:
-            self.folder.write_figures(self.timeline(), self.staleness())
-            self.folder.write_summary(summary)  # last: with it, the run is complete
-        if on_progress is not None:
-            on_progress(self)
-        return summary
+            self.resume()
+        self._wall_before, self._started = spent_s, time.perf_counter()
 
     @contextmanager
     def _hired(self) -> Iterator[None]:
@@ -173,9 +224,14 @@ class Run:
     @property
     def fraction(self) -> float:
         """How much of the run is done, from 0 to 1."""
-        limit, progress = self.federation.training.limit, self._progress()
-        done = {"seconds": self.clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
-        return min(1.0, done / limit.amount)
+        return _share(self.federation.training.limit, self.clock_s, self._progress().k, self._progress().epochs)
+
+    @property
+    def standing(self) -> Standing:
+        """For people who watch it."""
+        value = self.rows[-1]["value"] if self.rows else None
+        metric = self.federation.training.metric
+        return Standing(self.fraction, self._progress().k, self.clock_s, self.wall_s, metric, value)
 
     def principal_summary(self) -> dict[str, Any]:
         """What the coordinating role says of the run."""

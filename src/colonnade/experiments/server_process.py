@@ -65,6 +65,8 @@ CERTIFICATE_WARNING_DAYS = 14
 class ServerProcess(Keeper):
     """The server: its share, its role, its run folder."""
 
+    driver = "processes"
+
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
         self.identity, self.pins = load_identity(config), members_of(config)
@@ -173,8 +175,10 @@ class ServerProcess(Keeper):
 
     def wanted_address(self) -> str:
         """A port that the system chose at the first start is kept: the parties know it."""
-        address, before = self.config.network.address, self.out / "address"
-        return before.read_text() if address.endswith(":0") and before.is_file() else address
+        address, path = self.config.network.address, self.out / "address"
+        before = path.read_text() if address.endswith(":0") and path.is_file() else ""
+        here = before.startswith(address[:-1])  # and not, say, on a node of Ray's
+        return before if here else address
 
     def _say_start(self) -> None:
         node = self.node
@@ -285,7 +289,7 @@ class ServerProcess(Keeper):
             "protocol": self.plan.method.name,
             "parties": len(node.peers),
             "seed": train.seed,
-            "driver": "processes",
+            "driver": self.driver,
             "status": status,
             "note": "; ".join(filter(None, (self.note, principal.get("note", ""), withdrawn_note(withdrawn)))),
             "updates": principal["updates"],

@@ -27,7 +27,7 @@ from colonnade.algorithms.method import SERVER
 from colonnade.data import Partition, party_share, save_share, server_share
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import ask_status
-from colonnade.experiments.config import Config, to_dict
+from colonnade.experiments.config import Config, from_dict, read_toml, to_dict
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.own_side import limits_of
 from colonnade.experiments.resolve import load_partition, make_plan, refuse_fitted
@@ -47,6 +47,7 @@ def prepare_up(
     out: Path,
     data: Partition | None = None,
     load_data: Callable[[Config], Partition] = load_partition,
+    kind: "type[FederationUp] | None" = None,
 ) -> "FederationUp":
     """Make the folders of all roles; everything that can be refused is refused here."""
     RunFolder.refuse_used(out)
@@ -57,6 +58,8 @@ def prepare_up(
         raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")
     if any(issparse(block) for block in data.train):
         raise ConfigError("data.sparse", True, "sparse tables run in the simulator only: leave --driver away")
+    kind = kind or FederationUp
+    kind.refuse(config, data.parties)
     RunFolder.create(out, config)
     nodes = out / "nodes"
     throw_away(data.parties, nodes / "certificates")
@@ -67,21 +70,32 @@ def prepare_up(
         save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
         save_share(party_share(data, index, plan.method.party_labels), nodes / name / "share.safetensors")
-    up = FederationUp(config, out, data.parties, (*data.notes, *config.privacy.notes(len(data.y_train))))
+    up = kind(config, out, data.parties, (*data.notes, *config.privacy.notes(len(data.y_train))))
     up.write_config(SERVER, "127.0.0.1:0", rows)
     return up
 
 
-def reopen_up(config: Config, out: Path, predict: bool = False) -> "FederationUp":
+def reopen_up(
+    config: Config, out: Path, predict: bool = False, kind: "type[FederationUp] | None" = None
+) -> "FederationUp":
     """Go on with a federation that was stopped; or bring one up that has ended, to predict."""
-    RunFolder.reopen(out, config)
+    _reopen_folder(config, out)
     nodes = out / "nodes"
     if not (nodes / SERVER / "config.toml").is_file():
-        raise ConfigError("--resume", str(out), "is no run of the processes driver")
+        raise ConfigError("--resume", str(out), "is no run of --driver processes or ray")
     certificates = (nodes / "certificates").glob("*.pem")
     names = {path.stem for path in certificates} - {SERVER, "ca"}
     order = [name for name in _order(nodes) if name in names]
-    return FederationUp(config, out, tuple(order), (), predict)
+    kind = kind or FederationUp
+    kind.refuse(config, tuple(order))
+    return kind(config, out, tuple(order), (), predict)
+
+
+def _reopen_folder(config: Config, out: Path) -> None:
+    """Of another config it is refused; but the cluster may have changed meanwhile."""
+    there = out / "config.toml"
+    resources = from_dict(read_toml(there)).resources if there.is_file() else config.resources
+    RunFolder.reopen(out, msgspec.structs.replace(config, resources=resources))
 
 
 def _order(nodes: Path) -> list[str]:
@@ -144,7 +158,7 @@ class Child:
 
 
 class FederationUp:
-    """Starts, watches and stops the processes of a federation."""
+    """Starts, watches and stops the roles of a federation; here each is a process."""
 
     def __init__(
         self, config: Config, out: Path, parties: tuple[str, ...], notes: tuple[str, ...], predict: bool = False
@@ -153,10 +167,20 @@ class FederationUp:
         self.nodes = out / "nodes"
         self.server_run = self.nodes / SERVER / "run"
         self.children = {name: self._child(name) for name in (SERVER, *parties)}
-        self.address = ""
         self.stopping = False
+        self.say: Callable[[str], None] = lambda text: None  # a line for people, beside the table
 
-    def _child(self, name: str) -> Child:
+    @staticmethod
+    def refuse(config: Config, parties: tuple[str, ...]) -> None:
+        """What cannot be run this way, before anything is written."""
+
+    @property
+    def address(self) -> str:
+        """Where the server listens, once it does."""
+        path = self.server_run / "address"
+        return path.read_text() if path.is_file() else ""
+
+    def _child(self, name: str) -> Any:
         folder = self.nodes / name
         verb = ["serve"] if name == SERVER else ["join", "--party", name]
         command = [sys.executable, "-m", "colonnade", verb[0], str(folder / "config.toml"), *verb[1:]]
@@ -209,7 +233,6 @@ class FederationUp:
             await self.look_after()
             if server.code is not None:
                 return
-        self.address = address.read_text()
         for name in self.parties:
             self.write_config(name, self.address)
             await self.children[name].start()

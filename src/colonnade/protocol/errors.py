@@ -6,6 +6,7 @@ ColonnadeError
 ├── ModelError               a model that cannot be built or does not fit
 ├── CheckpointError          a checkpoint or run folder that cannot be used
 ├── TrainingDiverged         the numbers left the finite range
+├── WorkerLost               who computed for this process is gone, with what it held
 └── ProtocolError            the conversation between roles
     ├── LocalProtocolError   we broke the contract: a bug on this side
     └── RemoteProtocolError  the peer did: names the peer
@@ -23,6 +24,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "TrainingDiverged",
+    "WorkerLost",
 ]
 
 
@@ -55,6 +57,10 @@ class CheckpointError(ColonnadeError):
 
 class TrainingDiverged(ColonnadeError):
     """Training left the finite numbers."""
+
+
+class WorkerLost(ColonnadeError):
+    """A worker is gone with the roles that lived there."""
 
 
 class ProtocolError(ColonnadeError):

@@ -60,13 +60,14 @@ class Dialler:
         self,
         node: Node,
         identity: Identity,
-        address: str,
+        address: str | Callable[[], str],  # or how to find it: asked at every try
         hello: Callable[[int, Position], Hello],
         farewell: Callable[[End], Bye],
         meet: Callable[[str], None] = lambda run: None,
         switchboard: Switchboard | None = None,
     ) -> None:
-        self._node, self._identity, self._address = node, identity, address
+        self._node, self._identity, self._where = node, identity, address
+        self._address = ""
         self._hello, self._farewell, self._meet, self._switchboard = hello, farewell, meet, switchboard
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
@@ -94,6 +95,7 @@ class Dialler:
 
     async def _connect(self) -> str:
         """One connection from hello to its end; why it ended."""
+        self._address = self._where if isinstance(self._where, str) else self._where()
         async with open_channel(self._identity, self._address, self._node.limits) as channel:
             call = channel.stream_stream(f"/{SERVICE}/{JOIN}")()
             try:

@@ -5,14 +5,13 @@ queued; streams come and go and carry the queues. A node that starts again is it
 """
 
 import asyncio
-import fcntl
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from colonnade.drivers.files import replace_file
+from colonnade.drivers.files import lock_file, replace_file
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
 from colonnade.drivers.processes.journal import Journal, Record, read_journal
@@ -116,7 +115,7 @@ class Node:
     def open(self) -> None:
         """Begin, or go on from checkpoint and log; from here on events are handled."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = _lock(self.folder)
+        self._lock = lock_file(self.folder / "lock")
         if isinstance(self.role, KeepsFiles):
             self.role.open(self.folder, anew=not self._checkpoint_path.exists())
         known = self._recover()
@@ -467,14 +466,3 @@ class Node:
 def _diverged(role: str, message: Message) -> TrainingDiverged:
     what = type(message).__name__
     return TrainingDiverged(f"{role}: its {what} hold NaN or infinity; lower train.learning_rate")
-
-
-def _lock(folder: Path) -> int:
-    """Two processes on one state would ruin it."""
-    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise CheckpointError(f"{folder}: another process uses this state; stop it, or choose another folder") from None
-    return file

@@ -1,6 +1,9 @@
 """Ray on this machine, bound to loopback, or a cluster that is up already.
 
-Ray listens on all interfaces unless told otherwise and believes whoever reaches it: it is for one trust domain.
+Ray listens on all interfaces unless told otherwise, and who reaches it (and has its token, where it asks for one)
+can run code there: it is for one trust domain. `127.0.0.1` as a node's address is not enough: on Linux Ray takes
+that for "find out the address of this machine", unless a switch that was made for other systems says that there is
+no cluster.
 """
 
 import logging
@@ -10,32 +13,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import ray
-
-from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["connected"]
 
 LOOPBACK = "127.0.0.1"
+NO_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" before ray is imported: loopback stays loopback
 ANSWER_S = 5.0
-START = f"ray start --head --node-ip-address={LOOPBACK} --port=6379"
+START = f"{NO_CLUSTER}=0 ray start --head --node-ip-address={LOOPBACK} --port=6379"
 
 
 @contextmanager
 def connected(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
-    """For a while: a Ray of one's own, or the one at this address."""
+    """For a while: a Ray of one's own, or the one at this address, whose nodes were looked at."""
     if address is not None:
         _refuse_silence(address)
+    on_loopback = address is None or address.rpartition(":")[0] in (LOOPBACK, "localhost")
+    if on_loopback:
+        os.environ.setdefault(NO_CLUSTER, "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
+    try:
+        import ray  # noqa: PLC0415 - not before the switches are set
+    except ModuleNotFoundError:
+        raise ConfigError("ray", "missing", "install it: pip install -c constraints.txt -e '.[ray]'") from None
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
             ray.init(num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **common)
         else:
             ray.init(address=address, **common)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise _no_ray(address, str(error).splitlines()[0][:200]) from None
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        raise _in_our_words(address, error) from None
     try:
+        from colonnade.drivers.ray.nodes import addresses, refuse_differing  # noqa: PLC0415
+
+        if on_loopback:
+            _refuse_other_interfaces(address, addresses())
+        if address is not None:
+            refuse_differing()
         yield
     finally:
         ray.shutdown()
@@ -50,6 +65,29 @@ def _refuse_silence(address: str) -> None:
         socket.create_connection((host, int(port)), ANSWER_S).close()
     except OSError as error:
         raise _no_ray(address, str(error)) from None
+
+
+def _refuse_other_interfaces(address: str | None, found: list[str]) -> None:
+    others = [there for there in found if there != LOOPBACK]
+    if not others:
+        return
+    if address is not None:
+        advice = f"its nodes are at {', '.join(others)}: give the address that `ray start --head` printed"
+        raise ConfigError("--address", address, advice)
+    raise ColonnadeError(
+        f"Ray would listen on all interfaces: it was imported too early; export {NO_CLUSTER}=0 and start again"
+    )
+
+
+def _in_our_words(address: str | None, error: Exception) -> ConfigError:
+    said = str(error)
+    if "uthenticat" in f"{type(error).__name__} {error.__cause__}":
+        advice = "asks for its token: export RAY_AUTH_MODE=token, with the cluster's token in ~/.ray/auth_token"
+        return ConfigError("--address", address, advice)
+    if said.startswith("Version mismatch"):
+        told = " ".join(said.partition("mismatch: ")[2].split())
+        return ConfigError("--address", address, f"needs the same Ray and Python on both sides. {told}")
+    return _no_ray(address, said.strip().partition("\n")[0][:200] or type(error).__name__)
 
 
 def _no_ray(address: str | None, cause: str) -> ConfigError:

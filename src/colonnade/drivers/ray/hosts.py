@@ -2,7 +2,8 @@
 
 A role is one half of a pair: `Away` stands in the simulator, the role itself in a `Host`, where its model and its
 columns stay. A job's result never comes here either: a reference to it does, and goes back with the event. A host
-does one thing after the other, so a role is never asked while it computes.
+does one thing after the other, so a role is never asked while it computes. A host that is lost takes its roles'
+states with it: that is a WorkerLost, after which all roles have to be made anew.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +15,16 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from colonnade.drivers.simulator.engine import Simulator
-from colonnade.protocol.errors import ColonnadeError
+from colonnade.drivers.simulator.node import Node
+from colonnade.protocol.errors import ColonnadeError, ConfigError, WorkerLost
 from colonnade.protocol.events import Effect, Event, WorkDone
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.role import Role
 
 __all__ = ["Away", "away"]
+
+ROOM_S = 60.0  # for a first free CPU
+MORE_ROOM_S = 15.0  # for as many as there are
 
 
 class Host:
@@ -28,6 +33,9 @@ class Host:
     def __init__(self) -> None:
         torch.set_num_threads(1)
         self._roles: dict[str, Role] = {}
+
+    def ready(self) -> None:
+        """It is up."""
 
     def take(self, name: str, make: Callable[[Any], Role], setup: Any, saved: Any) -> None:
         """Make a role and let it become what was saved."""
@@ -118,26 +126,63 @@ def _fetch(reference: Any) -> Any:
     try:
         return ray.get(reference)
     except RayTaskError as error:
-        raise (error.cause if isinstance(error.cause, ColonnadeError) else error) from None
+        if isinstance(error.cause, ColonnadeError):
+            raise error.cause from None
+        if not isinstance(error.cause, RayError):
+            raise error from None
+        cause: Exception = error.cause
     except RayError as error:
-        raise ColonnadeError(
-            f"a Ray worker is gone ({type(error).__name__}); resume from the last checkpoint"
-        ) from None
+        cause = error
+    _dismiss()
+    raise WorkerLost(f"a Ray worker is gone ({type(cause).__name__})")
 
 
-def _resources() -> dict[str, float]:
+def _cpus() -> float:
     found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return found
+    return found.get("CPU", 0.0)
 
 
 def _hosts(count: int) -> list[Any]:
-    """Started once for all runs of a connection: a worker takes seconds to load torch."""
+    """Started once for all runs of a connection: a worker takes seconds to load torch. Fewer, where CPUs are taken."""
     session = ray.get_runtime_context().get_job_id()
     if _kept.get("session") != session:
         _kept.update(session=session, hosts=[])
     hosts: list[Any] = _kept["hosts"]
     hosts += [ray.remote(Host).options(num_cpus=1).remote() for _ in range(len(hosts), count)]
-    return hosts[:count]
+    up = _up(hosts)
+    for host in hosts:
+        if host not in up:
+            ray.kill(host)
+    _kept["hosts"] = up
+    return up[:count]
+
+
+def _up(hosts: list[Any]) -> list[Any]:
+    """Those that found a CPU: all, if they soon do, and else the first."""
+    asked = {host.ready.remote(): host for host in hosts}
+    ray.wait(list(asked), num_returns=1, timeout=ROOM_S)
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=MORE_ROOM_S)
+    up = [asked[reference] for reference in done if _answers(reference)]
+    if not up:
+        _dismiss()
+        advice = f"no CPU of the cluster, which has {_cpus():g}, came free within {ROOM_S:.0f} s: try again later"
+        raise ConfigError("--workers", "ray", advice)
+    return up
+
+
+def _answers(reference: Any) -> bool:
+    try:
+        ray.get(reference)
+    except RayError:
+        return False
+    return True
+
+
+def _dismiss() -> None:
+    """What is left holds half of a state."""
+    for host in _kept.pop("hosts", []):
+        ray.kill(host)
+    _kept.clear()
 
 
 _kept: dict[str, Any] = {}
@@ -147,12 +192,20 @@ _kept: dict[str, Any] = {}
 def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, Any]) -> Iterator[None]:
     """For a while these roles live at Ray's workers, one for each of its CPUs; then they come home."""
     nodes = [node for node in simulator.nodes if node.role.name in setups]
-    hosts = _hosts(max(1, min(len(nodes), int(_resources().get("CPU", 1)))))
-    for index, node in enumerate(nodes):
-        node.role = Away(node.role, hosts[index % len(hosts)], make, setups[node.role.name])
+    hosts = _hosts(max(1, min(len(nodes), int(_cpus()))))
     try:
+        for index, node in enumerate(nodes):
+            node.role = Away(node.role, hosts[index % len(hosts)], make, setups[node.role.name])
         yield
-    finally:
-        for node in nodes:
-            assert isinstance(node.role, Away)
+    except WorkerLost:
+        raise  # there is no home to come from
+    except BaseException:
+        _come_home(nodes)
+        raise
+    _come_home(nodes)
+
+
+def _come_home(nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        if isinstance(node.role, Away):
             node.role = node.role.come_home()

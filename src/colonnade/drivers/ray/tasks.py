@@ -1,4 +1,4 @@
-"""Many calls of one function as Ray tasks, each on a CPU of its own."""
+"""Many calls of one function as Ray tasks, each on a CPU of its own; one whose node is lost is called again."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,14 +10,17 @@ from colonnade.protocol.errors import ColonnadeError
 
 __all__ = ["in_turn"]
 
+RETRIES = 5  # of a call whose worker or node was lost
+LOOK_S = 0.5
 
-def in_turn(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-    """Index and result of each call, as they come; of a call that failed, the cause in words."""
-    task: Any = ray.remote(_alone).options(num_cpus=1)
+
+def in_turn(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any] | None]:
+    """Index and result of each call, as they come; of a call that failed, the cause in words; now and then None."""
+    task: Any = ray.remote(_alone).options(num_cpus=1, max_retries=RETRIES)
     waiting = {task.remote(function, *values): index for index, values in enumerate(calls)}
     while waiting:
-        (done,), _ = ray.wait(list(waiting), num_returns=1)
-        yield waiting.pop(done), _result(done)
+        done, _ = ray.wait(list(waiting), num_returns=1, timeout=LOOK_S)
+        yield (waiting.pop(done[0]), _result(done[0])) if done else None
 
 
 def _alone(function: Callable[..., Any], *values: Any) -> Any:

@@ -1,0 +1,294 @@
+"""A whole federation on Ray: every role an actor, with the streams, the folders and the recovery of the processes.
+
+A role that is lost, alone or with its node, is made anew by Ray, where there is room, and is then its checkpoint
+and its log, as any process that was killed. So the folder must lie on storage that all nodes share. A server that
+comes back elsewhere writes its new address there, and the parties look it up whenever they dial.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from colonnade.algorithms.method import SERVER
+from colonnade.drivers.files import CUT_OFF_S, lock_file
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.tls_log import tls_refusals_to
+from colonnade.drivers.ray.nodes import free, in_words, refuse_lacking, refuse_unshared
+from colonnade.experiments.config import Config, from_dict, read_toml
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess
+from colonnade.experiments.up import FederationUp
+from colonnade.protocol.errors import CheckpointError, ColonnadeError, ConfigError
+
+__all__ = ["FederationOnRay"]
+
+RESTARTS = 20  # of one actor by Ray; then something is wrong with it
+LOOK_S = 1.0  # between two questions whether a role is up
+SAY_AFTER_S = 10.0  # of a role that is not
+
+
+class RayServer(ServerProcess):
+    """Listens at the address of the node that it finds itself on."""
+
+    driver = "ray"
+
+    def wanted_address(self) -> str:
+        """Another port each time: on this node the old one may be somebody else's."""
+        return f"{ray.util.get_node_ip_address()}:0"
+
+
+class RayParty(PartyProcess):
+    """Finds the server by the file that it writes."""
+
+    _known = ""
+
+    def server_address(self) -> str:
+        """As it is now, or was when the storage last answered."""
+        with suppress(OSError):
+            self._known = (self.out.parent.parent / SERVER / "run" / "address").read_text()
+        return self._known or self.config.network.address
+
+
+class RoleActor:
+    """One role in a worker of Ray's, which Ray makes anew when it is lost."""
+
+    def __init__(self, nodes: str, name: str, home: str) -> None:
+        self._folder, self._name = Path(nodes) / name, name
+        self._process: RayServer | RayParty | None = None
+        self._running: asyncio.Task[str] | None = None
+        self._stopped = False
+        if Path(home).is_dir():
+            os.chdir(home)
+            sys.path.append("")  # `package.module:Class` may lie there
+        file = os.open(self._folder / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        for stream in (1, 2):
+            os.dup2(file, stream)  # as of a process of its own
+        os.close(file)
+        self._log = Log(name, as_json=True, stream=sys.stderr)
+        node = ray.get_runtime_context().get_node_id()
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")  # as Ray has set it
+        self._log.info("actor", host=ray.util.get_node_ip_address(), node=node, pid=os.getpid(), gpus=gpus)
+
+    async def here(self) -> tuple[str, int]:
+        """Where it runs."""
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    async def stop(self) -> None:
+        """End cleanly, the state saved."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.node.ended.set()
+
+    async def run(self) -> str:
+        """Until training ends; how. Asked twice (Ray could not tell whether it was heard), it runs once."""
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._run())
+        return await asyncio.shield(self._running)
+
+    async def _run(self) -> str:
+        try:
+            with tls_refusals_to(self._log):
+                self._process = await asyncio.to_thread(self._make)  # `here` answers meanwhile
+                if self._stopped:
+                    self._process.node.ended.set()
+                ended: Any = await self._process.run()
+        except Exception as error:
+            self._log.error("failed", cause=_words(error))
+            raise
+        return str(ended["status"] if isinstance(ended, dict) else ended.status)
+
+    def _make(self) -> RayServer | RayParty:
+        self._wait_for_the_one_before(self._folder / "run" / "state" / "lock")
+        config, out = from_dict(read_toml(self._folder / "config.toml")), self._folder / "run"
+        process = (
+            RayServer(config, out, self._log) if self._name == SERVER else RayParty(config, self._name, out, self._log)
+        )
+        for note in process.share.notes:
+            self._log.info("note", about=note)
+        return process
+
+    def _wait_for_the_one_before(self, lock: Path) -> None:
+        """A node that was cut off, and that Ray calls lost, notices it after minutes: until then its role lives on."""
+        if not lock.is_file():
+            return
+        try:
+            os.close(lock_file(lock))
+        except CheckpointError:
+            self._log.warning("waits until the worker that had this role before has ended")
+            os.close(lock_file(lock, CUT_OFF_S))
+
+
+ROLE: Any = ray.remote(RoleActor)
+
+
+class ActorChild:
+    """One role's actor, seen from here; the counterpart of a process."""
+
+    hopeless = True  # Ray has started it again as often as it makes sense
+
+    def __init__(self, name: str, nodes: Path, amounts: dict[str, float]) -> None:
+        self.name, self.log, self._nodes, self.amounts = name, nodes / name / "log.jsonl", nodes, amounts
+        self._actor: Any = None
+        self._end: Any = None
+        self._asked: Any = None  # where it is
+        self._asked_at = self._up_at = 0.0
+        self._place: tuple[str, int] | None = None
+        self._error: Exception | None = None
+        self._status = ""
+
+    async def start(self) -> None:
+        """Ask Ray for it."""
+        custom = {name: amount for name, amount in self.amounts.items() if name not in ("CPU", "GPU")}
+        role = ROLE.options(
+            num_cpus=self.amounts["CPU"],
+            num_gpus=self.amounts["GPU"],
+            resources=custom,
+            max_restarts=RESTARTS,
+            max_task_retries=-1,
+            scheduling_strategy="SPREAD",
+        )
+        self._actor = role.remote(str(self._nodes), self.name, str(Path.cwd()))
+        self._end = self._actor.run.remote()
+        self._up_at = time.monotonic()
+        self._ask()
+
+    def _ask(self) -> None:
+        self._asked, self._asked_at = self._actor.here.remote(), time.monotonic()
+
+    @property
+    def code(self) -> int | None:
+        """As a process's: 0 or 1: it ended by itself; 2: it failed; None: it runs, or Ray starts it again."""
+        if self._error is None and not self._status and self._end is not None and _is_there(self._end):
+            try:
+                self._status = ray.get(self._end)
+            except Exception as error:
+                self._error = error
+        if self._error is not None:
+            return 2
+        return None if not self._status else int(self._status not in ("finished", "stopped"))
+
+    def last_words(self) -> str:
+        """Why it failed."""
+        assert self._error is not None
+        return _words(self._error)
+
+    def look(self) -> str | None:
+        """Ask now and then where it is; the answer if it is a new one."""
+        if self._actor is None or self.code is not None:
+            return None
+        if not _is_there(self._asked):
+            return None
+        before, now = self._place, time.monotonic()
+        try:
+            place: tuple[str, int] = ray.get(self._asked)
+        except RayError:
+            return None  # `code` will know
+        self._place, self._up_at = place, now
+        if now - self._asked_at >= LOOK_S:
+            self._ask()
+        return f"{self.name} was lost, and goes on at node {place[0][:8]}" if before not in (None, place) else None
+
+    @property
+    def silent_s(self) -> float:
+        """How long it has not been up."""
+        running = self._actor is not None and self.code is None
+        return time.monotonic() - self._up_at if running else 0.0
+
+    def stop(self) -> None:
+        """Ask it to stop cleanly; one that is nowhere yet is not waited for."""
+        if self._actor is None:
+            return
+        if self._place is None:
+            self._kill()
+        elif self.code is None:
+            self._actor.stop.remote()
+
+    async def gone(self, timeout_s: float) -> None:
+        """Wait until it has ended, and give back what it held."""
+        if self._actor is None:
+            return
+        end = time.monotonic() + timeout_s
+        while self.code is None and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
+
+
+class FederationOnRay(FederationUp):
+    """Roles as actors of the Ray that this process is connected to."""
+
+    children: dict[str, ActorChild]
+
+    @staticmethod
+    def refuse(config: Config, parties: tuple[str, ...]) -> None:
+        """What the cluster could never run."""
+        unknown = [name for name in config.resources.parties if name not in parties]
+        if unknown:
+            raise ConfigError("resources.parties", unknown[0], f"there is no such party; known: {', '.join(parties)}")
+        if config.predict.stay:
+            advice = "is for processes: train first, then `colonnade up --resume DIR --predict`"
+            raise ConfigError("predict.stay", True, advice)
+        refuse_lacking({name: config.resources.of(name).amounts for name in (SERVER, *parties)})
+
+    def __init__(self, config: Config, out: Path, *others: Any) -> None:
+        self._said: set[str] = set()
+        super().__init__(config, out.resolve(), *others)
+
+    def _child(self, name: str) -> ActorChild:
+        return ActorChild(name, self.nodes, self.config.resources.of(name).amounts)
+
+    async def start(self) -> None:
+        """If all nodes see the same folder."""
+        refuse_unshared(self.nodes / "certificates" / "members.toml")
+        await super().start()
+
+    async def look_after(self) -> None:
+        """Say who was restarted, and who waits for what."""
+        await super().look_after()
+        for child in self.children.values():
+            if (moved := child.look()) is not None:
+                self.say(moved)
+            if child.silent_s < SAY_AFTER_S:
+                self._said.discard(child.name)
+            elif child.name not in self._said:
+                self._said.add(child.name)
+                self.say(_waits(child))
+            if child.silent_s > self.config.network.give_up_s:
+                raise ColonnadeError(f"{_waits(child)} (network.give_up_s)")
+
+
+def _waits(child: ActorChild) -> str:
+    has = free()
+    room = all(amount <= has.get(name, 0.0) for name, amount in child.amounts.items())
+    why = ": it is starting, or Ray has yet to notice that its node is lost" if room else ""
+    return (
+        f"{child.name} is not up for {child.silent_s:.0f} s: it asks for {in_words(child.amounts)}, "
+        f"and free in the cluster now: {in_words(has)}{why}"
+    )
+
+
+def _is_there(reference: Any) -> bool:
+    done, _ = ray.wait([reference], timeout=0)
+    return bool(done)
+
+
+def _words(error: Exception) -> str:
+    """The role's own, or Ray's."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, ColonnadeError):
+        return str(cause)
+    if isinstance(cause, RayError):
+        last = str(cause).strip().splitlines()[-1].strip()
+        return f"lost more than {RESTARTS} times, or it could not be made ({type(cause).__name__}: {last})"
+    return f"{type(cause).__name__}: {cause}"
