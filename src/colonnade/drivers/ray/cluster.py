@@ -39,7 +39,12 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:
-            ray.init(num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **common)
+            own: dict[str, Any] = {
+                "address": "local",
+                "num_cpus": cpus,
+                "_node_ip_address": LOOPBACK,
+            }  # "local": whatever else is up
+            ray.init(**own, include_dashboard=False, **common)
         else:
             ray.init(address=address, **common)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
