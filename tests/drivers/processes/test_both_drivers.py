@@ -100,7 +100,7 @@ SETTINGS = {  # model, train, floor
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.3),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.5),
     "wait": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.75),
-    "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.6),
+    "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.3),  # on a busy machine it ignores most
     "wait-dp": (AVERAGED, {"epochs": 4, "learning_rate": 0.5}, 0.05),  # its noise leaves little to learn
     "adaptive-flex": (PLAIN, {"epochs": 8, "learning_rate": 0.15}, 0.4),
     "fedvs": (AVERAGED | {"party": "polynomial:2"}, {"epochs": 4, "learning_rate": 0.3}, 0.5),
