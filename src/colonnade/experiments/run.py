@@ -13,6 +13,7 @@ import torch
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.training import Cadence
 from colonnade.data import Partition
+from colonnade.drivers.files import KeepsFiles
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.traces import ended_note
@@ -34,7 +35,7 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
-from colonnade.protocol.role import SERVER, KeepsFiles
+from colonnade.protocol.role import SERVER
 
 __all__ = ["RAY", "Run", "one_thread", "prepare", "reopen"]
 
