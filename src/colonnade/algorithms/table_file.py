@@ -31,6 +31,7 @@ class FileTable(EmbeddingTable):
         self._row = np.dtype(fields)
         smaller = '; server.table_dtype = "float16" halves the table of a new run' if dtype == "float32" else ""
         self._file = RowFile(rows, self._row.itemsize, smaller)
+        self._seen: tuple[Array, Array]  # the last rows looked at, sorted, and what lies there
         self._forget()
 
     def __len__(self) -> int:
@@ -131,7 +132,7 @@ class FileTable(EmbeddingTable):
         return self._seen[1], places
 
     def _forget(self) -> None:
-        self._seen: tuple[Array, Array] = np.zeros(0, np.int64), np.zeros(0, self._row)
+        self._seen = np.zeros(0, np.int64), np.zeros(0, self._row)
 
     def _read(self, rows: Array) -> Array:
         """Sorted rows."""
