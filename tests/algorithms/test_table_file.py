@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.algorithms.table_file import FileTable, Tables
-from colonnade.algorithms.undo import Position
+from colonnade.data.undo import Position
 from colonnade.protocol.errors import CheckpointError
 
 WIDTHS = (2, 3)
@@ -252,10 +252,10 @@ def test_undoing_may_be_killed_too(tmp_path):
         if len(undone) == 2:
             raise KeyboardInterrupt
         undone.append(record)
-        half._take_back(record)
+        half._file._take_back(record)
 
     with pytest.raises(KeyboardInterrupt):
-        half._undo.back_to(Position(*saved["at"]), die_after_two)
+        half._file._undo.back_to(Position(*saved["at"]), die_after_two)
     assert content(half) != before
     again = opened(tmp_path, anew=False)
     again.load(saved)

@@ -6,12 +6,12 @@ int32, nothing else of that order. It may be float16, and it may lie in a file (
 
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from colonnade.data.row_file import Folder
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
@@ -39,7 +39,7 @@ class EmbeddingTable:
     def __len__(self) -> int:
         return len(self.values)
 
-    def open(self, folder: Path, name: str, *, anew: bool) -> None:
+    def open(self, folder: Folder, name: str, *, anew: bool) -> None:
         """Where a table that lies in a file has its place; this one has none."""
 
     def lack(self, absent: Array) -> None:

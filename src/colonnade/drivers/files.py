@@ -1,20 +1,21 @@
-"""Files that are replaced in one rename (a kill at any moment leaves the old or the new one whole), and locks."""
+"""Files that are replaced in one rename, locks, and roles that keep files of their own."""
 
 import fcntl
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from colonnade.protocol.errors import CheckpointError
 
-__all__ = ["CUT_OFF_S", "lock_file", "replace_file"]
+__all__ = ["CUT_OFF_S", "KeepsFiles", "lock_file", "replace_file"]
 
 CUT_OFF_S = 600.0  # after so long, a node that was cut off has noticed it (Ray's takes three minutes)
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
-    """Write a file beside its place, make it durable, and move it there."""
+    """Write a file beside its place, make it durable, and move it there: a kill leaves the old or the new one whole."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -44,3 +45,14 @@ def lock_file(path: Path, patience_s: float = 0.0) -> int:
                 advice = "another process uses this state; stop it, or choose another folder"
                 raise CheckpointError(f"{path.parent}: {advice}") from None
         time.sleep(0.2)
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A role with state too large to be copied into every checkpoint: `save` then says where in its files it stands."""
+
+    def open(self, folder: Path, *, anew: bool) -> None:
+        """Before `load` and before any event: its files lie in this folder; `anew`: what lies there is of no use."""
+
+    def kept(self, state: Any) -> None:
+        """What `save` gave is on the disk, and nobody goes back to before it."""

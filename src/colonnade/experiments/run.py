@@ -13,6 +13,7 @@ from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.training import Cadence, Every
 from colonnade.data import Partition
 from colonnade.data.suggest import listing
+from colonnade.drivers.files import KeepsFiles
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.lanes import Lanes
@@ -35,7 +36,7 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
-from colonnade.protocol.role import SERVER, KeepsFiles
+from colonnade.protocol.role import SERVER
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
 

@@ -5,13 +5,12 @@ the job, changes nothing that `save` would show, and may run on another thread w
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from colonnade.protocol.events import Effect, Event
 from colonnade.protocol.messages import Payload
 
-__all__ = ["EVALUATION", "SERVER", "KeepsFiles", "Role"]
+__all__ = ["EVALUATION", "SERVER", "Role"]
 
 SERVER = "server"  # the name of the role that all others know
 EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
@@ -39,14 +38,3 @@ class Role(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """What the role can say of the run when it is over."""
-
-
-@runtime_checkable
-class KeepsFiles(Protocol):
-    """A role with state too large to be copied into every checkpoint: `save` then says where in its files it stands."""
-
-    def open(self, folder: Path, *, anew: bool) -> None:
-        """Before `load` and before any event: its files lie in this folder; `anew`: what lies there is of no use."""
-
-    def kept(self, state: Any) -> None:
-        """What `save` gave is on the disk, and nobody goes back to before it."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from colonnade.drivers.files import lock_file, replace_file
+from colonnade.drivers.files import KeepsFiles, lock_file, replace_file
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
 from colonnade.drivers.processes.journal import Journal, Record, read_journal
@@ -44,7 +44,7 @@ from colonnade.protocol.events import (
 )
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Message, Payload
-from colonnade.protocol.role import KeepsFiles, Role
+from colonnade.protocol.role import Role
 from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]

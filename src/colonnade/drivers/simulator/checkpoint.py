@@ -5,11 +5,11 @@ A simulator that was made in the same way and loads this goes on bit for bit as 
 
 from typing import Any
 
+from colonnade.drivers.files import KeepsFiles
 from colonnade.drivers.simulator.engine import Simulator, finished
 from colonnade.drivers.simulator.node import Job
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Started, TimerFired, Work, WorkDone
-from colonnade.protocol.role import KeepsFiles
 
 __all__ = ["kept", "load", "save", "work_in", "work_out"]
 

@@ -1,0 +1,153 @@
+"""Rows of bytes in a sparse file, that can be taken back to a checkpoint.
+
+    NAME.rows     the rows: pages that nobody wrote take no room
+    NAME.undo-N   what was there before, since the last checkpoint (undo.py)
+
+Rows are read and written by calls (`preadv`, `pwritev`), not through a mapping: a full disk is an error with words,
+where a mapped write would end the process with SIGBUS; and nothing of the file counts as this process's memory, where
+one batch of 256 rows was seen to map 279 MB (the kernel maps all that its cache holds together, up to 2 MiB for a row).
+What was written or read is in the system's cache as long as there is room.
+"""
+
+import itertools
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.data.task import Array
+from colonnade.data.undo import Position, UndoLog
+from colonnade.protocol.errors import CheckpointError
+
+Folder = Path
+
+
+class RowFile:
+    """So many rows of so many bytes; in a file without a name until `open` says where."""
+
+    def __init__(self, rows: int, row_bytes: int, hint: str = "") -> None:
+        self._rows, self._row_bytes, self._hint = rows, row_bytes, hint  # the hint: what would need less room
+        self._undo: UndoLog | None = None
+        self._path: Path | None = None
+        self._file = -1
+        self._writes = 0  # to a file without a name
+
+    def open(self, folder: Folder, name: str, *, anew: bool) -> None:
+        """Lie there from now on: empty, or as it was left, for `load` to take back to the checkpoint."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path = path = folder / f"{name}.rows"
+        if anew:
+            path.unlink(missing_ok=True)
+        elif not path.is_file() or path.stat().st_size != self._size:
+            raise CheckpointError(f"{path}: missing, or of another run: without it the run cannot go on; start anew")
+        self._use(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._undo = UndoLog(folder / name, self._write_all, anew=anew)
+
+    def _use(self, file: int) -> None:
+        self._file = file
+        weakref.finalize(self, os.close, file)
+        try:
+            os.ftruncate(file, self._size)
+        except OSError as error:
+            raise self._full(error, self._size, file) from None
+
+    def _ready(self) -> None:
+        """Without a folder it lies where temporary files do, and goes with this process."""
+        if self._file < 0:
+            file, name = tempfile.mkstemp(prefix="colonnade-", suffix=".rows")
+            os.unlink(name)  # noqa: PTH108 - the file stays as long as it is open
+            self._use(file)
+
+    @property
+    def _size(self) -> int:
+        return self._rows * self._row_bytes
+
+    def position(self) -> Any:
+        """What `back_to` and `keep_from` take."""
+        return self._writes if self._undo is None else tuple(self._undo.end)
+
+    def back_to(self, position: Any) -> None:
+        """Undo what was written since."""
+        if self._undo is not None:
+            self._undo.back_to(Position(*position), self._take_back)
+        elif self._writes and position != self._writes:
+            raise CheckpointError("a table without a run folder cannot go back; give the run an --out")
+        # else: somebody reads the state of a run, and needs its networks only
+
+    def keep_from(self, position: Any) -> None:
+        """A checkpoint with this position is on the disk: nobody goes back to before it."""
+        if self._undo is not None:
+            self._undo.keep_from(Position(*position))
+
+    def read(self, rows: Array) -> Array:
+        """Sorted rows, uint8 (rows, bytes)."""
+        self._ready()
+        values, file, preadv = np.empty((len(rows), self._row_bytes), np.uint8), self._file, os.preadv
+        flat = values.reshape(-1).data
+        for start, stop, place in _runs(rows, self._row_bytes):
+            preadv(file, [flat[start:stop]], place)
+        return values
+
+    def replace(self, rows: Array, before: Array, after: Array, spans: list[tuple[int, int]]) -> None:
+        """Sorted rows: note what was there in these spans of bytes, then write."""
+        if self._undo is not None:
+            parts = [np.ascontiguousarray(before[:, start:stop]).data.cast("B") for start, stop in spans]
+            head = np.array([len(rows), len(spans), *itertools.chain(*spans)], "<i8").tobytes()
+            self._undo.append([head, rows.astype("<i4").data.cast("B"), *parts])
+        self._writes += 1
+        self._put(rows, after)
+
+    def _take_back(self, content: bytes) -> None:
+        """One record of the undo log."""
+        count, spans = np.frombuffer(content, "<i8", 2).tolist()
+        edges = np.frombuffer(content, "<i8", 2 * spans, 16).reshape(-1, 2).tolist()
+        offset = 16 * (1 + spans)
+        rows = np.frombuffer(content, "<i4", count, offset)
+        offset += 4 * count
+        table = self.read(rows)
+        for start, stop in edges:
+            size = count * (stop - start)
+            table[:, start:stop] = np.frombuffer(content, np.uint8, size, offset).reshape(count, -1)
+            offset += size
+        self._put(rows, table)
+
+    def _put(self, rows: Array, values: Array) -> None:
+        """Sorted rows."""
+        flat, file, write = values.reshape(-1).data, self._file, self._write_all
+        for start, stop, place in _runs(rows, self._row_bytes):
+            write(file, [flat[start:stop]], place)
+
+    def _write_all(self, file: int, parts: list[bytes | memoryview], offset: int) -> None:
+        wanted = sum(map(len, parts))
+        try:
+            written = os.pwritev(file, parts, offset)
+            while written < wanted:  # there was room for a part of it: ask for the rest, to hear why not
+                written += os.pwrite(file, b"".join(parts)[written:], offset + written)
+        except OSError as error:
+            raise self._full(error, wanted, file) from None
+
+    def _full(self, error: OSError, wanted: int, file: int) -> CheckpointError:
+        where, mb = self._path or Path(tempfile.gettempdir()) / "a temporary file", 1e6
+        free = shutil.disk_usage(where.parent).free
+        rest = max(self._size - os.fstat(self._file).st_blocks * 512, 0)
+        which = where if file == self._file else where.with_suffix(".undo")
+        return CheckpointError(
+            f"{which}: cannot be written ({error.strerror}): {wanted / mb:.3f} MB more are needed now, up to "
+            f"{rest / mb:.1f} MB for the rest of the table, and {free / mb:.1f} MB are free there; make room, then go "
+            f"on from the checkpoint (--resume, or start the server again){self._hint}"
+        )
+
+
+def _runs(rows: Array, size: int) -> Iterator[tuple[int, int, int]]:
+    """Sorted rows of so many bytes that follow each other: from where to where in memory, and where in the file."""
+    if not len(rows):
+        return iter(())
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1, [len(rows)]])
+    places = rows[edges[:-1]].astype(np.int64) * size
+    bytes = (edges * size).tolist()
+    return zip(bytes, bytes[1:], places.tolist(), strict=False)
