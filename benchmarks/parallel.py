@@ -1,11 +1,14 @@
 """One worker against several: wall time of the same simulated run, whose trace and weights must not change.
 
-    python benchmarks/parallel.py [--workers 2] [--rounds 5] [--tries 20] [--updates 480]
+    python benchmarks/parallel.py [--workers 2] [--rounds 5] [--tries 20] [--updates 480] [--schedule]
 
 8 parties with CNNs on bands of 32 × 32 images under `sync`, `vafl` and `flex`; then `vafl` with linear models, where
 Python's own work dominates. What the machine has to give is measured in every round, too: processes that do nothing
 but the parties' forward and backward passes, several at once against one with all of the work. All take turns; the
 medians over the rounds count. A run is evaluated at its beginning and its end, by one thread.
+
+What the order of the jobs allows is measured apart (--schedule): linear models, whose jobs sleep as long as a pass of
+20 ms would take, which needs no core. Two workers cannot be more than twice as fast there.
 
 A ratio needs both cores: a round counts in which all else on the machine took less than 0.15 of a core at any time
 that was measured. If there are too few in so many tries, those with the least are taken, and the line says how much.
@@ -26,6 +29,8 @@ import numpy as np
 import torch
 
 import colonnade
+from colonnade.algorithms.flex.messages import LocalStep
+from colonnade.algorithms.vafl.messages import Embed, Refine
 from colonnade.data import Partition
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import Run, prepare
@@ -33,6 +38,7 @@ from colonnade.experiments.run import Run, prepare
 PARTIES, SIDE, BATCH, WIDTH = 8, 32, 128, 16
 CASES = [("sync", "cnn"), ("vafl", "cnn"), ("flex", "cnn"), ("vafl", "linear")]
 QUIET = 0.15  # cores
+PASS_S = 0.02  # forward and backward, asleep
 T = TypeVar("T")
 PASSES = 320  # forward and backward, of all processes together
 
@@ -64,6 +70,37 @@ def seconds(run: Run) -> tuple[float, str]:
     start = time.perf_counter()
     summary = run.execute()
     return time.perf_counter() - start, summary["trace_sha256"] + summary["weights_sha256"]
+
+
+def asleep(run: Run) -> Run:
+    """The same run, with the clock's work as it is and jobs that sleep: two fifths of a pass are its forward half."""
+    for node in run.simulator.nodes[1:]:
+        compute = node.role.compute
+
+        def rest(job: Any, compute: Any = compute) -> Any:
+            match job:
+                case Embed(batch=np.ndarray()):
+                    time.sleep(0.4 * PASS_S)
+                case Refine() | LocalStep(first=True):
+                    time.sleep(0.6 * PASS_S)
+                case LocalStep():
+                    time.sleep(PASS_S)
+            return compute(job)
+
+        node.role.compute = rest  # type: ignore[method-assign]
+    return run
+
+
+def schedule(data: Partition, method: str, options: argparse.Namespace) -> None:
+    times: dict[int, list[float]] = {1: [], options.workers: []}
+    for _ in range(options.rounds):
+        for workers, taken in times.items():
+            taken.append(seconds(asleep(run_of(data, method, "linear", options.updates, workers)))[0])
+    one, several = (statistics.median(taken) for taken in times.values())
+    print(
+        f"{method}, asleep: {one:.2f} s with 1, {several:.2f} s with {options.workers}: {one / several:.2f} ×",
+        flush=True,
+    )
 
 
 def machine_s() -> float:
@@ -191,15 +228,19 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--updates", type=int, default=480)
     parser.add_argument("--methods", nargs="+", default=[])
+    parser.add_argument("--schedule", action="store_true")
     parser.add_argument("--passes", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.passes:
         passes(options.passes)
         return
     data = images(4096)
-    for case in CASES:
-        if not options.methods or case[0] in options.methods:
+    chosen = [case for case in CASES if not options.methods or case[0] in options.methods]
+    for case in chosen:
+        if not options.schedule:
             compare(data, case, options)
+        elif case[1] == "cnn":
+            schedule(data, case[0], options)
 
 
 if __name__ == "__main__":
