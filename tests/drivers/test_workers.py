@@ -153,7 +153,7 @@ def cluster() -> Any:
         yield
 
 
-RAY_METHODS = ["vafl", "asysqn-svrg"]  # the others are slow
+RAY_METHODS = ["vafl"]  # the others are slow
 
 
 @pytest.mark.parametrize(

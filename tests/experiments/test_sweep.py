@@ -119,6 +119,7 @@ def test_a_folder_with_another_race_is_refused(tmp_path):
         race(entries_of(grid_contestants(other, ["vafl"], {"train.learning_rate": [0.1]}), 1), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_typed_again(tmp_path):
     """SIGKILL, as an operator would; then the same command."""
     (tmp_path / "small.toml").write_text(
