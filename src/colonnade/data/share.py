@@ -260,7 +260,7 @@ def read_server_share(
 ) -> ServerShare:
     """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it.
 
-    An .npy holds nothing but the labels.     `parties`: of whom to say which rows they lack, if the alignment knows.
+    An .npy holds nothing but the labels. `parties`: of whom to say which rows they lack, if the alignment knows.
     """
     file = existing(path, (*TABLES, ".npy"), "server.data")
     if file.suffix.lower() == ".npy":
