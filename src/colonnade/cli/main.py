@@ -80,6 +80,7 @@ def run(
     from colonnade.cli.progress import load_with_bar, summary_table
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command
+    from colonnade.experiments.resolve import limit_of, method_of
     from colonnade.protocol.errors import ConfigError
 
     if driver not in ("sim", "processes", "ray"):
@@ -94,6 +95,8 @@ def run(
     hands = _hands(workers)
     if driver != "sim" and hands != 1:
         raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
+    method_of(checked.protocol)  # before a cluster is started, which takes a while
+    limit_of(checked.train)
     with _cluster("ray" in (hands, driver), address):
         if driver == "sim":
             notes, execute = _simulate(checked, out, resume is not None, load, hands)
