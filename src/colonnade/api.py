@@ -107,6 +107,7 @@ def prepare(
     *,
     embedding: int | Sequence[int] = 32,
     aggregate: str = "concat",
+    device: str | Mapping[str, Any] = "cpu",
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -117,7 +118,7 @@ def prepare(
     width = embedding if isinstance(embedding, int) else list(embedding)
     tables = {
         "protocol": fields,
-        "model": {"embedding": width, "aggregate": aggregate},
+        "model": {"embedding": width, "aggregate": aggregate, "device": device},
         "clock": dict(clock or {}),
         "train": train,
         "privacy": dict(privacy or {}),
@@ -148,7 +149,7 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
     (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
-    `embedding`, `aggregate`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20, learning_rate=0.1`.
+    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20`.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

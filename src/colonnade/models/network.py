@@ -75,6 +75,7 @@ class Network(Parameters):
 
     def forward(self, x: Array, key: int, seed: int) -> Array:
         """The output for training rows; its graph is kept under `key` for `backward`."""
+        self._tape = None  # a graph that is still there would be in the way of a recording
         output = self.run(self.tensor(x), seed)
         self._tape = (key, output)
         values: Array = to_array(self.kept(output.detach()))

@@ -7,6 +7,7 @@ With small images and batches a GPU is done before the processor has asked for t
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ __all__ = ["Recorder"]
 
 AFTER = 5  # passes of the same shape: cuDNN has chosen its kernels by then
 Pass = Callable[[Tensor], Tensor]
+Key = tuple[torch.Size, bool]  # of an input: its shape, and whether its gradient is wanted
 
 
 class _Whole(nn.Module):
@@ -34,8 +36,9 @@ class Recorder:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._seen: Counter[tuple[torch.Size, bool]] = Counter()
-        self._recorded: tuple[tuple[torch.Size, bool], Pass] | None = None
+        self._seen: Counter[Key] = Counter()
+        self._tried = False
+        self._recorded: tuple[Key, Pass] | None = None
 
     def pass_for(self, x: Tensor) -> tuple[Pass, bool]:
         """How to compute x, and whether by the recording, whose results the next pass overwrites.
@@ -43,20 +46,24 @@ class Recorder:
         Recording runs the module a few times: buffers are to be set afterwards.
         """
         key = (x.shape, x.requires_grad)
-        if self._recorded is not None:
-            ours = key == self._recorded[0] and torch.is_grad_enabled()
-            return (self._recorded[1], True) if ours else (self._module, False)
+        if self._tried:
+            recorded, replay = self._recorded or (None, self._module)
+            return (replay, True) if key == recorded and torch.is_grad_enabled() else (self._module, False)
         if x.device.type == "cpu" or not torch.is_grad_enabled():
             return self._module, False
         self._seen[key] += 1
         if self._seen[key] < AFTER:
             return self._module, False
-        self._recorded = key, self._record(x)
-        return self._recorded[1], True
+        self._tried, self._recorded = True, self._record(x)
+        return self.pass_for(x)
 
-    def _record(self, x: Tensor) -> Pass:
+    def _record(self, x: Tensor) -> tuple[Key, Pass] | None:
+        """None: it cannot be recorded, which is no reason to stop."""
         sample = x.detach().clone().requires_grad_(x.requires_grad)
         with warnings.catch_warnings():  # of streams that differ: the last eager pass may still be there
             warnings.simplefilter("ignore", UserWarning)
-            recording: Pass = torch.cuda.make_graphed_callables(_Whole(self._module), (sample,))  # type: ignore[assignment]
-        return recording
+            try:
+                recording: Any = torch.cuda.make_graphed_callables(_Whole(self._module), (sample,))
+            except RuntimeError:
+                return None
+        return (x.shape, x.requires_grad), recording
