@@ -5,10 +5,11 @@ import contextlib
 import itertools
 import random
 import types
+from dataclasses import replace
 
 import pytest
 
-from colonnade.drivers.processes import dial, peer
+from colonnade.drivers.processes import dial, peer, service
 from colonnade.drivers.processes.certificates import Identity, read_members, throw_away
 from colonnade.drivers.processes.dial import Dialler, ask_status
 from colonnade.drivers.processes.limits import Limits
@@ -87,16 +88,21 @@ def identity(folder, name):
 class Town:
     """A service and its diallers in one event loop."""
 
-    def __init__(self, tools, certificates, folder, limits, talkers):
+    def __init__(self, tools, certificates, folder, limits, talkers, admit_late):
         self.tools, self.certificates, self.folder, self.limits = tools, certificates, folder, limits
-        self.talkers = talkers
+        self.talkers, self.admit_late = talkers, admit_late
         self.nodes, self.tasks, self.dialled = {}, {}, {}
 
     async def open_service(self, address="127.0.0.1:0"):
         node = self.open_node("server", PARTIES)
         members = read_members(self.certificates / "members.toml")
         self.service = Service(
-            node, identity(self.certificates, "server"), members, lambda name, hello: None, lambda: {"state": "fine"}
+            node,
+            identity(self.certificates, "server"),
+            members,
+            lambda name, hello: None,
+            lambda: {"state": "fine"},
+            admit_late=self.admit_late,
         )
         self.address = await self.service.start(address)
 
@@ -135,8 +141,8 @@ class Town:
 
 
 @contextlib.asynccontextmanager
-async def town(tools, certificates, folder, talkers, limits=None):
-    made = Town(tools, certificates, folder, limits or tools.CALM, talkers)
+async def town(tools, certificates, folder, talkers, limits=None, admit_late=True):
+    made = Town(tools, certificates, folder, limits or tools.CALM, talkers, admit_late)
     await made.open_service()
     try:
         yield made
@@ -215,6 +221,47 @@ def test_a_dialler_cancelled_as_the_welcome_comes_is_cancelled(certificates, tmp
             waiting.cancel()
             await asyncio.wait({waiting})
             assert waiting.cancelled()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_who_is_early_waits_at_the_door_and_all_come_in_together(certificates, tmp_path, tools, monkeypatch):
+    """Who only knocked and went away again would find the training over, if the others are quick."""
+    monkeypatch.setattr(dial, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(service, "AT_DOOR_S", 60.0)
+
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers, admit_late=False) as made:
+            at_door = made.service._at_door
+            made.dial("bank")
+            await tools.until(lambda: at_door == ["bank"], "the bank")
+            await made.hang_up("bank")
+            tools.kill(made.nodes["bank"])
+            await tools.until(lambda: at_door == [], "the bank is gone")
+            made.dial("clinic")
+            await tools.until(lambda: at_door == ["clinic"], "the clinic")
+            assert made.streams() == [], "it must not begin without the bank"
+            made.dial("bank")
+            await tools.until(lambda: made.all_heard(20), "all messages")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates, tmp_path, tools, monkeypatch):
+    monkeypatch.setattr(service, "AT_DOOR_S", 0.05)
+    causes = []
+    limits = replace(tools.CALM, give_up_s=0.2)
+
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers, limits, admit_late=False) as made:
+            made.dial("bank")
+            made.dialled["bank"]._complaints.warning = lambda text, **more: causes.append(more["cause"])
+            await tools.until(lambda: len(causes) >= 8, "eight refusals, longer than it would wait for nobody")
+            assert set(causes) == {"training begins when all are here; missing: clinic"}
+            made.dial("clinic")
+            await tools.until(lambda: made.all_heard(20), "all messages")
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

@@ -105,6 +105,7 @@ class Dialler:
             except TimeoutError:
                 return "no answer to the hello"
             except NotYet as refusal:
+                self._server.last_heard = time.monotonic()
                 return str(refusal)
             except grpc.aio.AioRpcError as error:
                 return explain(error)

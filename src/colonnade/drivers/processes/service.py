@@ -47,7 +47,7 @@ MAX_DELAYED = 64
 MAX_CALLS = 8  # at the same time by one party, and by all who are on no list together
 MAX_CAUSE = 500  # characters of what a guest may have us repeat
 MAX_GUESTS = 1000
-KNOCKING_S = 30.0  # a party that came within this time counts as here before training begins
+AT_DOOR_S = 5.0  # that a party waits for the others before it is told who is missing, and knocks again
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 Terms = Callable[[str, Hello], str | None]  # what differs between a party's hello and what was agreed
@@ -80,9 +80,10 @@ class Later(str):
 class Refused(Exception):
     """A guest that is sent away."""
 
-    def __init__(self, cause: str, final: bool = True) -> None:
+    def __init__(self, cause: str, final: bool = True, waited: bool = False) -> None:
         super().__init__(cause)
-        self.cause, self.final = cause if len(cause) <= MAX_CAUSE else f"{cause[:MAX_CAUSE]}…", final
+        self.cause = cause if len(cause) <= MAX_CAUSE else f"{cause[:MAX_CAUSE]}…"
+        self.final, self.waited = final, waited
 
 
 class Service:
@@ -108,7 +109,8 @@ class Service:
         self._delayed = 0
         self._calls: dict[str, int] = {}  # under way
         self._instances: dict[str, int] = {}
-        self._knocked: dict[str, float] = {}  # when each party came last, before training may begin
+        self._at_door: list[str] = []  # who waits until all are here
+        self._all_came = asyncio.Event()
         self.byes: dict[str, Bye] = {}
         self._end: bytes | None = None  # once training is over: what everybody is told
         self._server: Any = None
@@ -197,18 +199,28 @@ class Service:
         if differs:
             raise Refused(str(differs), final=not isinstance(differs, Later))
         if not self._admit_late:
-            self._wait_for_all(name)
+            await self._wait_for_all(name)
         return hello
 
-    def _wait_for_all(self, name: str) -> None:
-        """Nobody is late if training begins when all are here; they knock until then."""
+    async def _wait_for_all(self, name: str) -> None:
+        """Nobody is late if training begins when all are here: they wait at the door and come in together."""
         peers = self._node.peers.values()
         if any(peer.conversation.number != NEVER_MET for peer in peers):
             return
-        now = self._knocked[name] = time.monotonic()
-        missing = [peer.name for peer in peers if now - self._knocked.get(peer.name, -KNOCKING_S) >= KNOCKING_S]
-        if missing:
-            raise Refused(f"training begins when all are here; missing: {', '.join(missing)}", final=False)
+        self._at_door.append(name)
+        try:
+            if not self._missing():
+                self._all_came.set()
+            async with asyncio.timeout(AT_DOOR_S):
+                await self._all_came.wait()
+        except TimeoutError:
+            cause = f"training begins when all are here; missing: {', '.join(self._missing())}"
+            raise Refused(cause, final=False, waited=True) from None
+        finally:
+            self._at_door.remove(name)
+
+    def _missing(self) -> list[str]:
+        return [name for name in self._node.peers if name not in self._at_door]
 
     async def _admit(self, peer: Peer, hello: Hello) -> None:
         """One stream per party: the same process may replace its own, another may not."""
@@ -265,7 +277,7 @@ class Service:
     async def _refuse(self, name: str, refusal: Refused, context: Any) -> None:
         who = f"{name} {_host(context)}"
         self._complaints.warning("refused", peer=name, host=_host(context), cause=refusal.cause)
-        delay = self._delay(who)
+        delay = 0.0 if refusal.waited else self._delay(who)
         if delay and self._delayed < MAX_DELAYED // 2:
             self._delayed += 1
             try:
