@@ -25,7 +25,7 @@ from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello
+from colonnade.drivers.processes.wire import PROTOCOL, Bye, Hello
 from colonnade.protocol.events import PeerJoined, Received, Send
 from colonnade.protocol.messages import Array, Message
 
@@ -84,7 +84,7 @@ async def driver_server(folder, parties):
     watch = asyncio.ensure_future(node.watch())
     await asyncio.to_thread(sys.stdin.read)
     watch.cancel()
-    await service.stop(End("finished"))
+    await service.hang_up()
     node.close()
 
 
@@ -96,7 +96,7 @@ async def driver_party(folder, name, address, seconds):
     def hello(instance, position):
         return Hello(PROTOCOL, "bench", {}, 0, "", 0, "float32", instance, position)
 
-    dialler = Dialler(node, identity(folder, name), address, hello, lambda: Bye("", 0.0))
+    dialler = Dialler(node, identity(folder, name), address, hello, lambda end: Bye("", 0.0))
     talk = asyncio.ensure_future(dialler.run())
     await measure(lambda: role.count, seconds)
     talk.cancel()
