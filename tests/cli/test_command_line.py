@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from colonnade.cli.main import main
+from colonnade.drivers.ray import cluster
+from colonnade.experiments import up
 
 SMALL = """
 [data]
@@ -301,4 +303,13 @@ def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_pa
 def test_workers_that_cannot_be(colonnade, tmp_path, words, cause):
     code, _, err = colonnade("run", "--out", tmp_path / "out", *words)
     assert code == 2 and cause in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["--driver", "ray"], ["--workers", "ray"], ["--driver", "processes"]])
+def test_what_cannot_be_built_is_refused_before_anything_is_started(colonnade, tmp_path, monkeypatch, words):
+    monkeypatch.setattr(cluster, "connected", lambda address: pytest.fail("a cluster was started"))
+    monkeypatch.setattr(up.Child, "start", lambda child: pytest.fail("a process was started"))
+    code, _, err = colonnade("run", "--out", tmp_path / "out", "--set", "model.party=nosuch", *words)
+    assert code == 2 and "'nosuch': unknown model" in err
     assert not (tmp_path / "out").exists()

@@ -80,7 +80,6 @@ def run(
     from colonnade.cli.progress import load_with_bar, summary_table
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command
-    from colonnade.experiments.resolve import limit_of, method_of
     from colonnade.protocol.errors import ConfigError
 
     if driver not in ("sim", "processes", "ray"):
@@ -95,9 +94,10 @@ def run(
     hands = _hands(workers)
     if driver != "sim" and hands != 1:
         raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
-    method_of(checked.protocol)  # before a cluster is started, which takes a while
-    limit_of(checked.train)
-    with _cluster("ray" in (hands, driver), address):
+    on_ray = "ray" in (hands, driver)
+    if on_ray and resume is None:
+        load = _look_ahead(checked, out, load)
+    with _cluster(on_ray, address):
         if driver == "sim":
             notes, execute = _simulate(checked, out, resume is not None, load, hands)
         else:
@@ -120,6 +120,17 @@ def run(
     _say(f"Folder: {out}")
     if summary["status"] != "finished":
         raise typer.Exit(1)
+
+
+def _look_ahead(checked: Any, out: Path, load: Any) -> Any:
+    """Refuse what can be refused before a cluster is started, which takes a while; the data are loaded once."""
+    from colonnade.experiments.folder import RunFolder
+    from colonnade.experiments.resolve import refuse_unbuildable
+
+    RunFolder.refuse_used(out)
+    data = load(checked)
+    refuse_unbuildable(checked, data)
+    return lambda _: data
 
 
 def _hands(workers: str) -> int | str:

@@ -35,6 +35,7 @@ __all__ = [
     "load_partition",
     "make_plan",
     "refuse_fitted",
+    "refuse_unbuildable",
     "scale_of",
 ]
 
@@ -117,6 +118,12 @@ def federation(
         config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups,
         (*data.notes, *notes, *config.privacy.notes(len(data.y_train))),
     )  # fmt: skip
+
+
+def refuse_unbuildable(config: Config, data: Partition) -> None:
+    """Make every role once, on the CPU: what is wrong is said before anything is started elsewhere."""
+    replaced = msgspec.structs.replace
+    federation(replaced(config, model=replaced(config.model, device="cpu")), data).roles()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from colonnade.drivers.processes.dial import ask_status
 from colonnade.experiments.config import Config, from_dict, read_toml, to_dict
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.own_side import limits_of
-from colonnade.experiments.resolve import load_partition, make_plan, refuse_fitted
+from colonnade.experiments.resolve import load_partition, make_plan, refuse_unbuildable
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "reopen_up"]
@@ -53,11 +53,11 @@ def prepare_up(
     RunFolder.refuse_used(out)
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
-    refuse_fitted(config, any(scaler.fitted for scaler in data.scalers))
     if plan.method.joint is not None:
         raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")
     if any(issparse(block) for block in data.train):
         raise ConfigError("data.sparse", True, "sparse tables run in the simulator only: leave --driver away")
+    refuse_unbuildable(config, data)
     kind = kind or FederationUp
     kind.refuse(config, data.parties)
     RunFolder.create(out, config)
