@@ -43,6 +43,7 @@ REFUSALS = [
         "train.regulariser",
         "l2",
     ),
+    ({"protocol": {"name": "afsgd"}, "model": {"device": "cuda"}}, "model.device", "computed on the CPU"),
     ({"protocol": {"name": "sync", "max_delay": 2}}, "protocol.max_delay", "sync: unknown key"),
     ({"protocol": {"name": "centralised", "batches": "own"}}, "protocol.batches", "known here: none"),
     ({"protocol": {"name": "vafl", "max_dely": 2}}, "protocol.max_dely", "did you mean 'max_delay'"),

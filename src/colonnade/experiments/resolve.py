@@ -213,7 +213,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         _party_models(config.model.party, count),
         config.model.server,
         config.model.aggregate,
-        _devices(config.model.device, count),
+        _devices(config.model.device, count, method),
         config.privacy,
         budgets,
         Tables(config.server.table, config.server.table_dtype),
@@ -280,11 +280,16 @@ def _choices(options: type[Options], key: str) -> str:
     return f"use one of {', '.join(dict.fromkeys([*numbers, *words]))}" if words else ""
 
 
-def _devices(value: str | RoleDevices, parties: int) -> tuple[str, ...]:
+def _devices(value: str | RoleDevices, parties: int, method: Method) -> tuple[str, ...]:
     """Of the server, then of the parties."""
     if isinstance(value, str):
-        return (value,) * (1 + parties)
-    return (value.server, *_per_party("model.device.party", value.party, parties))
+        devices: tuple[str, ...] = (value,) * (1 + parties)
+    else:
+        devices = (value.server, *_per_party("model.device.party", value.party, parties))
+    elsewhere = [device for device in devices if device != "cpu"]
+    if elsewhere and method.sparse:
+        raise ConfigError("model.device", elsewhere[0], f"{method.name}: linear models are computed on the CPU")
+    return devices
 
 
 def _device(name: str) -> str:
