@@ -87,6 +87,7 @@ class AligningPartyProcess(PartyProcess):
         self.config, self.out, self.log = config, out, log
         parties, self.identity, pins = parties_of(config), load_identity(config), members_of(config)
         self.name = name = self.identity.name
+        self.pinned = pins[SERVER]
         if name not in parties:
             raise ConfigError("network.certificate", config.network.certificate, f"is {name}'s, who is no party")
         path = _order_file(config.party, "party")

@@ -61,6 +61,7 @@ class PartyProcess:
         if name not in parties:
             raise ConfigError("--party", name, f"network.parties has {', '.join(parties)}")
         self.identity, pins = load_identity(config), members_of(config)
+        self.pinned = pins[SERVER]
         if self.identity.name != name:
             raise ConfigError(
                 "network.certificate", config.network.certificate, f"is {self.identity.name}'s, not {name}'s"
@@ -104,6 +105,7 @@ class PartyProcess:
             self._farewell,
             self.meet,
             self._switchboard,
+            self.pinned,
         )
         talk = asyncio.ensure_future(dialler.run())
         tasks = [talk, *(asyncio.ensure_future(task) for task in (self.node.watch(), _wait(self.node.ended)))]

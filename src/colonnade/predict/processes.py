@@ -235,7 +235,7 @@ class PredictPartyProcess:
         address = self.config.network.address
         dialler = Dialler(
             self.node, training.identity, address, training.hello, lambda _: Bye("", 0.0), training.meet,
-            self._switchboard,
+            self._switchboard, training.pinned,
         )  # fmt: skip
         tasks = [asyncio.ensure_future(task) for task in (dialler.run(), self.node.watch(), self.node.ended.wait())]
         self.log.info("predicting", server=address, rows=self.rows, digest=shared_digest(training.shared)[:16])

@@ -7,14 +7,18 @@ import random
 import types
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from colonnade.drivers.processes import dial, peer, service
 from colonnade.drivers.processes.certificates import Identity, read_members, throw_away
-from colonnade.drivers.processes.dial import Dialler, ask_status
+from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.dial import Dialler, ask_status, open_channel
 from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.pin import CLOSED, NOBODY, cause_in_words, pinned_certificate
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Kind, Position, Welcome, control
+from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Resumed, Send, SetTimer, Started, TimerFired
 from colonnade.protocol.messages import Message
 
@@ -112,15 +116,14 @@ class Town:
         self.nodes[name] = node
         return node
 
-    def dial(self, name):
+    def dial(self, name, pinned=""):
         node = self.open_node(name, ["server"])
 
         def hello(instance, position):
             return Hello(PROTOCOL, "test", {}, 1, "", 1, "float32", instance, position)
 
-        dialler = Dialler(
-            node, identity(self.certificates, name), self.address, hello, lambda end: Bye(f"weights of {name}", 0.5)
-        )
+        own, farewell = identity(self.certificates, name), lambda end: Bye(f"weights of {name}", 0.5)
+        dialler = Dialler(node, own, self.address, hello, farewell, pinned=pinned)
         self.dialled[name] = dialler
         self.tasks[name] = asyncio.ensure_future(dialler.run())
 
@@ -262,6 +265,65 @@ def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates,
             assert set(causes) == {"training begins when all are here; missing: clinic"}
             made.dial("clinic")
             await tools.until(lambda: made.all_heard(20), "all messages")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_only_the_pinned_server_is_talked_to(certificates, tmp_path, tools):
+    members, said = read_members(certificates / "members.toml"), []
+
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers) as made:
+            made.service._complaints.warning = lambda *words, **more: said.append(more)
+            made.dial("bank", members["server"])
+            made.dial("clinic", members["bank"])
+            with pytest.raises(RemoteProtocolError, match=r"its certificate, .* is not the one in network.members"):
+                await made.tasks["clinic"]
+            tools.kill(made.nodes["clinic"])
+            assert made.nodes["server"].peers["clinic"].conversation.number == NEVER_MET
+            made.dial("clinic", members["server"])
+            await tools.until(lambda: made.all_heard(20), "all messages")
+        assert said == [], "a server that is looked at has nothing to complain of"
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_channel_takes_no_other_certificate_of_the_same_authority(certificates, tmp_path, tools):
+    own = identity(certificates, "bank")
+
+    async def answer(channel):
+        async with channel:
+            return await channel.unary_unary(f"/{service.SERVICE}/{service.STATUS}")(b"", timeout=20)
+
+    async def run():
+        async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
+            server = identity(certificates, "server").certificate
+            assert await answer(open_channel(own, made.address, tools.CALM, server)) == b'{"state":"fine"}'
+            with pytest.raises(grpc.aio.AioRpcError, match="CERTIFICATE_VERIFY_FAILED"):
+                await answer(open_channel(own, made.address, tools.CALM, own.certificate))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_why_the_certificate_could_not_be_fetched(certificates, tmp_path):
+    async def cause(serve):
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server:
+            with pytest.raises(OSError) as raised:
+                await pinned_certificate(identity(certificates, "bank"), address, "")
+        return cause_in_words(raised.value), address
+
+    async def hang_up(reader, writer):
+        writer.close()
+
+    async def run():
+        words, address = await cause(hang_up)
+        assert words == CLOSED
+        with pytest.raises(OSError) as raised:
+            await pinned_certificate(identity(certificates, "bank"), address, "")
+        assert cause_in_words(raised.value) == NOBODY
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

@@ -14,6 +14,7 @@ from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Stream
+from colonnade.drivers.processes.pin import CLOSED, NOBODY, NOT_OURS, cause_in_words, pinned_certificate
 from colonnade.drivers.processes.service import (
     BROKEN,
     FAREWELL_S,
@@ -65,10 +66,12 @@ class Dialler:
         farewell: Callable[[End], Bye],
         meet: Callable[[str], None] = lambda run: None,
         switchboard: Switchboard | None = None,
+        pinned: str = "",  # the server's fingerprint; none: whom the authority calls the server
     ) -> None:
         self._node, self._identity, self._where = node, identity, address
         self._address = ""
         self._hello, self._farewell, self._meet, self._switchboard = hello, farewell, meet, switchboard
+        self._pinned, self._certificate = pinned, b""  # the server's, once it was seen to be the pinned one
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
         self._complaints = Once(node.log)
@@ -96,7 +99,12 @@ class Dialler:
     async def _connect(self) -> str:
         """One connection from hello to its end; why it ended."""
         self._address = self._where if isinstance(self._where, str) else self._where()
-        async with open_channel(self._identity, self._address, self._node.limits) as channel:
+        if self._pinned and not self._certificate:
+            try:
+                self._certificate = await pinned_certificate(self._identity, self._address, self._pinned)
+            except OSError as error:
+                return cause_in_words(error)
+        async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
             call = channel.stream_stream(f"/{SERVICE}/{JOIN}")()
             try:
                 await call.write(control(Kind.HELLO, self._hello(self._instance, self._server.conversation.position())))
@@ -189,9 +197,9 @@ def _raise_if_final(refusal: Refusal) -> None:
         raise RemoteProtocolError(SERVER_NAME, f"refused this party: {refusal.cause}")
 
 
-def open_channel(identity: Identity, address: str, limits: Any) -> Any:
-    """A channel to the server of this identity's federation, at whatever host it runs."""
-    credentials = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
+def open_channel(identity: Identity, address: str, limits: Any, pinned: bytes = b"") -> Any:
+    """A channel to the server of this identity's federation, at whatever host it runs; only to the pinned one."""
+    credentials = grpc.ssl_channel_credentials(pinned or identity.authority, identity.key, identity.certificate)
     options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
     return grpc.aio.secure_channel(address, credentials, [*options, ("grpc.ssl_target_name_override", SERVER_NAME)])
 
@@ -200,11 +208,11 @@ def explain(error: grpc.aio.AioRpcError) -> str:
     """gRPC's words in ours."""
     details = error.details() or ""
     if "Connection refused" in details:
-        return "nobody listens there"
+        return NOBODY
     if "CERTIFICATE_VERIFY_FAILED" in details:
-        return "the server's certificate is not of this federation (network.authority)"
+        return NOT_OURS
     if "Socket closed" in details or "Connection reset" in details:
-        return "it closed the connection; if this goes on, it may not accept this certificate: see its log"
+        return CLOSED
     return details.rpartition("last error: ")[2][:200] or str(error.code())
 
 

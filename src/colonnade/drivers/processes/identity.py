@@ -51,6 +51,8 @@ class Identity:
     key: bytes = field(repr=False)
     certificate: bytes
     authority: bytes
+    certificate_file: Path = Path()  # Python's TLS takes files
+    key_file: Path = Path()
 
     @classmethod
     def load(cls, certificate: Path, key: Path, authority: Path, *, now: datetime | None = None) -> "Identity":
@@ -64,7 +66,7 @@ class Identity:
         _check_issued_by("network.certificate", certificate, own, ca, authority)
         name = common_name("network.certificate", certificate, own.subject)
         _check_dates("network.certificate", certificate, own, whole_seconds(now), _how_to_renew(name))
-        return cls(name, pem_of_key(private), pem(own), pem(ca))
+        return cls(name, pem_of_key(private), pem(own), pem(ca), certificate, key)
 
 
 def fingerprint(certificate: bytes | x509.Certificate) -> str:

@@ -1,0 +1,50 @@
+"""The one certificate that the server may show.
+
+The list of members holds its fingerprint, and gRPC compares none. So the certificate is fetched first and compared;
+then it takes the authority's place as the root of the channel, which accepts no other.
+"""
+
+import asyncio
+import ssl
+
+from colonnade.drivers.processes.identity import SERVER, Identity, fingerprint
+from colonnade.drivers.processes.service import HANDSHAKE_S
+from colonnade.protocol.errors import RemoteProtocolError
+
+__all__ = ["CLOSED", "NOBODY", "NOT_OURS", "cause_in_words", "pinned_certificate"]
+
+NOBODY = "nobody listens there"
+NOT_OURS = "the server's certificate is not of this federation (network.authority)"
+CLOSED = "it closed the connection; if this goes on, it may not accept this certificate: see its log"
+
+
+async def pinned_certificate(identity: Identity, address: str, wanted: str) -> bytes:
+    """In PEM, if it has the fingerprint that is wanted."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which looks at authority and name
+    context.load_verify_locations(cadata=identity.authority.decode())
+    context.load_cert_chain(identity.certificate_file, identity.key_file)
+    context.set_alpn_protocols(["h2"])
+    async with asyncio.timeout(HANDSHAKE_S):
+        _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context, server_hostname=SERVER)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    certificate = ssl.DER_cert_to_PEM_cert(shown).encode()
+    if fingerprint(certificate) != wanted:
+        cause = f"its certificate, {fingerprint(certificate)[:16]}…, is not the one in network.members, {wanted[:16]}…"
+        raise RemoteProtocolError(SERVER, cause)
+    return certificate
+
+
+def cause_in_words(error: OSError) -> str:
+    """Why the certificate could not be fetched."""
+    match error:
+        case ConnectionRefusedError():
+            return NOBODY
+        case ssl.SSLCertVerificationError():
+            return NOT_OURS
+        case TimeoutError():
+            return "no answer to the first word of TLS"
+        case ssl.SSLError() | ConnectionError():
+            return CLOSED
+    return error.strerror or type(error).__name__
