@@ -30,7 +30,8 @@ from colonnade.protocol.errors import CheckpointError, ColonnadeError, ConfigErr
 __all__ = ["FederationOnRay"]
 
 RESTARTS = 20  # of one actor by Ray; then something is wrong with it
-LOOK_S = 1.0  # between two questions whether a role is up
+LOOK_S = 1.0  # between two questions whether a role is up, or Ray's head
+ANSWER_S = 5.0  # of the head
 SAY_AFTER_S = 10.0  # of a role that is not
 
 
@@ -243,6 +244,7 @@ class FederationOnRay(FederationUp):
 
     def __init__(self, config: Config, out: Path, *others: Any) -> None:
         self._said: set[str] = set()
+        self._looked_at = 0.0
         super().__init__(config, out.resolve(), *others)
 
     def _child(self, name: str) -> ActorChild:
@@ -255,6 +257,7 @@ class FederationOnRay(FederationUp):
 
     async def look_after(self) -> None:
         """Say who was restarted, and who waits for what."""
+        await self._look_at_head()
         await super().look_after()
         for child in self.children.values():
             if (moved := child.look()) is not None:
@@ -266,6 +269,25 @@ class FederationOnRay(FederationUp):
                 self.say(_waits(child))
             if child.silent_s > self.config.network.give_up_s:
                 raise ColonnadeError(f"{_waits(child)} (network.give_up_s)")
+
+    async def _look_at_head(self) -> None:
+        """Without it Ray ends this process after a minute, in many words that say neither why nor what to do."""
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        head = ray.get_runtime_context().gcs_address
+        host, _, port = head.rpartition(":")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+        except OSError:
+            if head not in self._said:
+                self._said.add(head)
+                self.say(
+                    f"Ray's head at {head} does not answer; without it Ray ends everything soon. Then start it again, "
+                    f"and (with its --address): colonnade run --driver ray --resume {self.out}"
+                )
 
 
 def _waits(child: ActorChild) -> str:
