@@ -251,6 +251,18 @@ def test_who_is_early_waits_at_the_door_and_all_come_in_together(certificates, t
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_who_waits_at_the_door_hears_that_it_was_in_vain(certificates, tmp_path, tools):
+    async def run():
+        talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
+        async with town(tools, certificates, tmp_path, talkers, admit_late=False) as made:
+            made.dial("bank")
+            await tools.until(lambda: made.service._at_door == ["bank"], "the bank")
+            await made.service.stop(End("stalled", "nobody else came"))
+            assert await made.tasks["bank"] == End("stalled", "nobody else came")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
 def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates, tmp_path, tools, monkeypatch):
     monkeypatch.setattr(service, "AT_DOOR_S", 0.05)
     causes = []

@@ -116,7 +116,10 @@ class Dialler:
                 self._server.last_heard = time.monotonic()
                 return str(refusal)
             except grpc.aio.AioRpcError as error:
-                return explain(error)
+                cause = explain(error)
+                if cause == NOT_OURS:
+                    self._certificate = b""  # is there another now? the next look will tell
+                return cause
             except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
                 return "connection lost"
             finally:

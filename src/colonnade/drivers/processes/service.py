@@ -142,11 +142,13 @@ class Service:
         """Say the end to those who are here or come back soon, hear their goodbyes, and close."""
         self._end = control(Kind.END, end)
         met = [peer for peer in self._node.peers.values() if peer.conversation.number != NEVER_MET]
+        told = {peer.name for peer in met} | set(self._at_door)
+        self._all_came.set()  # it was in vain
         for peer in met:
             if peer.stream is not None:
                 peer.stream.finish(self._end)
         until = time.monotonic() + FAREWELL_S + min(self._node.limits.lost_after_s, MAX_ABSENT_S)
-        while time.monotonic() < until and any(peer.name not in self.byes for peer in met):
+        while time.monotonic() < until and told - self.byes.keys():
             await asyncio.sleep(0.02)
         await self._server.stop(0.5)
 
