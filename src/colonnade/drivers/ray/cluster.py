@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from colonnade.protocol.errors import ColonnadeError, ConfigError
@@ -20,7 +19,6 @@ __all__ = ["connected"]
 
 LOOPBACK = "127.0.0.1"
 NO_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" before ray is imported: loopback stays loopback
-TOKEN = ".ray/auth_token"  # at home
 ANSWER_S = 5.0
 START = f"{NO_CLUSTER}=0 ray start --head --node-ip-address={LOOPBACK} --port=6379"
 
@@ -30,8 +28,6 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
     """For a while: a Ray of one's own, or the one at this address, whose nodes were looked at."""
     if address is not None:
         _refuse_silence(address)
-        if (Path.home() / TOKEN).is_file():  # `ray start` asks for it wherever it finds one; who does not, ignores it
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
     on_loopback = address is None or address.rpartition(":")[0] in (LOOPBACK, "localhost")
     if on_loopback:
         os.environ.setdefault(NO_CLUSTER, "0")
@@ -91,7 +87,7 @@ def _refuse_other_interfaces(address: str | None, found: list[str]) -> None:
 def _in_our_words(address: str | None, error: Exception) -> ConfigError:
     said = str(error)
     if "uthenticat" in f"{type(error).__name__} {error.__cause__}":
-        advice = f"asks for its token: export RAY_AUTH_MODE=token, with the cluster's token in ~/{TOKEN}"
+        advice = "asks for its token: export RAY_AUTH_MODE=token, with the cluster's token in ~/.ray/auth_token"
         return ConfigError("--address", address, advice)
     if said.startswith("Version mismatch"):
         told = " ".join(said.partition("mismatch: ")[2].split())
