@@ -151,14 +151,14 @@ class ServerProcess(Keeper):
         port = self.config.network.metrics_port
         stop_metrics = serve_metrics(port, self._ask_from_thread()) if port is not None else lambda: None
         try:
-            await self.node.ended.wait()
-        finally:
-            stop_metrics()
-            for task in tasks:
-                task.cancel()
-        try:
+            try:
+                await self.node.ended.wait()
+            finally:
+                stop_metrics()
+                for task in tasks:
+                    task.cancel()
             status = self._how_it_ended(stopped)
-        except Exception:  # the parties come back when this server does
+        except (Exception, asyncio.CancelledError):  # the parties come back when this server does
             await self.service.hang_up()
             self.node.close()
             raise

@@ -167,8 +167,9 @@ class Federation:
             self.summary, self.ends = server.result(), [party.result() for party in parties]
             return self
         finally:
-            if not server.done():  # gRPC would wait for a server that nobody stopped when it is collected
-                await self.server.service.hang_up()
+            for task in (server, *parties):
+                task.cancel()
+            await asyncio.gather(server, *parties, return_exceptions=True)
 
 
 @pytest.fixture
@@ -239,6 +240,23 @@ def test_sync_gives_the_same_weights_as_in_the_simulator(data, shares, tmp_path,
     simulated = prepare(from_dict(common), data).execute()
     for key in ("weights_sha256", "updates", "epochs", "value", "loss", "bytes_up", "bytes_down", "bytes_by_kind"):
         assert over_network[key] == simulated[key], key
+
+
+def test_a_server_that_is_cancelled_lets_go_of_its_port_and_its_folder(shares, tmp_path, tools):
+    common = tables("sync", {}, epochs=1)
+
+    async def again(federation, server):
+        await tools.until(lambda: federation.server.node.trace.events > 50, "some training")
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*federation.server.address.rsplit(":", 1))
+        log = Log("server", stream=io.StringIO())
+        federation.server = ServerProcess(federation.configs["server"], tmp_path / "server", log)
+        return asyncio.ensure_future(federation.server.run())
+
+    summary = run(Federation(shares, tmp_path, common), tools, again).summary
+    assert summary["status"] == "finished" and summary["messages_given_up"] == 0
 
 
 def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, shares, tmp_path, tools, monkeypatch):
