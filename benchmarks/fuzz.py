@@ -26,6 +26,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import colonnade.drivers.processes  # noqa: F401 - it has a setting for gRPC, which is read when that is imported
+
+# isort: split
 import grpc
 import msgspec
 import numpy as np

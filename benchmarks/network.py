@@ -1,14 +1,17 @@
 """Round trips per second: a role that only echoes 32 KB, against a bare grpc.aio stream with the same mutual TLS.
 
 Every side is its own process. Bare and driver take turns, so that a noisy neighbour disturbs both; the ratio of
-the medians is what counts.
+the medians is what counts. `polled` is the bare stream with the way of waiting for sockets that the driver chooses
+(see colonnade/drivers/processes/__init__.py): what a stream could do if nothing were numbered, checked or logged.
 
     python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4]
 """
 
 import argparse
 import asyncio
+import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -16,7 +19,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import grpc
 import numpy as np
 
 from colonnade.drivers.processes.certificates import Identity, throw_away
@@ -104,6 +106,8 @@ async def driver_party(folder, name, address, seconds):
 
 
 async def bare_server(folder):
+    import grpc  # noqa: PLC0415 - after the driver, which has a setting for it
+
     async def echo(_requests, context):
         while (data := await context.read()) is not grpc.aio.EOF:
             await context.write(data)
@@ -157,15 +161,16 @@ def race(kind, parties, seconds, certificates):
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
         command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
+        settings = os.environ | ({"GRPC_EXPERIMENTS": ""} if kind == "bare" else {})  # as gRPC comes
         server = subprocess.Popen(
             [*command, "--role", f"{kind}-server", "--parties", str(parties)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings,
         )  # fmt: skip
         address = server.stdout.readline().strip()
         players = [
             subprocess.Popen(
                 [*command, "--role", f"{kind}-party", "--name", f"party-{i}", "--address", address],
-                stdout=subprocess.PIPE, text=True,
+                stdout=subprocess.PIPE, text=True, env=settings,
             )
             for i in range(parties)
         ]  # fmt: skip
@@ -183,25 +188,30 @@ def main():
         parser.add_argument(name)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
+    gc.freeze()  # as `serve` and `join` do
     match options.role:
         case "driver-server":
             return asyncio.run(driver_server(options.folder, int(options.parties)))
-        case "bare-server":
+        case "bare-server" | "polled-server":
             return asyncio.run(bare_server(options.folder))
         case "driver-party":
             return asyncio.run(driver_party(options.folder, options.name, options.address, options.seconds))
-        case "bare-party":
+        case "bare-party" | "polled-party":
             return asyncio.run(bare_party(options.folder, options.name, options.address, options.seconds))
     with tempfile.TemporaryDirectory() as scratch:
         certificates = Path(scratch) / "certificates"
         throw_away([f"party-{i}" for i in range(16)], certificates)
         for parties in map(int, options.parties.split(",")):
-            rates = {"bare": [], "driver": []}
+            rates = {"bare": [], "polled": [], "driver": []}
             for _ in range(options.rounds):
                 for kind, found in rates.items():
                     found.append(race(kind, parties, options.seconds, certificates))
-            bare, driver = (statistics.median(found) for found in rates.values())
-            print(f"{parties} parties: bare {bare:.0f}/s, driver {driver:.0f}/s, ratio {driver / bare:.2f}", flush=True)
+            bare, polled, driver = (statistics.median(found) for found in rates.values())
+            print(
+                f"{parties} parties: driver {driver:.0f}/s; bare {bare:.0f}/s, ratio {driver / bare:.2f}; "
+                f"polled {polled:.0f}/s, ratio {driver / polled:.2f}",
+                flush=True,
+            )
     return None
 
 

@@ -44,10 +44,11 @@ class Frame:
         """The frame's bytes piece by piece, arrays without a copy."""
         length = len(self.header)
         parts: list[bytes | memoryview] = [_START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
-        for buffer in self._here():
-            size = buffer.nbytes
+        for buffer in self.buffers:
+            here = np.ascontiguousarray(buffer) if isinstance(buffer, Elsewhere) else buffer
+            size = here.nbytes
             if size:
-                parts.append(buffer.data.cast("B"))
+                parts.append(here.data.cast("B"))
                 if size % 8:
                     parts.append(_PADDING[size % 8])
         return parts
@@ -59,13 +60,11 @@ class Frame:
         """The frame's bytes behind others, in one copy."""
         length = len(self.header)
         pieces: list[Any] = [prefix, _START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
-        for buffer in self._here():
-            pieces += (buffer, _PADDING[buffer.nbytes % 8])
+        for buffer in self.buffers:
+            pieces.append(np.ascontiguousarray(buffer) if isinstance(buffer, Elsewhere) else buffer)
+            if buffer.nbytes % 8:
+                pieces.append(_PADDING[buffer.nbytes % 8])
         return b"".join(pieces)
-
-    def _here(self) -> list[Array]:
-        """The buffers, fetched if they are elsewhere."""
-        return [np.ascontiguousarray(one) if isinstance(one, Elsewhere) else one for one in self.buffers]
 
 
 class Codec:
@@ -133,33 +132,30 @@ class Codec:
         return view[_PREFIX_BYTES : _PREFIX_BYTES + length], view[start:]
 
     def _array_to_header(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        waits = isinstance(value, Elsewhere)
-        if not waits and not isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray):
+            as_it_is = value.flags.c_contiguous
+        elif isinstance(value, Elsewhere):
+            as_it_is = self._lazily
+        else:
             raise LocalProtocolError(f"a payload cannot carry a {type(value).__name__}")
         name = value.dtype.str
         if name not in DTYPES:
             raise LocalProtocolError(f"a payload cannot carry an array of {value.dtype}")
-        self._buffers.append(value if waits and self._lazily else np.ascontiguousarray(value))
+        self._buffers.append(value if as_it_is else np.ascontiguousarray(value))
         return name, value.shape
 
-    @staticmethod
-    def _description(value: Any) -> tuple[np.dtype[Any], list[Any]]:
+    def _array_from_header(self, kind: type, value: Any) -> Array:
         try:
             name, shape = value
-            dtype = DTYPES[name]
+            dtype, count = DTYPES[name], 1
+            if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
+                raise ValueError
+            for extent in shape:
+                if type(extent) is not int or extent < 0:
+                    raise ValueError
+                count *= extent
         except (TypeError, ValueError, KeyError):
             raise ValueError(f"bad array description {str(value)[:80]}") from None
-        if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
-            raise ValueError(f"bad array description {str(value)[:80]}")
-        return dtype, shape
-
-    def _array_from_header(self, kind: type, value: Any) -> Array:
-        dtype, shape = self._description(value)
-        count = 1
-        for extent in shape:
-            if type(extent) is not int or extent < 0:
-                raise ValueError(f"bad array shape {str(shape)[:80]}")
-            count *= extent
         start = self._cursor
         self._cursor = start + count * dtype.itemsize + 7 & -8
         if self._cursor > len(self._body):

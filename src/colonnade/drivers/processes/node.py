@@ -164,6 +164,8 @@ class Node:
 
     def _replay(self, record: Record) -> None:
         try:
+            if isinstance(record.event, Received):
+                self.peers[record.event.sender].conversation.heard(record.acknowledged)  # as the stream did then
             self._handle(record)
         except RemoteProtocolError:
             pass  # it was refused then, too
@@ -356,7 +358,6 @@ class Node:
             case Received(sender=sender, message=message):
                 peer, kind, size = self.peers[sender], type(message).__name__, record.size
                 peer.conversation.received = record.sequence
-                peer.conversation.heard(record.acknowledged)
                 if peer.far:
                     peer.count_in(size)  # the sender counts what passes the relay
                 elif message.evaluation:

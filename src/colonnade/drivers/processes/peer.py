@@ -17,6 +17,7 @@ __all__ = ["Aside", "Carrier", "FarPeer", "Peer", "Stream"]
 
 ACK_AFTER_S = 0.02  # an answer usually comes sooner and carries the acknowledgement
 RATE_WINDOW_S = 10.0
+_MESSAGE, _ACK = Kind.MESSAGE, Kind.ACK  # looked up once: every frame is compared with them
 SHORT_BYTES = 48 * 1024  # below the smallest window of HTTP/2, with room for the envelope
 
 
@@ -166,11 +167,11 @@ class Stream:
         peer, conversation = self._peer, self._peer.conversation
         envelope = open_envelope(data, peer.name)
         peer.last_heard = time.monotonic()
-        if envelope.kind in (Kind.MESSAGE, Kind.ACK) and not self.dropped.done():
+        if envelope.kind in (_MESSAGE, _ACK) and not self.dropped.done():
             if envelope.acknowledged >= self._next:
                 raise RemoteProtocolError(peer.name, "acknowledges what was not yet sent to it")
             conversation.heard(envelope.acknowledged)
-            if envelope.kind == Kind.MESSAGE:
+            if envelope.kind == _MESSAGE:
                 self._taking = True
                 try:
                     self._node.received(peer, envelope.sequence, envelope.body)
@@ -218,7 +219,9 @@ class Stream:
         """
         if self.dropped.done():
             return  # the conversation may have been given up, and its numbers begin again
-        if self._writing or not self._one_short_message():
+        outbox = self._peer.conversation.outbox
+        alone = len(outbox) == 1 and outbox[0][0] == self._next
+        if self._writing or not alone or len(outbox[0][1]) > SHORT_BYTES:
             self._plan_ack()
             if self._wanted:
                 self._wake.set()
@@ -231,10 +234,6 @@ class Stream:
         if self._put_off or self._last_word is not None:  # the last word waited for this message
             self._put_off = False
             self._wake.set()
-
-    def _one_short_message(self) -> bool:
-        outbox = self._peer.conversation.outbox
-        return len(outbox) == 1 and outbox[0][0] == self._next and len(outbox[0][1]) <= SHORT_BYTES
 
     async def _write_all(self) -> None:
         """At most so much beyond what the peer has acknowledged."""
