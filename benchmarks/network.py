@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import uvloop
 
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import Dialler, open_channel
@@ -191,11 +192,11 @@ def main():
     gc.freeze()  # as `serve` and `join` do
     match options.role:
         case "driver-server":
-            return asyncio.run(driver_server(options.folder, int(options.parties)))
+            return uvloop.run(driver_server(options.folder, int(options.parties)))
         case "bare-server" | "polled-server":
             return asyncio.run(bare_server(options.folder))
         case "driver-party":
-            return asyncio.run(driver_party(options.folder, options.name, options.address, options.seconds))
+            return uvloop.run(driver_party(options.folder, options.name, options.address, options.seconds))
         case "bare-party" | "polled-party":
             return asyncio.run(bare_party(options.folder, options.name, options.address, options.seconds))
     with tempfile.TemporaryDirectory() as scratch:

@@ -20,7 +20,7 @@ from colonnade.cli.network import (
     checked_config,
     log_of,
     own_folder,
-    with_parent,
+    run_process,
 )
 
 __all__ = ["align"]
@@ -80,7 +80,7 @@ def _align_one(
     with Bars(shown=not log_json) as bars:  # first: from here on the log is written above the bars
         process = aligning_process(checked, party, folder, lambda name: log_of(name, log_json, log_level))
         with tls_refusals_to(process.log):
-            end = asyncio.run(with_parent(bars.watch(process), parent))
+            end = run_process(bars.watch(process), parent)
     status, note = (end["status"], end["note"]) if isinstance(end, dict) else (end.status, end.note)
     if isinstance(end, dict) and status == "finished" and not log_json:
         console.print(_table(end["ids"], end["have"]))
