@@ -1,8 +1,8 @@
 """Round trips per second: a role that only echoes 32 KB, against a bare grpc.aio stream with the same mutual TLS.
 
 Every side is its own process. Bare and driver take turns, so that a noisy neighbour disturbs both; the ratio of
-the medians is what counts. `polled` is the bare stream with the way of waiting for sockets that the driver chooses
-(see colonnade/drivers/processes/__init__.py): what a stream could do if nothing were numbered, checked or logged.
+the medians is what counts. `tuned` is the bare stream with what the driver chooses beneath itself: uvloop, and how gRPC
+waits for sockets (colonnade/drivers/processes/__init__.py). That would be left if the driver itself cost nothing.
 
     python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4]
 """
@@ -193,24 +193,28 @@ def main():
     match options.role:
         case "driver-server":
             return uvloop.run(driver_server(options.folder, int(options.parties)))
-        case "bare-server" | "polled-server":
+        case "bare-server":
             return asyncio.run(bare_server(options.folder))
+        case "tuned-server":
+            return uvloop.run(bare_server(options.folder))
         case "driver-party":
             return uvloop.run(driver_party(options.folder, options.name, options.address, options.seconds))
-        case "bare-party" | "polled-party":
+        case "bare-party":
             return asyncio.run(bare_party(options.folder, options.name, options.address, options.seconds))
+        case "tuned-party":
+            return uvloop.run(bare_party(options.folder, options.name, options.address, options.seconds))
     with tempfile.TemporaryDirectory() as scratch:
         certificates = Path(scratch) / "certificates"
         throw_away([f"party-{i}" for i in range(16)], certificates)
         for parties in map(int, options.parties.split(",")):
-            rates = {"bare": [], "polled": [], "driver": []}
+            rates = {"bare": [], "tuned": [], "driver": []}
             for _ in range(options.rounds):
                 for kind, found in rates.items():
                     found.append(race(kind, parties, options.seconds, certificates))
-            bare, polled, driver = (statistics.median(found) for found in rates.values())
+            bare, tuned, driver = (statistics.median(found) for found in rates.values())
             print(
                 f"{parties} parties: driver {driver:.0f}/s; bare {bare:.0f}/s, ratio {driver / bare:.2f}; "
-                f"polled {polled:.0f}/s, ratio {driver / polled:.2f}",
+                f"tuned {tuned:.0f}/s, ratio {driver / tuned:.2f}",
                 flush=True,
             )
     return None
