@@ -603,7 +603,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--schedules", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calm", type=int, default=3, help="calm runs to compare with, of each asynchronous method")
+    parser.add_argument("--calm", type=int, default=8, help="calm runs to compare with, of each asynchronous method")
     parser.add_argument("--only", choices=sorted(set(METHODS)), help="one method only")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the folder goes, whatever happens
