@@ -66,6 +66,7 @@ def test_an_unknown_key_names_key_and_value():
         ("clock.compute.kind", "fast", "nvalid enum value 'fast'"),
         ("clock.faults", {"party": "party-1"}, "expected `array`"),
         ("clock", 5, "expected `object`"),
+        ("network.metrics_port", 65536, "from 1 to 65535"),
     ],
 )
 def test_a_wrong_type_names_key_value_and_what_would_be_right(dotted, value, expected):

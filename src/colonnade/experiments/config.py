@@ -131,6 +131,8 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("max_in_flight", "max_queue"):
             if getattr(self, name) < 2:
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 2 or more messages")
+        if self.metrics_port is not None and not 0 < self.metrics_port < 2**16:
+            raise ConfigError("network.metrics_port", self.metrics_port, "must be from 1 to 65535")
 
 
 class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
