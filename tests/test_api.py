@@ -59,7 +59,7 @@ def test_plot(result):
 )
 def test_predict_on_raw_rows_is_what_the_summary_says(source, method):
     table = colonnade.load(source)
-    data = colonnade.split(table, parties=3, seed=1)
+    data = colonnade.split(table, parties=3, split_seed=1)
     result = colonnade.train(data, method, "linear", embedding=6, epochs=2, learning_rate=0.05)
     order = np.random.Generator(np.random.PCG64(1)).permutation(len(table.x))
     test = order[: len(data.y_test)]

@@ -216,7 +216,7 @@ def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path):
 
 
 def test_a_run_that_cannot_even_begin_is_reported_too(tmp_path, monkeypatch):
-    """A later seed may split the data so that something is refused only then."""
+    """Only the first seed is tried before the race: a later one may still be refused."""
 
     def prepare_but_for_one(config, data, out, load_data):
         if out is not None and config.train.seed == 1:

@@ -79,16 +79,15 @@ def run(
     """
     from colonnade.cli.progress import load_with_bar, summary_table
     from colonnade.experiments.config import from_dict
-    from colonnade.experiments.folder import note_command
+    from colonnade.experiments.folder import note_command, tables_of
     from colonnade.protocol.errors import ConfigError
 
     if driver not in ("sim", "processes", "ray"):
         raise ConfigError("--driver", driver, "this release has 'sim', 'processes' and 'ray'")
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
-    if config is None and resume is not None:
-        config = resume / "config.toml"
-    checked = from_dict(_tables(config, settings, seed))
+    before = tables_of(resume) if config is None and resume is not None else None
+    checked = from_dict(_tables(config, settings, seed, before))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
     hands = _hands(workers)
@@ -311,10 +310,13 @@ app.command()(align)
 app.command()(init)
 
 
-def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:
+def _tables(
+    config: Path | None, settings: list[str] | None, seed: int | None, before: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The config file, or the tables of an earlier start, with what was typed beside it."""
     from colonnade.experiments.config import apply_overrides, parse_override, read_toml
 
-    tables = read_toml(config) if config is not None else {}
+    tables = read_toml(config) if config is not None else before or {}
     overrides = dict(parse_override(text) for text in settings or [])
     if seed is not None:
         overrides["train.seed"] = seed

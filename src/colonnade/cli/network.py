@@ -178,10 +178,11 @@ def up(
 
 
 def _answer_together(folder: Path) -> None:
-    from colonnade.experiments.config import from_dict, read_toml
+    from colonnade.experiments.config import from_dict
+    from colonnade.experiments.folder import tables_of
     from colonnade.experiments.up import reopen_up
 
-    federation = reopen_up(from_dict(read_toml(folder / "config.toml")), folder, predict=True)
+    federation = reopen_up(from_dict(tables_of(folder)), folder, predict=True)
     with suppress(KeyboardInterrupt):
         up_with_table(federation, console)
 

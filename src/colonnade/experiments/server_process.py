@@ -337,7 +337,7 @@ def _server_share(config: Config) -> ServerShare:
             server.rows,
             options.task,  # type: ignore[attr-defined]
             test_fraction=config.data.test_fraction,
-            seed=config.train.seed,
+            split_seed=config.data.split_seed,
             test_rows=server.test_rows,
         )
     if server.data is None:
@@ -353,7 +353,7 @@ def _server_share(config: Config) -> ServerShare:
         aligned=alignment_of(server.aligned, SERVER, "server"),
         parties=parties_of(config),
         test_fraction=config.data.test_fraction,
-        seed=config.train.seed,
+        split_seed=config.data.split_seed,
     )
 
 
