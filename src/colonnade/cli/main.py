@@ -77,7 +77,7 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import load_with_bar, summary_table
+    from colonnade.cli.progress import load_with_bar, print_summary
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command, tables_of
     from colonnade.protocol.errors import ConfigError
@@ -113,9 +113,7 @@ def run(
                 again = f"colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
                 _say(f"Stopped. To go on from the last checkpoint: {again}")
             raise typer.Exit(130) from None
-    console.print(summary_table(summary))
-    if summary["note"]:
-        console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+    print_summary(summary, console)
     _say(f"Folder: {out}")
     if summary["status"] != "finished":
         raise typer.Exit(1)
@@ -228,6 +226,9 @@ def sweep(
         _say(f"{best.method}: best at {point} ({best.value:.4f})")
         for key in best.edges:
             _say(f"  Warning: the grid ends at {key} = {best.point[key]}, which was best: go on in that direction")
+    for label in labels:
+        if label not in {best.method for best in found}:
+            _say(f"{label}: no best point: every one has a run that failed or has warnings")
     if len(found) < len(labels):  # points that diverge are what a grid is for
         raise typer.Exit(1)
 
@@ -256,8 +257,8 @@ def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address:
     for entry in entries:
         if entry.error:
             console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)
-        elif entry.summary and entry.summary["note"]:
-            console.print(f"[yellow]{escape(entry.folder)}[/]: {escape(entry.summary['note'])}", soft_wrap=True)
+        for text in entry.remarks:
+            console.print(f"[yellow]{escape(entry.folder)}[/]: {escape(text)}", soft_wrap=True)
     if any(entry.summary for entry in entries):
         _say(f"Report: {report_with_bar(out, console)}")
     _say(f"Folder: {out}")

@@ -45,6 +45,14 @@ class Entry:
         """Its folder's name inside the comparison."""
         return f"{self.label}-seed{self.seed}"
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of its numbers must know, beside the error."""
+        if self.summary is None:
+            return []
+        note = self.summary["note"]
+        return [*self.summary.get("warnings", ()), *([note] if note and not self.error else [])]
+
     def take(self, outcome: Outcome) -> None:
         """It ended, well or not."""
         if isinstance(outcome, str):
