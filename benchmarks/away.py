@@ -53,7 +53,7 @@ def read(folder: Path) -> Any:
 
 
 def federated(data: Any, seed: int, dropout: float) -> dict[tuple[int, ...], float]:
-    """AUC by who is there."""
+    """AUC by who is there; every seed has test rows of its own, and all models of one seed have the same."""
     part = colonnade.split(data, how=PARTIES, split_seed=seed)
     result = colonnade.train(part, "vafl", seed=seed, party_dropout=dropout, **SETTINGS)
     roles: list[Any] = [node.role for node in result._run.simulator.nodes]

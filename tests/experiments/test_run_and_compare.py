@@ -18,9 +18,9 @@ SMALL = {
     "train": {"updates": 12, "batch_size": 64, "eval_every": 4, "checkpoint_every": 5},
 }
 KEYS = {
-    "protocol", "parties", "seed", "driver", "status", "note", "warnings", "updates", "epochs", "clock_s", "wall_s", "metric", "value",
-    "accuracy", "loss", "target", "time_to_target_s", "messages", "bytes_up", "bytes_down", "bytes_eval", "staleness",
-    "utilisation", "privacy", "trace_sha256", "weights_sha256",
+    "protocol", "parties", "seed", "driver", "status", "note", "warnings", "updates", "epochs", "clock_s", "wall_s",
+    "metric", "value", "accuracy", "loss", "target", "time_to_target_s", "messages", "bytes_up", "bytes_down",
+    "bytes_eval", "staleness", "utilisation", "privacy", "trace_sha256", "weights_sha256",
 }  # fmt: skip
 
 

@@ -150,7 +150,8 @@ def comparison_table(entries: Sequence[Entry]) -> Table:
     ranking = ranking_of(entries)
     spread = ranking.seeds > 1
     title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
-    caption = "† with a failed run, or one with warnings: takes no part in the race, nor does an oracle"
+    failed = "; † nor do methods with a run that failed or has warnings" if ranking.flaws else ""
+    caption = f"an oracle takes no part in the race{failed}"
     table = Table(title=title, box=SIMPLE_HEAD, caption=caption)
     table.add_column("method", no_wrap=True)
     for column in ranking.columns:
