@@ -134,8 +134,8 @@ def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, confi
 def test_a_diverged_run_ends_with_code_1_and_says_why(colonnade, config, tmp_path):
     code, out, _ = colonnade("run", config, "--set", "train.learning_rate=1e20", "--set", "train.updates=100")
     assert code == 1 and "lower train.learning_rate" in out
-    assert re.search(r"accuracy +│ 0\.\d{4} \(last evaluation, before it diverged\)", out), "never a plain number"
-    assert re.search(r"loss +│ [\d.]+ \(last evaluation, before it diverged\)", out)
+    assert re.search(r"accuracy +│ 0\.\d{4} \(evaluated before it diverged\)", out), "never a plain number"
+    assert re.search(r"loss +│ [\d.]+ \(evaluated before it diverged\)", out)
     assert re.search(r"Warning: diverged at update \d+; its metric and loss are those of update \d+", out)
 
 

@@ -190,8 +190,8 @@ def _summary_table(summary: dict[str, Any]) -> Table:
     how = ", ".join(dict.fromkeys(filter(None, (summary["status"], flaw))))
     table = Table(show_header=False, title=f"{summary['protocol']}: {how}")
     rows: list[tuple[str, str]] = [
-        (summary["metric"], _marked(summary, summary["value"])),
-        ("loss", _marked(summary, summary["loss"])),
+        (summary["metric"], _marked(summary, summary["value"], ".4f")),
+        ("loss", _marked(summary, summary["loss"], ".4f")),
         ("updates, epochs", f"{summary['updates']}, {summary['epochs']:.2f}"),
         ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
         ("bytes up, down, evaluation", " , ".join(f"{summary[key] / 1e6:.2f} MB" for key in _BYTES)),
@@ -209,19 +209,19 @@ def _summary_table(summary: dict[str, Any]) -> Table:
         del rows[1]  # it is there already
     if summary["target"] is not None:
         reached = summary["time_to_target_s"]
-        rows.insert(1, ("time to target", "not reached" if reached is None else f"{reached:.2f} s"))
+        rows.insert(1, ("time to target", "not reached" if reached is None else _marked(summary, reached, ".2f", " s")))
     for name, text in rows:
         table.add_row(name, text)
     return table
 
 
-def _marked(summary: dict[str, Any], value: float | None) -> str:
-    """A number of the last evaluation, never plain if the run is no result."""
-    text, flaw = "–" if value is None else f"{value:.4f}", flaw_of(summary)
-    if not flaw or value is None:
-        return text
-    why = "see the warnings" if summary["status"] == "finished" else f"last evaluation, before it {flaw}"
-    return f"[dim strike]{text}[/] ({why})"
+def _marked(summary: dict[str, Any], value: float | None, form: str, unit: str = "") -> str:
+    """A number of the evaluations, never plain if the run is no result."""
+    flaw = flaw_of(summary)
+    if value is None or not flaw:
+        return "–" if value is None else f"{value:{form}}{unit}"
+    why = "see the warnings" if summary["status"] == "finished" else f"evaluated before it {flaw}"
+    return f"[dim strike]{value:{form}}{unit}[/] ({why})"
 
 
 def _number(value: float | None) -> str:
