@@ -6,7 +6,7 @@ Softmax on the sum of the parties' outputs, batch 600. One party computes a step
 Exp(0.2 s); or, with `poisson`, party m in Poisson(2m)/2M s as in VAFL. Every method is tuned by itself over
 optimisers and rates (all settings with one seed, those within 1.6 times of the best with all seeds); the
 reported mean is over fresh seeds, and a best value at the edge of its grid is said. Afterwards each method
-runs on, with a decaying rate, to see where it ends.
+runs once more (seed 0), longer and with a decaying rate, to see where it ends: that column is one run, not a mean.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def race(options: argparse.Namespace, pool: Any, console: Console) -> None:
         else "MNIST, Poisson(2m)/2M"
     )
     table = Table(
-        "method", f"time to {TARGET:.0%} (s)", "of sync", "optimiser, rate", "grid edge", "ends at", title=title
+        "method", f"time to {TARGET:.0%} (s)", "of sync", "optimiser, rate", "grid edge", "one run ends at", title=title
     )
     chosen = [label for label in METHODS if not options.only or label in options.only]
     reference = None

@@ -80,14 +80,14 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, default=5)
     seeds = range(arguments.parse_args().seeds)
     torch.set_num_threads(1)
-    data = [colonnade.split(colonnade.load("digits"), parties=PARTIES, seed=seed) for seed in seeds]
+    data = colonnade.split(colonnade.load("digits"), parties=PARTIES)
     table = Table(
         "method", "equal speeds (s)", f"one {FACTOR}× slower (s)", "ratio", title=f"digits, time to {TARGET:.0%}"
     )
     for label, protocol in METHODS.items():
-        calm, hurt = ([time_to_target(data[s], protocol, slow, s) for s in seeds] for slow in (1.0, FACTOR))
+        calm, hurt = ([time_to_target(data, protocol, slow, s) for s in seeds] for slow in (1.0, FACTOR))
         table.add_row(label, *_cells(calm, hurt))
-    calm, hurt = ([joint_control(data[s], every, s) for s in seeds] for every in (1, FACTOR))
+    calm, hurt = ([joint_control(data, every, s) for s in seeds] for every in (1, FACTOR))
     table.add_row("control: fresh, late block", *_cells(calm, hurt))
     Console(width=110).print(table)
 

@@ -54,12 +54,22 @@ def test_plot(result):
     assert list(result.plot("update").data[0].x) == result.metrics["update"].to_list()
 
 
+def test_a_result_says_what_is_wrong_with_it(data, result):
+    assert result.warnings == result.summary["warnings"] == []
+    assert repr(result) == f"Result(vafl: finished, accuracy {result.summary['value']:.4f})"
+    assert result.plot().layout.title.text is None
+    wild = colonnade.train(data, "vafl", "linear", updates=20, embedding=4, learning_rate=1e20)
+    (warning,) = wild.warnings
+    assert warning.startswith("diverged at update ") and warning in repr(wild)
+    assert wild.plot().layout.title.text == wild.plot("loss").layout.title.text == warning
+
+
 @pytest.mark.parametrize(
     ("source", "method"), [("digits", "vafl"), ("breast-cancer", "sync"), ("diabetes", "centralised")]
 )
 def test_predict_on_raw_rows_is_what_the_summary_says(source, method):
     table = colonnade.load(source)
-    data = colonnade.split(table, parties=3, seed=1)
+    data = colonnade.split(table, parties=3, split_seed=1)
     result = colonnade.train(data, method, "linear", embedding=6, epochs=2, learning_rate=0.05)
     order = np.random.Generator(np.random.PCG64(1)).permutation(len(table.x))
     test = order[: len(data.y_test)]

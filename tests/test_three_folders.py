@@ -59,12 +59,12 @@ def test_the_label_is_at_the_bank_alone_and_is_no_feature(script, made):
         config = from_dict(read_toml(folder / name / f"{name}.toml"))
         share = read_party_share(
             folder / name / config.party.data, name=name, id=config.party.id, columns=config.party.columns,
-            categorical=config.party.categorical, test_fraction=0.2, seed=0,
+            categorical=config.party.categorical, test_fraction=0.2, split_seed=0,
         )  # fmt: skip
         assert share.columns == tuple(script.PARTIES[name])
     server = from_dict(read_toml(folder / "bank" / "server.toml")).server
     labels = read_server_share(
-        folder / "bank" / server.data, label=server.label, id=server.id, test_fraction=0.2, seed=0
+        folder / "bank" / server.data, label=server.label, id=server.id, test_fraction=0.2, split_seed=0
     )
     assert labels.ids_sha256 == share.ids_sha256 and labels.task.kind == "binary"
 

@@ -40,6 +40,19 @@ class Result:
     def __init__(self, run: Run, summary: dict[str, Any]) -> None:
         self._run, self.summary = run, summary
 
+    def __repr__(self) -> str:
+        value, metric = self.summary["value"], self.summary["metric"]
+        ended = f"{self.summary['protocol']}: {self.summary['status']}, {metric} " + (
+            "–" if value is None else f"{value:.4f}"
+        )
+        return f"Result({'; '.join([ended, *self.warnings])})"
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why its numbers are no result, in sentences; [] if they are."""
+        found: list[str] = self.summary["warnings"]
+        return found
+
     @property
     def metrics(self) -> polars.DataFrame:
         """One row per evaluation."""

@@ -9,6 +9,7 @@ import pytest
 from colonnade.algorithms import METHODS, find_method
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.checkpoint import load, save
+from colonnade.experiments.verdict import warnings_of
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
@@ -86,6 +87,20 @@ def outcome(made):
     return made.trace.hexdigest, [node.role.summary() for node in made.nodes], state.pack(save(made))
 
 
+def warnings_about(run):
+    """As a driver asks for them."""
+    said, setting = run.server.summary(), run.federation
+    summary = {
+        "status": run.status, "updates": said["updates"], "metric": setting.training.metric, "privacy": None,
+        "parties": len(setting.data.parties),
+    }  # fmt: skip
+    rows = [
+        {"update": one.update, "value": one.values[summary["metric"]], "loss": one.loss, "missing": one.missing}
+        for one in run.records
+    ]
+    return warnings_of(summary, rows, len(setting.data.y_test), said.get("warnings", ()))
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_learns(variant, simulate):
     run = simulate(tables(variant), source(variant[0]))
@@ -95,6 +110,7 @@ def test_learns(variant, simulate):
     assert last.values["accuracy"] > SETTINGS.get(variant[0], USUAL)[2], "ten classes"
     assert last.loss < first.loss
     assert last.epochs >= run.federation.config.train.epochs and last.update == run.server.summary()["updates"]
+    assert warnings_about(run) == [], "a false alarm"
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)

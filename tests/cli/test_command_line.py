@@ -126,12 +126,31 @@ def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, confi
     code, out, _ = colonnade("compare", config, "--protocols", "wild,centralised", "--out", tmp_path / "race")
     assert code == 1
     assert "wild-seed0" in out and "lower train.learning_rate" in out
+    assert re.search(r"wild \(diverged\) +0\.\d{4} †", out), "a struck out number, and why"
+    assert re.search(r"centralised +0\.\d{4} ", out)
     assert len(json.loads((tmp_path / "race" / "comparison.json").read_text())) == 2
 
 
 def test_a_diverged_run_ends_with_code_1_and_says_why(colonnade, config, tmp_path):
     code, out, _ = colonnade("run", config, "--set", "train.learning_rate=1e20", "--set", "train.updates=100")
     assert code == 1 and "lower train.learning_rate" in out
+    assert re.search(r"accuracy +│ 0\.\d{4} \(evaluated before it diverged\)", out), "never a plain number"
+    assert re.search(r"loss +│ [\d.]+ \(evaluated before it diverged\)", out)
+    assert re.search(r"Warning: diverged at update \d+; its metric and loss are those of update \d+", out)
+
+
+def test_a_run_with_a_warning_says_so(colonnade, config, tmp_path):
+    config.write_text(SMALL + '[clock]\nfaults = [{party = "party-2", kind = "crash", at_s = 0.1}]\n')
+    code, out, _ = colonnade("run", config, "--set", "train.updates=100", "--out", tmp_path / "out")
+    assert code == 0 and "vafl: finished, with warnings" in out and "(see the warnings)" in out
+    (warning,) = json.loads((tmp_path / "out" / "summary.json").read_text())["warnings"]
+    assert f"Warning: {warning}" in out
+
+
+def test_a_grid_without_a_result_has_no_best_point(colonnade, config, tmp_path):
+    grid = ["--grid", "train.learning_rate=1e19,1e20", "--set", "train.updates=60"]
+    code, out, _ = colonnade("sweep", config, *grid, "--protocols", "vafl", "--out", tmp_path / "out")
+    assert code == 1 and "vafl: no best point" in out and "best at" not in out
 
 
 def test_report_of_a_run(colonnade, config, tmp_path):

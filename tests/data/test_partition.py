@@ -19,7 +19,7 @@ def counted(rows=10, width=4):
 @settings(deadline=None)
 @given(st.integers(2, 30), st.floats(0.01, 0.99), st.integers(0, 2**40))
 def test_every_row_is_trained_or_tested_on_and_lies_alike_at_all_parties(rows, fraction, seed):
-    partition = split(counted(rows), parties=2, scale="none", test_fraction=fraction, seed=seed)
+    partition = split(counted(rows), parties=2, scale="none", test_fraction=fraction, split_seed=seed)
     assert len(partition.y_train) >= 1
     assert len(partition.y_test) >= 1
     both = [np.concatenate(pair) for pair in zip(partition.train, partition.test, strict=True)]
@@ -47,7 +47,7 @@ def test_defaults():
 
 def test_seed_alone_decides_and_numpy_is_left_alone():
     before = np.random.get_state()[1].copy()
-    first, again, other = (split(load("wine"), seed=seed) for seed in (1, 1, 2))
+    first, again, other = (split(load("wine"), split_seed=seed) for seed in (1, 1, 2))
     assert first.train[0].tobytes() == again.train[0].tobytes()
     assert first.y_test.tobytes() == again.y_test.tobytes()
     assert first.train[0].tobytes() != other.train[0].tobytes()
@@ -78,7 +78,7 @@ def test_dataset_says_the_default_scale():
 @pytest.mark.parametrize("scale", ["standard", "minmax", "none"])
 def test_blocks_repeat_the_split_on_raw_rows(scale):
     dataset = load("digits")
-    partition = split(dataset, how="quarters", scale=scale, seed=3)
+    partition = split(dataset, how="quarters", scale=scale, split_seed=3)
     order = np.random.Generator(np.random.PCG64(3)).permutation(len(dataset.x))
     for block, expected in zip(partition.blocks(dataset.x[order[:359]]), partition.test, strict=True):
         assert block.dtype == np.float32
@@ -127,8 +127,8 @@ def test_refused_test_fraction(fraction):
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True])
 def test_refused_seed(seed):
-    with pytest.raises(ConfigError, match="seed"):
-        split(counted(), seed=seed)
+    with pytest.raises(ConfigError, match="data.split_seed"):
+        split(counted(), split_seed=seed)
 
 
 def test_refused_scale_and_single_row():

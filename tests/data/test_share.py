@@ -30,7 +30,7 @@ from colonnade.data import (
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
 
-ROWS = {"test_fraction": 0.25, "seed": 3}
+ROWS = {"test_fraction": 0.25, "split_seed": 3}
 HOW = {"bank": ["income", "city", "age"], "shop": ["visits", "code"]}
 
 
@@ -420,23 +420,27 @@ def test_the_folders_of_the_example_fit_together(tmp_path, capsys):
 def test_a_party_may_have_the_label_in_its_own_file(tmp_path):
     frame = table()
     path = write(frame.select("nr", "age", "visits", "bought"), tmp_path / "clinic.csv")
-    share = read_party_share(path, name="clinic", id="nr", label="bought", test_fraction=0.2, seed=0)
+    share = read_party_share(path, name="clinic", id="nr", label="bought", test_fraction=0.2, split_seed=0)
     assert share.columns == ("age", "visits") and share.train.shape == (160, 2)
-    held = read_server_share(path, label="bought", id="nr", test_fraction=0.2, seed=0)
+    held = read_server_share(path, label="bought", id="nr", test_fraction=0.2, split_seed=0)
     task, y_train, y_test = share.labels
     assert task == held.task and same(y_train, held.y_train) and same(y_test, held.y_test)
     save_share(share, tmp_path / "share")
     task, y_train, y_test = load_party_share(tmp_path / "share").labels
     assert task == held.task and same(y_train, held.y_train) and same(y_test, held.y_test)
-    assert read_party_share(path, name="clinic", id="nr", columns=["age"], test_fraction=0.2, seed=0).labels is None
+    assert (
+        read_party_share(path, name="clinic", id="nr", columns=["age"], test_fraction=0.2, split_seed=0).labels is None
+    )
 
 
 def test_labels_are_no_features(tmp_path):
     path = write(table().select("nr", "age", "bought"), tmp_path / "clinic.csv")
     with pytest.raises(ConfigError, match="party.columns = 'bought': is the label, not a feature"):
-        read_party_share(path, name="clinic", label="bought", columns=["age", "bought"], test_fraction=0.2, seed=0)
+        read_party_share(
+            path, name="clinic", label="bought", columns=["age", "bought"], test_fraction=0.2, split_seed=0
+        )
     with pytest.raises(ConfigError, match="party.label = 'nothing'"):
-        read_party_share(path, name="clinic", label="nothing", test_fraction=0.2, seed=0)
+        read_party_share(path, name="clinic", label="nothing", test_fraction=0.2, split_seed=0)
 
 
 def test_labels_of_a_partition_are_given_where_they_are_wanted():

@@ -44,11 +44,17 @@ def test_oracles_failures_and_missing_runs_take_no_part() -> None:
             "oracle": [summary(1.0, 0.1, 0, protocol="centralised")],
             "stalled": [summary(0.99, 0.2, status="stalled")],
             "gone": [summary(0.98, 0.3), None],
+            "warned": [summary(0.97, 0.4), summary(0.97, 0.4, warnings=["it ended worse than it began"])],
+            "b": [summary(0.4, 9.0)],
             "a": [summary(0.5, 8.0)],
         }
     )
-    assert all(winners in (["a"], []) for winners in ranking.winners)
+    assert ranking.winners[:2] == [["a"], ["a"]]
+    assert all(set(winners) <= {"a", "b"} for winners in ranking.winners)
     assert ranking.values["gone"] == [None] * len(ranking.columns)
+    assert ranking.flaws == {
+        "stalled": "stalled", "gone": "1 of 2 without a result", "warned": "1 of 2 with warnings",
+    }  # fmt: skip
 
 
 def test_without_a_race_there_are_no_words() -> None:

@@ -18,9 +18,9 @@ SMALL = {
     "train": {"updates": 12, "batch_size": 64, "eval_every": 4, "checkpoint_every": 5},
 }
 KEYS = {
-    "protocol", "parties", "seed", "driver", "status", "updates", "epochs", "clock_s", "wall_s", "metric", "value",
-    "accuracy", "loss", "target", "time_to_target_s", "messages", "bytes_up", "bytes_down", "bytes_eval", "staleness",
-    "utilisation", "privacy", "trace_sha256", "weights_sha256",
+    "protocol", "parties", "seed", "driver", "status", "note", "warnings", "updates", "epochs", "clock_s", "wall_s",
+    "metric", "value", "accuracy", "loss", "target", "time_to_target_s", "messages", "bytes_up", "bytes_down",
+    "bytes_eval", "staleness", "utilisation", "privacy", "trace_sha256", "weights_sha256",
 }  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def test_a_failing_run_is_reported_and_the_others_go_on(tmp_path):
 
 
 def test_a_run_that_cannot_even_begin_is_reported_too(tmp_path, monkeypatch):
-    """A later seed may split the data so that something is refused only then."""
+    """Only the first seed is tried before the race: a later one may still be refused."""
 
     def prepare_but_for_one(config, data, out, load_data):
         if out is not None and config.train.seed == 1:

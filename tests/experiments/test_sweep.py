@@ -52,9 +52,12 @@ def test_the_best_is_a_mean_over_seeds_and_edges_are_named():
     (best,) = best_of(entries, ["vafl"], RATES)
     assert best.point == {"train.learning_rate": 1.0} and best.value == pytest.approx(0.65)
     assert best.edges == ["train.learning_rate"]
-    entries[-1].error = "diverged"  # a point with a failed run cannot win
+    entries[-1].summary["status"] = "diverged"  # a point with a failed run cannot win
     (best,) = best_of(entries, ["vafl"], RATES)
     assert best.point == {"train.learning_rate": 0.01} and best.edges
+    entries[0].summary["warnings"] = ["no update was made"]  # nor can one with a warning
+    (best,) = best_of(entries, ["vafl"], RATES)
+    assert best.point == {"train.learning_rate": 0.1}
 
 
 def test_the_middle_is_no_edge_and_words_have_none():

@@ -129,6 +129,31 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
+def test_what_is_no_result_is_struck_out_explained_and_wins_nothing(tmp_path: Path) -> None:
+    tables = {
+        "data": {"source": "digits", "parties": 2},
+        "model": {"party": "linear", "embedding": 4},
+        "train": {"updates": 20, "eval_every": 2, "target": 0.05},
+        "methods": {
+            "wild": {"protocol.name": "vafl", "train.learning_rate": 300.0},
+            "wild oracle": {"protocol.name": "centralised", "train.learning_rate": 1e20},
+        },
+    }
+    compare(tables, ["wild", "wild oracle", "sync", "vafl"], 1, tmp_path / "race")
+    page = Page(write_report(tmp_path / "race"))
+    wild = re.search(r"<tr><td>wild <em>\(diverged\)</em></td>(.*?)</tr>", page.source)
+    assert wild is not None and re.fullmatch(r"(<td><s>[\d.]+</s></td>)+", wild[1]), "no number is plain, none is best"
+    assert re.search(r"wild, seed 0diverged at update \d+; its metric and loss are those of update \d+", page.text)
+    assert "lower train.learning_rate" in page.text
+    praise = re.search(r"<strong>(.*?)</strong>", page.source)
+    assert praise is not None and "best accuracy" in praise[1].lower() and "wild" not in praise[1]
+    assert re.search(r"<td>diverged</td><td><s>", page.source), "the table of all runs"
+    figures = page.figures()
+    assert any("(diverged)" in text for trace in figures["target"]["data"] for text in trace.get("text", []))
+    levels = [note["text"] for note in figures["value-clock_s"]["layout"]["annotations"]]
+    assert levels == ["target 0.05"], "an oracle that failed is no level to compare with"
+
+
 def test_it_says_what_each_method_reveals_with_its_settings(tmp_path: Path) -> None:
     tables = {
         "data": {"source": "digits", "parties": 2},

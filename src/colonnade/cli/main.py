@@ -77,18 +77,17 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import load_with_bar, summary_table
+    from colonnade.cli.progress import load_with_bar, print_summary
     from colonnade.experiments.config import from_dict
-    from colonnade.experiments.folder import note_command
+    from colonnade.experiments.folder import note_command, tables_of
     from colonnade.protocol.errors import ConfigError
 
     if driver not in ("sim", "processes", "ray"):
         raise ConfigError("--driver", driver, "this release has 'sim', 'processes' and 'ray'")
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
-    if config is None and resume is not None:
-        config = resume / "config.toml"
-    checked = from_dict(_tables(config, settings, seed))
+    before = tables_of(resume) if config is None and resume is not None else None
+    checked = from_dict(_tables(config, settings, seed, before))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
     hands = _hands(workers)
@@ -114,9 +113,7 @@ def run(
                 again = f"colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
                 _say(f"Stopped. To go on from the last checkpoint: {again}")
             raise typer.Exit(130) from None
-    console.print(summary_table(summary))
-    if summary["note"]:
-        console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+    print_summary(summary, console)
     _say(f"Folder: {out}")
     if summary["status"] != "finished":
         raise typer.Exit(1)
@@ -229,6 +226,9 @@ def sweep(
         _say(f"{best.method}: best at {point} ({best.value:.4f})")
         for key in best.edges:
             _say(f"  Warning: the grid ends at {key} = {best.point[key]}, which was best: go on in that direction")
+    for label in labels:
+        if label not in {best.method for best in found}:
+            _say(f"{label}: no best point: every one has a run that failed or has warnings")
     if len(found) < len(labels):  # points that diverge are what a grid is for
         raise typer.Exit(1)
 
@@ -257,8 +257,8 @@ def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address:
     for entry in entries:
         if entry.error:
             console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)
-        elif entry.summary and entry.summary["note"]:
-            console.print(f"[yellow]{escape(entry.folder)}[/]: {escape(entry.summary['note'])}", soft_wrap=True)
+        for text in entry.remarks:
+            console.print(f"[yellow]{escape(entry.folder)}[/]: {escape(text)}", soft_wrap=True)
     if any(entry.summary for entry in entries):
         _say(f"Report: {report_with_bar(out, console)}")
     _say(f"Folder: {out}")
@@ -311,10 +311,13 @@ app.command()(align)
 app.command()(init)
 
 
-def _tables(config: Path | None, settings: list[str] | None, seed: int | None) -> dict[str, Any]:
+def _tables(
+    config: Path | None, settings: list[str] | None, seed: int | None, before: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The config file, or the tables of an earlier start, with what was typed beside it."""
     from colonnade.experiments.config import apply_overrides, parse_override, read_toml
 
-    tables = read_toml(config) if config is not None else {}
+    tables = read_toml(config) if config is not None else before or {}
     overrides = dict(parse_override(text) for text in settings or [])
     if seed is not None:
         overrides["train.seed"] = seed

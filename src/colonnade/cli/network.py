@@ -79,7 +79,7 @@ def serve(
       colonnade serve server.toml
       colonnade serve server.toml --predict
     """
-    from colonnade.cli.progress import summary_table
+    from colonnade.cli.progress import print_summary
     from colonnade.drivers.processes.tls_log import tls_refusals_to
     from colonnade.experiments.server_process import ServerProcess
 
@@ -92,8 +92,8 @@ def serve(
             return _answer_as_server(process, parent)
         summary = run_process(process.run(), parent)
     if not log_json and summary["status"] != "stopped":
-        console.print(summary_table(summary))
-    if summary["note"]:
+        print_summary(summary, console)
+    elif summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
@@ -178,10 +178,11 @@ def up(
 
 
 def _answer_together(folder: Path) -> None:
-    from colonnade.experiments.config import from_dict, read_toml
+    from colonnade.experiments.config import from_dict
+    from colonnade.experiments.folder import tables_of
     from colonnade.experiments.up import reopen_up
 
-    federation = reopen_up(from_dict(read_toml(folder / "config.toml")), folder, predict=True)
+    federation = reopen_up(from_dict(tables_of(folder)), folder, predict=True)
     with suppress(KeyboardInterrupt):
         up_with_table(federation, console)
 

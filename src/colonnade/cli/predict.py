@@ -64,6 +64,7 @@ def predict(
 
 def _door(config: Path, run: Path | None) -> AbstractContextManager["Door"]:
     from colonnade.experiments.config import from_dict, read_toml
+    from colonnade.experiments.folder import tables_of
     from colonnade.experiments.up import reopen_up
     from colonnade.predict.asking import door_of, up_for_questions
     from colonnade.protocol.errors import ConfigError
@@ -80,7 +81,7 @@ def _door(config: Path, run: Path | None) -> AbstractContextManager["Door"]:
             f"{where}: start `colonnade serve {config} --predict`, and the parties with `colonnade join ... --predict`"
         )
         raise ConfigError("--run", str(folder), advice)
-    return up_for_questions(reopen_up(from_dict(read_toml(folder / "config.toml")), folder, predict=True))
+    return up_for_questions(reopen_up(from_dict(tables_of(folder)), folder, predict=True))
 
 
 def _usual_folder(config: Path) -> Path:

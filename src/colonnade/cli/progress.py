@@ -19,16 +19,17 @@ from colonnade.experiments.config import Config
 from colonnade.experiments.ranking import Ranking, rank
 from colonnade.experiments.resolve import load_partition
 from colonnade.experiments.run import Run, Standing
+from colonnade.experiments.verdict import flaw_of
 
 __all__ = [
     "RaceBoard",
     "bar_columns",
     "comparison_table",
     "load_with_bar",
+    "print_summary",
     "ranking_of",
     "report_with_bar",
     "run_with_bar",
-    "summary_table",
 ]
 
 REFRESH_S = 0.2
@@ -137,25 +138,33 @@ class RaceBoard:
 def _outcome(entry: Entry) -> str:
     if entry.error or entry.summary is None or entry.summary["value"] is None:
         return escape(entry.error[:80])
-    return f"{entry.summary['metric']} {entry.summary['value']:.4f}"
+    flaw = flaw_of(entry.summary)
+    return f"{entry.summary['metric']} {entry.summary['value']:.4f}" + (f", {flaw}" if flaw else "")
 
 
 def comparison_table(entries: Sequence[Entry]) -> Table:
-    """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked."""
+    """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked.
+
+    A mean with a run that is no result in it is struck out, and beside the method's name stands why.
+    """
     ranking = ranking_of(entries)
     spread = ranking.seeds > 1
     title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
-    table = Table(title=title, box=SIMPLE_HEAD, caption="an oracle and failed runs take no part in the race")
+    failed = "; † nor do methods with a run that failed or has warnings" if ranking.flaws else ""
+    caption = f"an oracle takes no part in the race{failed}"
+    table = Table(title=title, box=SIMPLE_HEAD, caption=caption)
     table.add_column("method", no_wrap=True)
     for column in ranking.columns:
         table.add_column(column.title, justify="right")  # a narrow terminal breaks before the deviation
-    failed = {entry.label for entry in entries if entry.error}
     for label, values in ranking.values.items():
-        cells = [
-            f"[bold]{column.write(value, spread)} *[/]" if label in winners else column.write(value, spread)
-            for value, column, winners in zip(values, ranking.columns, ranking.winners, strict=True)
-        ]
-        table.add_row(label, *cells, style="red" if label in failed else None)
+        flaw = ranking.flaws.get(label, "")
+        cells = []
+        for value, column, winners in zip(values, ranking.columns, ranking.winners, strict=True):
+            text = column.write(value, spread)
+            if flaw and value is not None:
+                text = f"[dim strike]{text}[/] †"
+            cells.append(f"[bold]{text} *[/]" if label in winners else text)
+        table.add_row(escape(label) + (f" [red]({flaw})[/]" if flaw else ""), *cells)
     return table
 
 
@@ -167,12 +176,22 @@ def ranking_of(entries: Sequence[Entry]) -> Ranking:
     return rank(groups)
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
-    """A run's summary for a person."""
-    table = Table(show_header=False, title=f"{summary['protocol']}: {summary['status']}")
+def print_summary(summary: dict[str, Any], console: Console) -> None:
+    """A run's summary for a person, its warnings and its note."""
+    console.print(_summary_table(summary))
+    for text in summary.get("warnings", ()):  # a run of an older release has none
+        console.print(f"[yellow]Warning: {escape(text)}[/]", soft_wrap=True)
+    if summary["note"]:
+        console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+
+
+def _summary_table(summary: dict[str, Any]) -> Table:
+    flaw = flaw_of(summary)
+    how = ", ".join(dict.fromkeys(filter(None, (summary["status"], flaw))))
+    table = Table(show_header=False, title=f"{summary['protocol']}: {how}")
     rows: list[tuple[str, str]] = [
-        (summary["metric"], "–" if summary["value"] is None else f"{summary['value']:.4f}"),
-        ("loss", "–" if summary["loss"] is None else f"{summary['loss']:.4f}"),
+        (summary["metric"], _marked(summary, summary["value"], ".4f")),
+        ("loss", _marked(summary, summary["loss"], ".4f")),
         ("updates, epochs", f"{summary['updates']}, {summary['epochs']:.2f}"),
         ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
         ("bytes up, down, evaluation", " , ".join(f"{summary[key] / 1e6:.2f} MB" for key in _BYTES)),
@@ -190,10 +209,19 @@ def summary_table(summary: dict[str, Any]) -> Table:
         del rows[1]  # it is there already
     if summary["target"] is not None:
         reached = summary["time_to_target_s"]
-        rows.insert(1, ("time to target", "not reached" if reached is None else f"{reached:.2f} s"))
+        rows.insert(1, ("time to target", "not reached" if reached is None else _marked(summary, reached, ".2f", " s")))
     for name, text in rows:
         table.add_row(name, text)
     return table
+
+
+def _marked(summary: dict[str, Any], value: float | None, form: str, unit: str = "") -> str:
+    """A number of the evaluations, never plain if the run is no result."""
+    flaw = flaw_of(summary)
+    if value is None or not flaw:
+        return "–" if value is None else f"{value:{form}}{unit}"
+    why = "see the warnings" if summary["status"] == "finished" else f"evaluated before it {flaw}"
+    return f"[dim strike]{value:{form}}{unit}[/] ({why})"
 
 
 def _number(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
     dataset = load("digits")                    # or a file, a folder, from_arrays(x, y), from_views({"bank": x}, y)
     partition = split(dataset, parties=4)       # columns to parties, rows to train and test, scaled
-    share = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, seed=0)  # a file of its own
+    share = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, split_seed=0)  # its own file
 
 The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
 (of rows), `mapped`, `undo` and `row_file` (what stays in files), `idx`, `images`, `delimited`, `tables`, `libsvm`,

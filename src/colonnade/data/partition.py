@@ -86,10 +86,12 @@ def split(
     scale: str | None = None,
     missing: str = "refuse",
     test_fraction: float = 0.2,
-    seed: int = 0,
+    split_seed: int = 0,
     release: bool = False,
 ) -> Partition:
     """Split a dataset among parties (4, or as many as a table `how` names), by default with its own scaling.
+
+    `split_seed` chooses the rows to test on, where the dataset has no test set.
 
     With `release` the columns of a CSV or Parquet table are given back as soon as their party has them, which
     leaves the dataset unusable: for data that fill the memory.
@@ -99,7 +101,11 @@ def split(
     preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor)
     names, indices = assign(dataset, parties, how)
     rows = split_rows(
-        dataset.name, dataset.x.shape[0], test_fraction=test_fraction, seed=seed, test_rows=dataset.test_rows
+        dataset.name,
+        dataset.x.shape[0],
+        test_fraction=test_fraction,
+        split_seed=split_seed,
+        test_rows=dataset.test_rows,
     )
     shares, shapes = [], []
     for name, index in zip(names, indices, strict=True):

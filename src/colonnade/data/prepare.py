@@ -84,17 +84,17 @@ def prepare_sparse(
     return Prepared(encoder, scaler, block[rows[0]], block[rows[1]], [])
 
 
-def split_rows(name: str, rows: int, *, test_fraction: float, seed: int, test_rows: int = 0) -> Rows:
+def split_rows(name: str, rows: int, *, test_fraction: float, split_seed: int, test_rows: int = 0) -> Rows:
     """Return the rows to train and to test on: the last `test_rows`, or if there are none a shuffled part."""
     if not isinstance(test_fraction, int | float) or not 0 < test_fraction < 1:
         raise ConfigError("data.test_fraction", test_fraction, "must lie between 0 and 1, both excluded")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError("seed", seed, "must be a whole number from 0")
+    if isinstance(split_seed, bool) or not isinstance(split_seed, int | np.integer) or split_seed < 0:
+        raise ConfigError("data.split_seed", split_seed, "must be a whole number from 0")
     if rows < 2:
         raise DataError(f"{name}: {rows} row cannot be split into one to train and one to test on")
     check_test_rows(name, rows, test_rows)
     if test_rows:
         return np.arange(rows - test_rows), np.arange(rows - test_rows, rows)
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(rows)
+    order = np.random.Generator(np.random.PCG64(split_seed)).permutation(rows)
     tested = min(max(round(rows * test_fraction), 1), rows - 1)
     return order[tested:], order[:tested]

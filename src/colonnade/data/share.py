@@ -1,10 +1,10 @@
 """What one role holds: a party its features, the server its labels, each read from a file of its own.
 
 All owners have the same rows in the same order, and each finds by itself which of them are tested on, for that
-takes only the number of rows and the seed. `rows` and `ids_sha256` are what they compare before they start.
+takes only the number of rows and the split's seed. `rows` and `ids_sha256` are what they compare before they start.
 
-    clinic = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, seed=0)
-    server = read_server_share("labels.csv", label="diagnosis", id="patient", test_fraction=0.2, seed=0)
+    clinic = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, split_seed=0)
+    server = read_server_share("labels.csv", label="diagnosis", id="patient", test_fraction=0.2, split_seed=0)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -116,11 +116,13 @@ def server_share(partition: Partition) -> ServerShare:
     )
 
 
-def share_without_labels(rows: int, task: Task, *, test_fraction: float, seed: int, test_rows: int = 0) -> ServerShare:
+def share_without_labels(
+    rows: int, task: Task, *, test_fraction: float, split_seed: int, test_rows: int = 0
+) -> ServerShare:
     """Of a server that has neither labels nor ids and only knows how many rows there are; its zeros are no labels."""
     if rows < 2:
         raise ConfigError("server.rows", rows, "must be 2 or more")
-    parts = split_rows("server.rows", rows, test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    parts = split_rows("server.rows", rows, test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
     return ServerShare(task, np.zeros(len(parts[0])), np.zeros(len(parts[1])), "", ())
 
 
@@ -135,7 +137,7 @@ def read_party_share(
     scale: str | None = None,
     missing: str = "refuse",
     test_fraction: float,
-    seed: int,
+    split_seed: int,
     test_rows: int = 0,
     aligned: Alignment | None = None,
     progress: Progress | None = None,
@@ -151,7 +153,7 @@ def read_party_share(
     file = existing(path, (*TABLES, ".npz", ".npy"), "party.data")
     if file.suffix.lower() == ".npy":
         _refuse_beside_npy("party", {"id": id, "label": label, "aligned": aligned, "categorical": categorical or None})
-        return _mapped_share(file, name, columns, how, test_fraction, seed, test_rows)
+        return _mapped_share(file, name, columns, how, test_fraction, split_seed, test_rows)
     if file.suffix.lower() == ".npz":
         if label is not None:
             raise ConfigError("party.label", label, "labels are read from CSV and Parquet only")
@@ -159,7 +161,7 @@ def read_party_share(
     else:
         raw = _from_table(file, name, id, label, categorical, columns, aligned, progress or silent)
     whole = len(raw.x) if raw.present is None else len(raw.present)
-    rows = split_rows(str(file), whole, test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    rows = split_rows(str(file), whole, test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
     present = None if raw.present is None else (raw.present[rows[0]], raw.present[rows[1]])
     try:
         ready = prepare(raw.x, raw.index, raw.columns, name, _read_rows(rows, raw.present), how)
@@ -187,7 +189,7 @@ def _refuse_beside_npy(section: str, settings: Mapping[str, Any]) -> None:
 
 def _mapped_share(
     file: Path, name: str, columns: Sequence[str] | None, how: Preparation,
-    test_fraction: float, seed: int, test_rows: int,
+    test_fraction: float, split_seed: int, test_rows: int,
 ) -> PartyShare:  # fmt: skip
     """Rows that stay in their file; only a scaling that is fitted reads all of it, once, from start to end."""
     mapping, x = map_npy(file)
@@ -197,7 +199,7 @@ def _mapped_share(
     if how.missing != "refuse":
         raise ConfigError("party.missing", how.missing, "what is missing in an .npy must be filled in beforehand")
     index, used = _numbered(file, x.shape[1], name, columns)
-    rows = split_rows(str(file), len(x), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    rows = split_rows(str(file), len(x), test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
     parts = [part.astype(np.int32 if len(x) < 2**31 else np.int64) for part in rows]
     encoder = Encoder(used, (None,) * len(used), None)
     scaler = _fit_in_order(file, x, np.sort(parts[0]), index, used, name, how)
@@ -252,7 +254,7 @@ def read_server_share(
     label: str | None,
     id: str | None = None,
     test_fraction: float,
-    seed: int,
+    split_seed: int,
     test_rows: int = 0,
     aligned: Alignment | None = None,
     parties: Sequence[str] = (),
@@ -266,7 +268,7 @@ def read_server_share(
     if file.suffix.lower() == ".npy":
         _refuse_beside_npy("server", {"id": id, "label": label, "aligned": aligned})
         y, task = _labels_of(file)
-        rows = split_rows(str(file), len(y), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+        rows = split_rows(str(file), len(y), test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
         return ServerShare(task, y[rows[0]], y[rows[1]], digest_of_rows(len(y)), ())
     if label is None:
         raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
@@ -277,7 +279,7 @@ def read_server_share(
     if order.present is not None:
         raise DataError(f"{file}: there is no label for some rows of the alignment: run colonnade align again")
     y, task = label_column(file, order.of_texts(texts[label]))
-    rows = split_rows(str(file), len(y), test_fraction=test_fraction, seed=seed, test_rows=test_rows)
+    rows = split_rows(str(file), len(y), test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
     lacks = None if aligned is None else aligned.absent(parties)
     absent = None if lacks is None else (lacks[rows[0]], lacks[rows[1]])
     return ServerShare(task, y[rows[0]], y[rows[1]], order.sha256, (), absent)

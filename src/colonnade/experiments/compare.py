@@ -45,6 +45,14 @@ class Entry:
         """Its folder's name inside the comparison."""
         return f"{self.label}-seed{self.seed}"
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of its numbers must know, beside the error."""
+        if self.summary is None:
+            return []
+        note = self.summary["note"]
+        return [*self.summary.get("warnings", ()), *([note] if note and not self.error else [])]
+
     def take(self, outcome: Outcome) -> None:
         """It ended, well or not."""
         if isinstance(outcome, str):
@@ -142,7 +150,7 @@ def race(
     if workers == RAY:
         _race_on_ray(entries, todo, out, show)
         return entries
-    for entry in todo:  # the data of a seed are split once
+    for entry in todo:
         watch = partial(_show_run, show, entries, entry)
         entry.take(_outcome(entry.config, out / entry.folder, partitions.of, watch))
         _write(out, entries)
@@ -227,12 +235,12 @@ class _Partitions:
     """The data of the last run, for the next one that wants the same."""
 
     def __init__(self) -> None:
-        self._key: tuple[DataConfig, str | None, int] | None = None
+        self._key: tuple[DataConfig, str | None] | None = None
         self._data: Partition | None = None
 
     def of(self, config: Config) -> Partition:
         """The parties' data for this config."""
-        key = (config.data, scale_of(config), config.train.seed)
+        key = (config.data, scale_of(config))
         if self._data is None or key != self._key:
             self._data = None  # let go of the old before the new is loaded
             self._key, self._data = key, load_partition(config)

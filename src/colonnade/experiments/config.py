@@ -49,6 +49,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     split: str | dict[str, list[str]] = "even"
     scale: str | None = None
     test_fraction: float = 0.2
+    split_seed: int = 0  # which rows are to test on, whatever train.seed is
     label: str | None = None
     id: str | None = None
     categorical: list[str] = []

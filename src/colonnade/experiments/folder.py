@@ -8,11 +8,11 @@ from typing import Any
 import tomli_w
 
 from colonnade.drivers.files import replace_file
-from colonnade.experiments.config import Config, difference, from_dict, read_toml, to_dict
+from colonnade.experiments.config import Config, apply_overrides, difference, from_dict, read_toml, to_dict
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 
-__all__ = ["RunFolder", "note_command"]
+__all__ = ["RunFolder", "note_command", "tables_of"]
 
 FORMAT = 3
 
@@ -21,6 +21,14 @@ def note_command(folder: Path, command: str) -> None:
     """command.txt: what was typed to make the folder; a resumed run has a line for every start."""
     with (folder / "command.txt").open("a", encoding="utf-8") as file:
         file.write(command + "\n")
+
+
+def tables_of(folder: Path) -> dict[str, Any]:
+    """config.toml of a run; in runs of releases without `data.split_seed`, `train.seed` chose the rows to test on."""
+    tables = read_toml(folder / "config.toml")
+    if "split_seed" in tables.get("data", {}):
+        return tables
+    return apply_overrides(tables, {"data.split_seed": tables.get("train", {}).get("seed", 0)})
 
 
 class RunFolder:
@@ -55,7 +63,7 @@ class RunFolder:
         path = Path(path)
         if not (path / "config.toml").is_file():
             raise CheckpointError(f"--resume {path}: no run lies there (config.toml is missing)")
-        there = to_dict(from_dict(read_toml(path / "config.toml")))
+        there = to_dict(from_dict(tables_of(path)))
         differs = difference(there, to_dict(config))
         if differs:
             raise CheckpointError(

@@ -243,7 +243,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
         scale=scale,
         missing=party.missing,
         test_fraction=data.test_fraction,
-        seed=config.train.seed,
+        split_seed=data.split_seed,
         aligned=alignment_of(party.aligned, name, "party"),
     )
 

@@ -1,6 +1,7 @@
 """Who won what: the columns of a race, their means over seeds, and the best of each.
 
-The oracle does not federate, so its clock and bytes mean nothing; it and failed runs take no part in the race.
+The oracle does not federate, so its clock and bytes mean nothing; it takes no part in the race, nor does a method
+with a run that failed or carries a warning.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from colonnade.experiments.verdict import flaws_of
 from colonnade.models.metrics import METRICS
 
 __all__ = ["ORACLE", "Column", "Ranking", "in_words", "mean_and_spread", "rank"]
@@ -58,6 +60,7 @@ class Ranking:
     values: dict[str, list[Statistic | None]]
     winners: list[list[str]]
     seeds: int
+    flaws: dict[str, str]  # by label, what is wrong with its runs; only of those with something wrong
 
 
 def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
@@ -68,18 +71,19 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
         label: [mean_and_spread([column.read(s) if s is not None else None for s in group]) for column in columns]
         for label, group in groups.items()
     }
-    racing = [label for label, group in groups.items() if all(_races(summary) for summary in group)]
+    flaws = {label: found for label, group in groups.items() if (found := flaws_of(group))}
+    racing = [label for label, group in groups.items() if label not in flaws and not _oracle(group)]
     if len(racing) < 2:
         racing = []  # one alone beats nobody, least of all the oracle
     winners = []
     for index, column in enumerate(columns):
         best = column.best([values[label][index] for label in racing])
         winners.append([label for label in racing if best is not None and _mean(values[label][index]) == best])
-    return Ranking(columns, values, winners, max((len(group) for group in groups.values()), default=0))
+    return Ranking(columns, values, winners, max((len(group) for group in groups.values()), default=0), flaws)
 
 
-def _races(summary: Summary | None) -> bool:
-    return summary is not None and summary["status"] == "finished" and summary["protocol"] != ORACLE
+def _oracle(group: Sequence[Summary | None]) -> bool:
+    return any(summary is not None and summary["protocol"] == ORACLE for summary in group)
 
 
 def _mean(value: Statistic | None) -> float | None:

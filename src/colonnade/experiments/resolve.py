@@ -87,7 +87,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
         scale=scale_of(config),
         missing=data.missing,
         test_fraction=data.test_fraction,
-        seed=config.train.seed,
+        split_seed=data.split_seed,
         release=True,  # nobody else has this table
     )
 

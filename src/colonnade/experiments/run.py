@@ -30,6 +30,7 @@ from colonnade.experiments.summary import (
     weights_digest,
     withdrawn_note,
 )
+from colonnade.experiments.verdict import warnings_of
 from colonnade.models.network import drawing_in_turn
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
@@ -292,13 +293,14 @@ class Run:
         weights = weights_digest(said["weights"] for said in summaries.values())
         spent = {name: said["privacy"] for name, said in summaries.items() if name != SERVER and said.get("privacy")}
         withdrawn = principal.get("withdrawn", {})
-        return {
+        summary = {
             "protocol": setting.method.name,
             "parties": len(setting.data.parties),
             "seed": setting.config.train.seed,
             "driver": "sim",
             "status": self.status,
             "note": "; ".join(filter(None, (self.note, withdrawn_note(withdrawn)))),
+            "warnings": [],
             "updates": principal["updates"],
             "epochs": principal["epochs"],
             "clock_s": self.clock_s,
@@ -320,6 +322,9 @@ class Run:
             "trace_sha256": simulator.trace.hexdigest,
             "weights_sha256": weights,
         }
+        tested = len(setting.data.y_test)
+        summary["warnings"] = warnings_of(summary, self.rows, tested, principal.get("warnings", ()))
+        return summary
 
 
 def prepare(

@@ -52,6 +52,7 @@ from colonnade.experiments.summary import (
     withdrawn_note,
 )
 from colonnade.experiments.terms import SHARED_NETWORK, Terms, shared_digest, shared_part
+from colonnade.experiments.verdict import warnings_of
 from colonnade.protocol.errors import ConfigError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
@@ -192,6 +193,8 @@ class ServerProcess(Keeper):
 
     def _say_end(self, summary: dict[str, Any]) -> None:
         self.log.info("ended", status=summary["status"], updates=summary["updates"], value=summary["value"])
+        for text in summary["warnings"] if summary["status"] != "stopped" else ():
+            self.log.warning(text)
 
     def _how_it_ended(self, stopped: list[str]) -> str:
         error = self.node.error
@@ -285,13 +288,14 @@ class ServerProcess(Keeper):
         digests = [principal["weights"], *(byes[name].weights for name in node.peers if name in byes)]
         spent = {name: msgspec.structs.asdict(bye.privacy) for name, bye in byes.items() if bye.privacy is not None}
         withdrawn = principal.get("withdrawn", {})
-        return {
+        summary = {
             "protocol": self.plan.method.name,
             "parties": len(node.peers),
             "seed": train.seed,
             "driver": self.driver,
             "status": status,
             "note": "; ".join(filter(None, (self.note, principal.get("note", ""), withdrawn_note(withdrawn)))),
+            "warnings": [],
             "updates": principal["updates"],
             "epochs": principal["epochs"],
             "clock_s": node.now / NANOSECONDS,
@@ -313,6 +317,9 @@ class ServerProcess(Keeper):
             "trace_sha256": node.trace.hexdigest,
             "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests[1:]) else None,
         }
+        tested = len(self.share.y_test)
+        summary["warnings"] = warnings_of(summary, self.rows, tested, principal.get("warnings", ()))
+        return summary
 
 
 class Stalled(Exception):
@@ -337,7 +344,7 @@ def _server_share(config: Config) -> ServerShare:
             server.rows,
             options.task,  # type: ignore[attr-defined]
             test_fraction=config.data.test_fraction,
-            seed=config.train.seed,
+            split_seed=config.data.split_seed,
             test_rows=server.test_rows,
         )
     if server.data is None:
@@ -353,7 +360,7 @@ def _server_share(config: Config) -> ServerShare:
         aligned=alignment_of(server.aligned, SERVER, "server"),
         parties=parties_of(config),
         test_fraction=config.data.test_fraction,
-        seed=config.train.seed,
+        split_seed=config.data.split_seed,
     )
 
 

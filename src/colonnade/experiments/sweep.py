@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from colonnade.experiments.compare import Contestant, Entry, contestants
 from colonnade.experiments.config import apply_overrides, parse_override
+from colonnade.experiments.verdict import flaw_of
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
 
@@ -64,13 +65,13 @@ class Best(NamedTuple):
 
 
 def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[Best]:
-    """By the configured metric, mean over seeds; points with a failed run cannot win."""
+    """By the configured metric, mean over seeds; points with a run that failed or has warnings cannot win."""
     found = []
     for label in labels:
         scored = []
         for point in _points(grid):
             runs = [entry for entry in entries if entry.label == _label(label, point)]
-            if runs and all(entry.summary and not entry.error for entry in runs):
+            if runs and not any(flaw_of(entry.summary) for entry in runs):
                 scored.append((mean(entry.summary["value"] for entry in runs if entry.summary), point))
         if scored:
             upwards = METRICS[_metric(entries)].higher_is_better

@@ -6,6 +6,7 @@ from statistics import mean
 import plotly.graph_objects as go
 
 from colonnade.experiments.ranking import mean_and_spread
+from colonnade.experiments.verdict import flaws_of
 from colonnade.report.records import Record
 from colonnade.report.style import PALETTE, colours, titled
 
@@ -23,6 +24,7 @@ def time_to_target(groups: Groups) -> go.Figure:
         reached = mean_and_spread(times)
         missed = sum(time is None for time in times)
         text = f"{reached[0]:.3g} s" if reached else f"not reached in {missed} of {len(times)}"
+        text += f" ({flaw})" if (flaw := flaws_of([record.summary for record in groups[label]])) else ""
         spread = {"type": "data", "array": [reached[1]], "color": "#888888"} if reached and len(times) > 1 else None
         figure.add_trace(
             go.Bar(
@@ -63,7 +65,10 @@ def epsilon_of(record: Record) -> float | None:
 
 
 def metric_against_epsilon(groups: Groups) -> go.Figure:
-    """A point per label, mean over seeds; one line for each method, in the order of ε."""
+    """A point per label, mean over seeds; one line for each method, in the order of ε.
+
+    A cross: some of its runs are no results, and the hover text says why.
+    """
     figure = go.Figure()
     tint = colours(groups)
     points: dict[str, list[tuple[float, float, str]]] = {}
@@ -80,10 +85,12 @@ def metric_against_epsilon(groups: Groups) -> go.Figure:
             line = {"color": "#9AA3AE", "width": 1}
             figure.add_trace(go.Scatter(x=x, y=y, mode="lines", line=line, showlegend=False, hoverinfo="skip"))
         for place, height, label in own:
+            flaw = flaws_of([record.summary for record in groups[label]])
+            marker = {"color": tint[label], "size": 10, "symbol": "x" if flaw else "circle"}
             figure.add_trace(
                 go.Scatter(
-                    x=[place], y=[height], mode="markers", name=label, legendgroup=label,
-                    marker={"color": tint[label], "size": 10}, hovertemplate="ε %{x:.4g}: %{y:.4f}",
+                    x=[place], y=[height], mode="markers", name=label, legendgroup=label, marker=marker,
+                    hovertemplate="ε %{x:.4g}: %{y:.4f}" + (f" ({flaw})" if flaw else ""),
                 )
             )  # fmt: skip
     figure.update_xaxes(type="log")

@@ -23,9 +23,15 @@ _FIGURES: dict[str, Callable[[Record], go.Figure]] = {
 
 
 def figure(record: Record, what: str) -> go.Figure:
-    """The metric against an axis, or another figure."""
-    if what in AXES:
-        return curve({record.label: [record.rows]}, record.summary["metric"], what, record.summary["target"])
-    if what not in _FIGURES:
+    """The metric against an axis, or another figure; what is wrong with the run is its title."""
+    if what not in (*AXES, *_FIGURES):
         raise ConfigError("plot", what, f"choose one of {', '.join([*AXES, *_FIGURES])}")
-    return _FIGURES[what](record)
+    drawn = _against(record, what) if what in AXES else _FIGURES[what](record)
+    if warnings := record.summary.get("warnings"):
+        drawn.update_layout(title={"text": "<br>".join(warnings), "font": {"size": 12, "color": "#D55E00"}})
+        drawn.update_layout(margin={"t": 60 + 16 * len(warnings)})
+    return drawn
+
+
+def _against(record: Record, what: str) -> go.Figure:
+    return curve({record.label: [record.rows]}, record.summary["metric"], what, record.summary["target"])

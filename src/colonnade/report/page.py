@@ -25,7 +25,7 @@ from colonnade.report.attack import attack_section, attack_table
 from colonnade.report.records import Progress, Record, by_label, load_attack, load_records, without_oracles
 from colonnade.report.sections import Chart, Section, sections
 from colonnade.report.style import lines
-from colonnade.report.tables import all_runs, privacy, race, what_is_revealed, winners
+from colonnade.report.tables import all_runs, privacy, race, remarks, what_is_revealed, winners
 
 __all__ = ["write_report"]
 
@@ -85,7 +85,9 @@ def _race(records: Sequence[Record]) -> str:
     logarithmic = '<button id="logarithmic" type="button" aria-pressed="false">log x</button>'
     if not records:
         return f'<div id="legend" hidden>{logarithmic}</div>'  # the page's script looks for it
-    return f'{winners(records)}{race(records)}\n<div id="legend">{_legend(records)}{logarithmic}</div>'
+    return (
+        f'{winners(records)}{race(records)}{remarks(records)}\n<div id="legend">{_legend(records)}{logarithmic}</div>'
+    )
 
 
 def _about(records: Sequence[Record]) -> str:

@@ -7,6 +7,7 @@ from statistics import mean
 import plotly.graph_objects as go
 
 from colonnade.experiments.ranking import ORACLE
+from colonnade.experiments.verdict import flaw_of
 from colonnade.report.bars import SHOWN_ROLES as SHOWN_BARS
 from colonnade.report.bars import bytes_by_kind, epsilon_of, metric_against_epsilon, time_to_target, utilisation
 from colonnade.report.figures import curve
@@ -68,7 +69,8 @@ def _curve(
     groups: Groups, oracles: Groups, against: str, place: str, metric: str, value: str, target: float | None
 ) -> Chart:
     runs = {label: [record.rows for record in group] for label, group in groups.items()}
-    ends = {label: [record.summary[value] for record in group] for label, group in oracles.items()}
+    results = {label: group for label, group in oracles.items() if not any(flaw_of(one.summary) for one in group)}
+    ends = {label: [record.summary[value] for record in group] for label, group in results.items()}
     levels = {label: mean(values) for label, values in ends.items() if None not in values}
     figure = curve(runs, metric, against, target, levels, value)
     return Chart(f"{value}-{against}", f"{metric} against {place}", figure)

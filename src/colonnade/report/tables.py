@@ -5,9 +5,10 @@ from html import escape
 from typing import Any
 
 from colonnade.experiments.ranking import in_words, rank
+from colonnade.experiments.verdict import flaw_of
 from colonnade.report.records import Record, by_label
 
-__all__ = ["all_runs", "privacy", "race", "what_is_revealed", "winners"]
+__all__ = ["all_runs", "privacy", "race", "remarks", "what_is_revealed", "winners"]
 
 SHOWN_PARTIES = 40
 _COLUMNS = {
@@ -30,19 +31,37 @@ def winners(records: Sequence[Record]) -> str:
 
 
 def race(records: Sequence[Record]) -> str:
-    """Mean ± deviation of every label; the best of each column is marked."""
+    """Mean ± deviation of every label; the best of each column is marked, a mean with a failed run struck out."""
     ranking = rank(_groups(records))
     spread, several = ranking.seeds > 1, len(ranking.values) > 1
     rows = []
     for label, values in ranking.values.items():
+        flaw = ranking.flaws.get(label, "")
         cells = [
-            f"<td{_class(several and label in best)}>{escape(column.write(value, spread))}</td>"
+            f"<td{_class(several and label in best)}>{_struck(escape(column.write(value, spread)), flaw)}</td>"
             for value, column, best in zip(values, ranking.columns, ranking.winners, strict=True)
         ]
-        rows.append(f"<tr><td>{escape(label)}</td>{''.join(cells)}</tr>")
+        name = escape(label) + (f" <em>({escape(flaw)})</em>" if flaw else "")
+        rows.append(f"<tr><td>{name}</td>{''.join(cells)}</tr>")
     head = "".join(f"<th>{escape(title)}</th>" for title in ("method", *(column.title for column in ranking.columns)))
-    note = "<p class='quiet'>An oracle and failed runs take no part in the race.</p>" if several else ""
+    text = "An oracle takes no part in the race, nor does a method with a run that failed or has warnings."
+    note = f"<p class='quiet'>{text}</p>" if several else ""
     return f"<div class='scroll'><table><tr>{head}</tr>{''.join(rows)}</table></div>{note}"
+
+
+def _struck(text: str, flaw: str) -> str:
+    return f"<s>{text}</s>" if flaw else text
+
+
+def remarks(records: Sequence[Record]) -> str:
+    """What is wrong with which run; nothing if all are results."""
+    rows = "".join(
+        f"<tr><td>{escape(record.label)}, seed {record.summary['seed']}</td><td>{escape(text)}</td></tr>"
+        for record in records
+        if flaw_of(record.summary)
+        for text in filter(None, (*record.summary.get("warnings", ()), record.summary.get("note", "")))
+    )
+    return f"<h2>Warnings</h2><div class='scroll'><table class='prose'>{rows}</table></div>" if rows else ""
 
 
 def _class(best: bool) -> str:
@@ -61,12 +80,20 @@ def all_runs(records: Sequence[Record]) -> str:
     head = "".join(f"<th>{escape(title)}</th>" for title in ("run", *_COLUMNS.values()))
     rows = "".join(
         f"<tr><td>{escape(record.label)}</td>"
-        + "".join(f"<td>{escape(_cell(key, record.summary.get(key)))}</td>" for key in _COLUMNS)
+        + "".join(f"<td>{_summary_cell(key, record.summary)}</td>" for key in _COLUMNS)
         + "</tr>"
         for record in records
     )
     table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
     return f"<details><summary>Every run</summary>{table}</details>"
+
+
+def _summary_cell(key: str, summary: dict[str, Any]) -> str:
+    """The numbers of the last evaluation are struck out if the run is no result; beside them stands why."""
+    flaw, text = flaw_of(summary), escape(_cell(key, summary.get(key)))
+    if key == "status" and flaw:
+        return escape(", ".join(dict.fromkeys((text, flaw))))
+    return _struck(text, flaw) if key in ("value", "loss", "time_to_target_s") else text
 
 
 def privacy(records: Sequence[Record]) -> str:
