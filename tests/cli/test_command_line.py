@@ -243,6 +243,23 @@ def test_resuming_another_config(colonnade, config, tmp_path):
     assert (tmp_path / "out" / "summary.json").read_bytes() == before and not (tmp_path / "new").exists()
 
 
+def test_a_finished_run_that_is_resumed_is_shown_and_left_as_it_is(colonnade, config, tmp_path):
+    folder = tmp_path / "out"
+    assert colonnade("run", config, "--set", "train.checkpoint_every=4", "--out", folder)[0] == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    code, out, _ = colonnade("run", "--resume", folder)
+    assert code == 0 and "This run is over" in out and "vafl: finished" in out
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_run_of_processes_is_not_gone_on_with_in_the_simulator(colonnade, config, tmp_path):
+    assert colonnade("run", config, "--out", tmp_path / "out")[0] == 0
+    (tmp_path / "out" / "summary.json").unlink()
+    (tmp_path / "out" / "nodes").mkdir()
+    code, _, err = colonnade("run", "--resume", tmp_path / "out")
+    assert code == 2 and "add --driver processes" in err
+
+
 def test_config_files_that_cannot_be_read(colonnade, tmp_path):
     code, _, err = colonnade("run", tmp_path / "none.toml", "--out", tmp_path / "out")
     assert code == 2 and "none.toml" in err and "there is no such file" in err
@@ -281,6 +298,7 @@ def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_pa
     last = out.strip().splitlines()[-1]
     assert re.search(r"[Bb]est accuracy: \S+ .*fewest bytes: \S+ ", last)
     assert colonnade("run", config, "--out", tmp_path / "run")[0] == 0
+    (tmp_path / "run" / "summary.json").unlink()  # as if it had been cut off
     assert colonnade("run", "--resume", tmp_path / "run")[0] == 0
     assert (tmp_path / "run" / "command.txt").read_text().splitlines() == [
         f"colonnade run {config} --out {tmp_path / 'run'}",

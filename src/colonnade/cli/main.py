@@ -3,6 +3,7 @@ status.
 """
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -77,7 +78,7 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import load_with_bar, summary_table
+    from colonnade.cli.progress import load_with_bar
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command
     from colonnade.protocol.errors import ConfigError
@@ -91,6 +92,11 @@ def run(
     checked = from_dict(_tables(config, settings, seed))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
+    if resume is not None and (over := _record_of(checked, resume, driver)) is not None:
+        _say(f"This run is over, and nothing was done. Its report: colonnade report {resume}")
+        if checked.predict.stay:
+            _say(f"To answer questions: colonnade up --resume {resume} --predict")
+        return _show(over, resume)
     hands = _hands(workers)
     if driver != "sim" and hands != 1:
         raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
@@ -114,6 +120,24 @@ def run(
                 again = f"colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
                 _say(f"Stopped. To go on from the last checkpoint: {again}")
             raise typer.Exit(130) from None
+    _show(summary, out)
+
+
+def _record_of(checked: Any, folder: Path, driver: str) -> dict[str, Any] | None:
+    """The summary of a run that is over; None: it can go on."""
+    from colonnade.experiments.up import reopen_folder
+    from colonnade.protocol.errors import ConfigError
+
+    over = reopen_folder(checked, folder).record()
+    if over is None and driver == "sim" and (folder / "nodes").is_dir():
+        raise ConfigError("--resume", str(folder), "its roles are processes: add --driver processes, or ray")
+    return over
+
+
+def _show(summary: dict[str, Any], out: Path) -> None:
+    """What came of a run; the exit code says whether it finished."""
+    from colonnade.cli.progress import summary_table
+
     console.print(summary_table(summary))
     if summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
@@ -339,9 +363,18 @@ def _fresh_folder(name: str) -> Path:
     return path
 
 
+def _as_ctrl_c(_number: int, frame: Any) -> None:
+    """SIGTERM ends every command as Ctrl-C does, also one that was started with Ctrl-C ignored."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
+
+
 def main() -> None:
     """The console script: errors that a user can act on are one line, without a traceback."""
     sys.path.append("")  # `package.module:Class` may lie in the current folder
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         app()
     except ColonnadeError as error:

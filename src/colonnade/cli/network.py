@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -97,7 +98,7 @@ def serve(
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
-    if summary["status"] == "finished" and process.config.predict.stay:
+    if summary["status"] == "finished" and process.config.predict.stay and not process.node.stopped:
         with tls_refusals_to(log):
             _answer_as_server(process, parent)
 
@@ -139,7 +140,7 @@ def join(
         console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
     if end.status not in ("finished", "stopped"):
         raise typer.Exit(1)
-    if end.status == "finished" and process.config.predict.stay:
+    if end.status == "finished" and process.config.predict.stay and not process.node.stopped:
         with tls_refusals_to(log):
             _answer_as_party(process, parent)
 
@@ -283,7 +284,12 @@ def run_process(work: Coroutine[Any, Any, Any], parent: int | None) -> Any:
     import uvloop
 
     gc.freeze()
-    return uvloop.run(_with_parent(work, parent))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return uvloop.run(_with_parent(work, parent))
+    finally:  # a closed uvloop would go on swallowing signals: the next phase could not be ended
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _with_parent(work: Coroutine[Any, Any, Any], parent: int | None) -> Any:

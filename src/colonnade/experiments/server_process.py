@@ -66,6 +66,7 @@ class ServerProcess(Keeper):
     """The server: its share, its role, its run folder."""
 
     driver = "processes"
+    record: dict[str, Any] | None = None  # of a run that is over: served again, it is told and left as it is
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
@@ -83,6 +84,7 @@ class ServerProcess(Keeper):
             log.info("some lack rows", rows=share.rows, lacking=who)
         role = plan.method.server(plan.server(share.task, share.y_train, share.y_test, share.absent))
         self.folder = _folder(out, config)
+        self.record = self.folder.record()
         self.rows: list[dict[str, Any]] = []
         self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
         self.shared = shared_part(config, self.pins)
@@ -119,6 +121,8 @@ class ServerProcess(Keeper):
             clock_s = node.now / NANOSECONDS
             row = metrics_row(record, self.plan.training.metric, clock_s, clock_s, node.traffic)
             self.rows.append(row)
+            if self.record is not None:
+                return  # the row is there already
             self.folder.append(row)
             self.log.info("evaluated", update=record.update, value=row["value"], missing=len(record.missing))
 
@@ -133,7 +137,8 @@ class ServerProcess(Keeper):
 
     def load(self, saved: dict[str, Any] | None) -> None:
         """Cut the folder back to the checkpoint; the log brings the rest again."""
-        self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
+        count = saved["rows"] if saved else 0
+        self.rows = self.folder.cut_back(count) if self.record is None else self.folder.rows()[:count]
         self._checkpoints.count = saved["checkpoints"] if saved else 1
 
     # The life of the process
@@ -141,7 +146,7 @@ class ServerProcess(Keeper):
     async def run(self) -> dict[str, Any]:
         """Serve until training ends; the summary."""
         torch.set_num_threads(1)
-        stopped = stop_on_signals(self.node)
+        stop_on_signals(self.node)
         self.node.open()
         self._say_start()
         self.address = await self.service.start(self.wanted_address())
@@ -157,7 +162,7 @@ class ServerProcess(Keeper):
                 stop_metrics()
                 for task in tasks:
                     task.cancel()
-            status = self._how_it_ended(stopped)
+            status = self._how_it_ended()
         except (Exception, asyncio.CancelledError):  # the parties come back when this server does
             await self.service.hang_up()
             self.node.close()
@@ -166,9 +171,9 @@ class ServerProcess(Keeper):
             await self.service.stop(End(status, self.note))
         else:
             await self.service.hang_up()
-        summary = self.summary(status)
+        summary = self.record or self.summary(status)
         self.node.close()
-        if status != "stopped":
+        if status != "stopped" and self.record is None:
             self._write(summary)
         self._say_end(summary)
         return summary
@@ -193,7 +198,7 @@ class ServerProcess(Keeper):
     def _say_end(self, summary: dict[str, Any]) -> None:
         self.log.info("ended", status=summary["status"], updates=summary["updates"], value=summary["value"])
 
-    def _how_it_ended(self, stopped: list[str]) -> str:
+    def _how_it_ended(self) -> str:
         error = self.node.error
         if isinstance(error, TrainingDiverged):
             self.note = str(error)
@@ -203,7 +208,7 @@ class ServerProcess(Keeper):
             return "stalled"
         if error is not None:
             raise error
-        return "finished" if self.node.finished else (stopped[0] if stopped else "stopped")
+        return "finished" if self.node.finished else "stopped"
 
     def _write(self, summary: dict[str, Any]) -> None:
         counts = self.node.role.summary().get("staleness_counts", {})

@@ -100,6 +100,7 @@ class Node:
         self.now = 0
         self.finished = ""
         self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped
+        self.stopped = False  # by a signal, or by what runs this process
         self.error: Exception | None = None
         self._journal: Journal | None = None
         self._journals = 0  # the number of the log in use
@@ -249,6 +250,11 @@ class Node:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
+
+    def stop(self) -> None:
+        """End now, in whatever phase: nothing more is waited for, and no other phase follows."""
+        self.stopped = True
+        self.ended.set()
 
     def fail(self, error: Exception) -> None:
         """This node cannot go on."""

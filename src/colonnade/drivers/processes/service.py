@@ -139,7 +139,7 @@ class Service:
         return f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, end: End) -> None:
-        """Say the end to those who are here or come back soon, hear their goodbyes, and close."""
+        """Say the end to the parties that are here or come back soon, hear their goodbyes, and close."""
         self._end = control(Kind.END, end)
         met = [peer for peer in self._node.peers.values() if peer.conversation.number != NEVER_MET]
         told = {peer.name for peer in met} | set(self._at_door)
@@ -148,7 +148,7 @@ class Service:
             if peer.stream is not None:
                 peer.stream.finish(self._end)
         until = time.monotonic() + FAREWELL_S + min(self._node.limits.lost_after_s, MAX_ABSENT_S)
-        while time.monotonic() < until and told - self.byes.keys():
+        while time.monotonic() < until and told - self.byes.keys() and not self._node.stopped:
             await asyncio.sleep(0.02)
         await self._server.stop(0.5)
 
