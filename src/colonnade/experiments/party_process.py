@@ -192,7 +192,7 @@ class PartyProcess:
         # A digest of θ_m, which nobody perturbed, would let the server check any guess about the data.
         spent = said.get("privacy")
         told = Spent(**spent) if spent else None
-        return Bye("" if spent else said["weights"], self.node.utilisation(), told)
+        return Bye("" if spent else said["weights"], self.node.utilisation(), told, self.node.jobs.lane.bins())
 
     def _write(self, end: End) -> None:
         node = self.node

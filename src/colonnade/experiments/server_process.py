@@ -28,6 +28,7 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.timeline import picture
 from colonnade.drivers.processes.wire import End
 from colonnade.experiments.config import Config, from_dict, read_toml
 from colonnade.experiments.folder import RunFolder
@@ -133,13 +134,16 @@ class ServerProcess(Keeper):
 
     def save(self) -> dict[str, Any]:
         """What the checkpoint knows of the folder."""
-        return {"rows": len(self.rows), "checkpoints": self._checkpoints.count}
+        here = self.service.attendance.save(self.node.clock())
+        return {"rows": len(self.rows), "checkpoints": self._checkpoints.count, "here": here}
 
     def load(self, saved: dict[str, Any] | None) -> None:
         """Cut the folder back to the checkpoint; the log brings the rest again."""
         count = saved["rows"] if saved else 0
         self.rows = self.folder.cut_back(count) if self.record is None else self.folder.rows()[:count]
         self._checkpoints.count = saved["checkpoints"] if saved else 1
+        if saved:
+            self.service.attendance.load(saved["here"])
 
     # The life of the process
 
@@ -148,6 +152,7 @@ class ServerProcess(Keeper):
         torch.set_num_threads(1)
         stop_on_signals(self.node)
         self.node.open()
+        self.node.jobs.lane.know_clock(self.node.clock())
         self._say_start()
         self.address = await self.service.start(self.wanted_address())
         replace_file(self.out / "address", [self.address.encode()])
@@ -162,6 +167,7 @@ class ServerProcess(Keeper):
                 stop_metrics()
                 for task in tasks:
                     task.cancel()
+            self._note_timeline()
             status = self._how_it_ended()
         except (Exception, asyncio.CancelledError):  # the parties come back when this server does
             await self.service.hang_up()
@@ -212,8 +218,15 @@ class ServerProcess(Keeper):
 
     def _write(self, summary: dict[str, Any]) -> None:
         counts = self.node.role.summary().get("staleness_counts", {})
-        self.folder.write_figures({}, staleness_histogram(counts))
+        told = {name: bye.lane for name, bye in self.service.byes.items()}
+        timeline = picture((SERVER, *self.node.peers), *self._lanes, told, self._lanes_until)
+        self.folder.write_figures(timeline, staleness_histogram(counts))
         self.folder.write_summary(summary)
+
+    def _note_timeline(self) -> None:
+        """Before the farewell, which is no part of the training; what the parties did they tell there."""
+        self._lanes_until = end = self.node.clock()
+        self._lanes = self.node.jobs.lane.shares(end), self.service.attendance.shares(end)
 
     async def _watch_progress(self) -> None:
         """Say for whom the training waits and for how long; give up when that is hopeless."""
@@ -313,7 +326,8 @@ class ServerProcess(Keeper):
             "method": principal.get("method", {}),
             "reveals": self.plan.options.reveals or self.plan.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
-            "utilisation": {SERVER: node.utilisation()} | {name: bye.utilisation for name, bye in byes.items()},
+            "utilisation": {SERVER: node.utilisation()}
+            | {name: byes[name].utilisation for name in node.peers if name in byes},
             "privacy": privacy_fields(self.config.privacy, node.peers, spent, withdrawn) or principal.get("privacy"),
             "trace_sha256": node.trace.hexdigest,
             "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests[1:]) else None,

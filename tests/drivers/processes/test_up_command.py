@@ -10,6 +10,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from colonnade.experiments import up
@@ -114,6 +115,13 @@ def whole(out):
     assert summary["messages_given_up"] == 0
     calm = prepare(from_dict(tomllib.loads(CONFIG))).execute()
     assert summary["weights_sha256"] == calm["weights_sha256"], "the same as in the simulator, bit for bit"
+    timeline = json.loads((out / "timeline.json").read_text())
+    assert timeline["roles"] == ["server", "party-1", "party-2"] == list(summary["utilisation"])
+    states = [np.array(timeline[name]) for name in ("busy", "offline", "unknown")]
+    assert {part.shape for part in states} == {(3, len(timeline["busy"][0]))}
+    assert np.min(states) >= 0 and np.max(np.sum(states, 0)) <= 1.003
+    assert all(map(any, timeline["busy"])), "every role was seen at work"
+    assert [any(row) for row in timeline["offline"]] == [False, True, True], "both came later than the server"
 
 
 class Mortal:
@@ -224,6 +232,7 @@ def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_pa
 
     report = colonnade("report", out)
     assert report.ended()[0] == 0 and (out / "report.html").stat().st_size > 10_000
+    assert "Who waited for whom" in (out / "report.html").read_text()
 
 
 RECORD = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")

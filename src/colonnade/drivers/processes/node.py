@@ -49,7 +49,7 @@ from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
 
-FORMAT = 2
+FORMAT = 3
 SLOW_HANDLER_S = 0.005
 _PLAIN = ("now", "finished")
 
@@ -209,6 +209,7 @@ class Node:
             "traffic": self.traffic.save(),
             "trace": (self.trace.digest, self.trace.events),
             "busy": (self.jobs.busy_s, self.jobs.aside_s),
+            "lane": self.jobs.lane.save(),
             "keeper": self.keeper.save(),
         }
 
@@ -228,6 +229,7 @@ class Node:
         self.traffic.load(saved["traffic"])
         self.trace.digest, self.trace.events = saved["trace"]
         self.jobs.busy_s, self.jobs.aside_s = saved["busy"]
+        self.jobs.lane.load(saved["lane"])
         return saved["keeper"]
 
     def close(self) -> None:
