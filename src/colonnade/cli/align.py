@@ -102,7 +102,7 @@ def _align_all(configs: list[Path]) -> None:
 def _table(ids: dict[str, int], have: dict[str, int]) -> Table:
     table = Table("table of", "ids", "in common", title="alignment")
     for name, count in ids.items():
-        table.add_row(name, f"{count:,}", f"{have[name]:,} ({have[name] / count:.1%})")
+        table.add_row(escape(name), f"{count:,}", f"{have[name]:,} ({have[name] / count:.1%})")
     return table
 
 

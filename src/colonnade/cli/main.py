@@ -81,6 +81,7 @@ def run(
     from colonnade.cli.progress import load_with_bar
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command
+    from colonnade.experiments.up import refuse_network
     from colonnade.protocol.errors import ConfigError
 
     if driver not in ("sim", "processes", "ray"):
@@ -89,7 +90,10 @@ def run(
         raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
     if config is None and resume is not None:
         config = resume / "config.toml"
-    checked = from_dict(_tables(config, settings, seed))
+    tables = _tables(config, settings, seed)
+    checked = from_dict(tables)
+    if driver != "sim" and resume is None:
+        refuse_network(tables.get("network", {}))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
     if resume is not None and (over := _record_of(checked, resume, driver)) is not None:
@@ -114,13 +118,19 @@ def run(
         try:
             summary = execute()
         except KeyboardInterrupt:
-            if checked.predict.stay and (out / "summary.json").is_file():
-                _say(f"Stopped. To answer again: colonnade up --resume {out} --predict")
-            else:
-                again = f"colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
-                _say(f"Stopped. To go on from the last checkpoint: {again}")
+            _say(f"Stopped. {_how_to_go_on(out, driver, address, checked.predict.stay)}")
             raise typer.Exit(130) from None
     _show(summary, out)
+
+
+def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> str:
+    """After Ctrl-C: the command to type, and where it begins."""
+    if stay and (out / "summary.json").is_file():
+        return f"To answer again: colonnade up --resume {out} --predict"
+    state = out if driver == "sim" else out / "nodes" / "server" / "run" / "state"
+    kept = (state / "checkpoint.safetensors").is_file()
+    where = "go on from the last checkpoint" if kept else "begin this run again, which has no checkpoint yet"
+    return f"To {where}: colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
 
 
 def _record_of(checked: Any, folder: Path, driver: str) -> dict[str, Any] | None:
@@ -218,9 +228,9 @@ def compare(
     """
     from colonnade.experiments.compare import contestants
 
-    out = out or _fresh_folder(f"{config.stem if config else 'digits'}-comparison")
     racing = contestants(_tables(config, settings, None), _names(protocols))
-    _exit_if_any_failed(_race(racing, seeds, out, workers, address))
+    name = f"{config.stem if config else 'digits'}-comparison"
+    _exit_if_any_failed(_race(racing, seeds, out, name, workers, address))
 
 
 @app.command()
@@ -244,9 +254,8 @@ def sweep(
     from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
 
     parsed, labels = parse_grid(grid or []), _names(protocols)
-    out = out or _fresh_folder(f"{config.stem if config else 'digits'}-sweep")
     racing = grid_contestants(_tables(config, settings, None), labels, parsed)
-    entries = _race(racing, seeds, out, workers, address)
+    entries = _race(racing, seeds, out, f"{config.stem if config else 'digits'}-sweep", workers, address)
     found = best_of(entries, labels, parsed)
     for best in found:
         point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
@@ -266,15 +275,32 @@ def _names(protocols: str) -> list[str]:
     return [label.strip() for label in protocols.split(",") if label.strip()]
 
 
-def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address: str | None = None) -> list[Any]:
-    from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
-    from colonnade.experiments.compare import entries_of, race
-    from colonnade.experiments.ranking import in_words
+def _race(
+    racing: list[Any], seeds: int, out: Path | None, name: str, workers: str = "1", address: str | None = None
+) -> list[Any]:
+    """Run all, in `out` or in a new folder of this name; what is finished is kept on Ctrl-C."""
+    from colonnade.experiments.compare import entries_of
     from colonnade.protocol.errors import ConfigError
 
     entries, hands = entries_of(racing, seeds), _hands(workers)
     if hands not in (1, "ray"):
         raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
+    folder = out or _fresh_folder(name)
+    try:
+        _race_in(folder, entries, hands, address)
+    except KeyboardInterrupt:
+        done = sum(entry.summary is not None for entry in entries)
+        again = _command() if out is not None else f"{_command()} --out {shlex.quote(str(folder))}"
+        _say(f"Stopped; {done} of {len(entries)} runs are finished and kept. To go on: {again}")
+        raise typer.Exit(130) from None
+    return entries
+
+
+def _race_in(out: Path, entries: list[Any], hands: int | str, address: str | None) -> None:
+    from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
+    from colonnade.experiments.compare import race
+    from colonnade.experiments.ranking import in_words
+
     with _cluster(hands == "ray", address), RaceBoard(console) as board:
         race(entries, out, board.show, _command(), hands)
     console.print(comparison_table(entries))
@@ -288,20 +314,19 @@ def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address:
     _say(f"Folder: {out}")
     if words := in_words(ranking_of(entries)):
         _say(words)
-    return entries
 
 
 @app.command()
 def demo(
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Folder; must be new or empty.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")] = None,
 ) -> None:
     """The race on embedded data: one of four parties is ten times slower."""
     from colonnade.experiments.compare import contestants
     from colonnade.experiments.demo import DEMO, DEMO_METHODS
 
     console.print("Handwritten digits, four parties with 16 pixels each; the fourth computes ten times slower.")
-    _exit_if_any_failed(_race(contestants(DEMO, DEMO_METHODS), seeds, out or _fresh_folder("demo")))
+    _exit_if_any_failed(_race(contestants(DEMO, DEMO_METHODS), seeds, out, "demo"))
 
 
 @app.command()
@@ -313,7 +338,7 @@ def protocols() -> None:
 
     table = Table("name", "paper", "what it does", "what it reveals", show_lines=True)
     for method in METHODS.values():
-        table.add_row(method.name, method.paper, method.summary, method.reveals)
+        table.add_row(*map(escape, (method.name, method.paper, method.summary, method.reveals)))
     console.print(table)
 
 

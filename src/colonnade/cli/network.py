@@ -228,7 +228,7 @@ def status_table(status: dict[str, Any]) -> Group:
         seen = "" if party["last_seen_s"] is None else f"{party['last_seen_s']:.0f} s ago"
         staleness = "" if party["staleness"] is None else f"{party['staleness']:.1f}"
         table.add_row(
-            party["name"],
+            escape(party["name"]),
             f"[{colour}]{party['state']}[/]",
             f"{party['steps_per_s']:.1f}",
             staleness,
@@ -240,7 +240,8 @@ def status_table(status: dict[str, Any]) -> Group:
     head = f"{status['protocol']} · {status['state']} · update {status['updates']} ({status['updates_per_s']:.1f}/s)"
     lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
     if status["state"] == "waiting" and status["waits_for"]:
-        lines.append(f"[yellow]waits for {', '.join(status['waits_for'])} for {status['waited_s']:.0f} s[/]")
+        names = escape(", ".join(status["waits_for"]))
+        lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone ends no line
     return Group(*lines, bar, table)
 

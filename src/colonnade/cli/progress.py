@@ -67,10 +67,10 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
     """Of every bar: what, how far, in words, and how long still."""
     share = TextColumn("{task.percentage:>3.0f}%")
     return (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # may hold a path or a party's name
         BarColumn(),
         share,
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", markup=False),
         TimeRemainingColumn(),
     )
 
@@ -130,7 +130,7 @@ class RaceBoard:
         if len(entries) > self._live.console.height - BORDERS:  # the end of a long table is not seen
             entries = sorted(entries, key=lambda entry: ranks[entry.folder])
         for entry in entries:
-            table.add_row(entry.label, str(entry.seed), *states[entry.folder])
+            table.add_row(escape(entry.label), str(entry.seed), *states[entry.folder])
         return table
 
 
@@ -155,7 +155,7 @@ def comparison_table(entries: Sequence[Entry]) -> Table:
             f"[bold]{column.write(value, spread)} *[/]" if label in winners else column.write(value, spread)
             for value, column, winners in zip(values, ranking.columns, ranking.winners, strict=True)
         ]
-        table.add_row(label, *cells, style="red" if label in failed else None)
+        table.add_row(escape(label), *cells, style="red" if label in failed else None)
     return table
 
 
@@ -192,7 +192,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
         reached = summary["time_to_target_s"]
         rows.insert(1, ("time to target", "not reached" if reached is None else f"{reached:.2f} s"))
     for name, text in rows:
-        table.add_row(name, text)
+        table.add_row(name, escape(text))
     return table
 
 

@@ -151,17 +151,18 @@ class ServerProcess(Keeper):
         """Serve until training ends; the summary."""
         torch.set_num_threads(1)
         stop_on_signals(self.node)
-        self.node.open()
-        self.node.jobs.lane.know_clock(self.node.clock())
-        self._say_start()
-        self.address = await self.service.start(self.wanted_address())
-        replace_file(self.out / "address", [self.address.encode()])
-        self.log.info("listening", address=self.address, digest=shared_digest(self.shared)[:16])
-        tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
-        port = self.config.network.metrics_port
+        port, tasks = self.config.network.metrics_port, []
+        # First: if the port is taken, nothing has begun and no party has come.
         stop_metrics = serve_metrics(port, self._ask_from_thread()) if port is not None else lambda: None
         try:
             try:
+                self.node.open()
+                self.node.jobs.lane.know_clock(self.node.clock())
+                self._say_start()
+                self.address = await self.service.start(self.wanted_address())
+                replace_file(self.out / "address", [self.address.encode()])
+                self.log.info("listening", address=self.address, digest=shared_digest(self.shared)[:16])
+                tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
                 await self.node.ended.wait()
             finally:
                 stop_metrics()

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,27 @@ from colonnade.experiments.own_side import limits_of
 from colonnade.experiments.resolve import load_partition, make_plan, refuse_unbuildable
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
-__all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "reopen_folder", "reopen_up"]
+__all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "refuse_network", "reopen_folder", "reopen_up"]
 
 RESTARTS = 5  # of one process within a minute; then something is wrong with it
 FAREWELL_S = 15.0
 COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
 
+SET_HERE = ("address", "parties", "certificate", "key", "authority", "members")  # of [network]
+
 OnStatus = Callable[[dict[str, Any]], None]
+
+
+def refuse_network(given: Mapping[str, Any]) -> None:
+    """Keys of `[network]` that a federation started as a whole sets itself are not overridden in silence."""
+    for key in SET_HERE:
+        if key in given:
+            own = {
+                "address": "the system chooses a free port, which stands in DIR/nodes/server/run/address",
+                "parties": "data.parties or data.split names them",
+            }.get(key, "every run makes its own certificates")
+            advice = f"all roles are started here: {own}; leave the key out, or use colonnade serve and colonnade join"
+            raise ConfigError(f"network.{key}", given[key], advice)
 
 
 def prepare_up(

@@ -156,7 +156,8 @@ class Service:
 
     async def hang_up(self) -> None:
         """Close without a word: this server will be back."""
-        await self._server.stop(0.2)
+        if self._server is not None:
+            await self._server.stop(0.2)
 
     # One connection
 
