@@ -146,13 +146,13 @@ def test_compare_prints_a_table_and_writes_a_report(colonnade, config, tmp_path)
 def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, config, tmp_path):
     text = (
         SMALL.replace("updates = 12", "updates = 100")
-        + '\n[methods."wild[1]"]\n"protocol.name" = "vafl"\n"train.learning_rate" = 1e20\n'
+        + '\n[methods."wild[big]"]\n"protocol.name" = "vafl"\n"train.learning_rate" = 1e20\n'
     )
     config.write_text(text)
-    code, out, _ = colonnade("compare", config, "--protocols", "wild[1],centralised", "--out", tmp_path / "race")
+    code, out, _ = colonnade("compare", config, "--protocols", "wild[big],centralised", "--out", tmp_path / "race")
     assert code == 1
-    assert "wild[1]-seed0" in out and "lower train.learning_rate" in out
-    assert re.search(r"^ +wild\[1\] +", out, re.MULTILINE), "no part of a name is markup"
+    assert "wild[big]-seed0" in out and "lower train.learning_rate" in out
+    assert re.search(r"^ +wild\[big\] +", out, re.MULTILINE), "no part of a name is markup"
     assert len(json.loads((tmp_path / "race" / "comparison.json").read_text())) == 2
 
 

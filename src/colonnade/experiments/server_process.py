@@ -157,6 +157,7 @@ class ServerProcess(Keeper):
         try:
             try:
                 self.node.open()
+                self._refuse_lost_state()
                 self.node.jobs.lane.know_clock(self.node.clock())
                 self._say_start()
                 self.address = await self.service.start(self.wanted_address())
@@ -191,6 +192,12 @@ class ServerProcess(Keeper):
         before = path.read_text() if address.endswith(":0") and path.is_file() else ""
         here = before.startswith(address[:-1])  # and not, say, on a node of Ray's
         return before if here else address
+
+    def _refuse_lost_state(self) -> None:
+        """A second training would write over the record of the first."""
+        if self.record is not None and not self.node.finished and self.node.error is None:
+            advice = "holds the record of a run that is over, without its state: choose another --out"
+            raise ConfigError("--out", str(self.out), advice)
 
     def _say_start(self) -> None:
         node = self.node

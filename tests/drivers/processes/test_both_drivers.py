@@ -29,6 +29,7 @@ from colonnade.drivers.processes.relay import Relay
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
 from colonnade.experiments.config import from_dict
+from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.run import prepare
 from colonnade.experiments.server_process import ServerProcess
@@ -281,6 +282,18 @@ def test_a_port_that_is_taken_is_said_at_once_and_everything_is_let_go(taken, sh
         socket.create_server(("127.0.0.1", freed)).close()
     (folder / "state").mkdir(exist_ok=True)
     os.close(lock_file(folder / "state" / "lock"))
+
+
+def test_a_record_whose_state_is_gone_is_not_written_over(shares, tmp_path):
+    config = config_of("server", shares, tables("sync", {}))
+    folder = RunFolder.create(tmp_path / "server", config)
+    folder.append({"update": 1, "value": 0.5})
+    folder.write_summary({"status": "finished", "driver": "processes"})
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    server = ServerProcess(config, folder.path, Log("server", stream=io.StringIO()))
+    with pytest.raises(ConfigError, match="the record of a run that is over, without its state: choose another --out"):
+        asyncio.run(server.run())
+    assert before.items() <= {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}.items()
 
 
 def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, shares, tmp_path, tools, monkeypatch):

@@ -31,7 +31,7 @@ def test_a_party_notes_its_jobs_by_the_runs_clock_while_it_knows_it(at):
     lane = Lane()
     at(5)
     lane.begin()
-    lane.end(at(7))  # not met yet: nobody knows when that was
+    lane.end(at(7))  # not met yet: by the run's clock that was at no known time
     at(10)
     lane.know_clock(2 * MS)  # 8 ms behind this process
     at(11)
@@ -106,7 +106,7 @@ def seen(*rows):
     return np.array(rows, float), 2 * MS
 
 
-def test_offline_comes_first_and_what_nobody_told_is_not_known():
+def test_offline_comes_first_and_what_was_not_told_is_not_known():
     """Bins of 2 ms, the last of 1 ms; a tells in bins of 1 ms, b in bins of 4 ms, c says nothing."""
     attendance = Attendance(["a", "b", "c"])
     for name, came in (("a", 0), ("b", 4), ("c", 2)):

@@ -5,7 +5,7 @@ party notes when its lane is busy; at the end it tells the server its bins (`Lan
 and which parties are connected. A party's row is early by the time that the welcome took.
 
 No clock sees both ends of a message, so nothing is said about messages under way: that time is `waiting`. `unknown` is
-what nobody reported: a party that was gone at the end, or what came after the last checkpoint before a kill.
+what was not reported: a party was gone at the end, or a process was killed and had not saved that part.
 """
 
 from collections.abc import Mapping, Sequence
