@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.table import Table
 from colonnade.cli.predict import predict
 
 if TYPE_CHECKING:
+    from colonnade.drivers.processes.node import Node
     from colonnade.experiments.party_process import PartyProcess
     from colonnade.experiments.server_process import ServerProcess
     from colonnade.experiments.up import FederationUp
@@ -32,6 +34,7 @@ __all__ = [
     "Setting",
     "checked_config",
     "join",
+    "leave_if_stopped",
     "log_of",
     "own_folder",
     "register",
@@ -96,6 +99,7 @@ def serve(
         console.print(summary_table(summary))
     if summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+    leave_if_stopped(process.node)
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
     if summary["status"] == "finished" and process.config.predict.stay and not process.node.stopped:
@@ -106,7 +110,9 @@ def serve(
 def _answer_as_server(process: "ServerProcess", parent: int | None) -> None:
     from colonnade.predict.processes import PredictServerProcess
 
-    run_process(PredictServerProcess(process).run(), parent)
+    answering = PredictServerProcess(process)
+    run_process(answering.run(), parent)
+    leave_if_stopped(answering.node)
 
 
 def join(
@@ -136,6 +142,7 @@ def join(
         if predict:
             return _answer_as_party(process, parent)
         end = run_process(process.run(), parent)
+    leave_if_stopped(process.node)
     if end.note:
         console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
     if end.status not in ("finished", "stopped"):
@@ -148,7 +155,9 @@ def join(
 def _answer_as_party(process: "PartyProcess", parent: int | None) -> None:
     from colonnade.predict.processes import PredictPartyProcess
 
-    run_process(PredictPartyProcess(process).run(), parent)
+    answering = PredictPartyProcess(process)
+    run_process(answering.run(), parent)
+    leave_if_stopped(answering.node)
 
 
 def up(
@@ -291,6 +300,14 @@ def run_process(work: Coroutine[Any, Any, Any], parent: int | None) -> Any:
     finally:  # a closed uvloop would go on swallowing signals: the next phase could not be ended
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def leave_if_stopped(node: "Node") -> None:
+    """Python would wait for a job that runs, which may take minutes; a node that starts again computes it again."""
+    if node.stopped and node.jobs.running:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 async def _with_parent(work: Coroutine[Any, Any, Any], parent: int | None) -> Any:

@@ -68,6 +68,11 @@ class Jobs:
         self._waiting = deque(self.pending)
         self._start()
 
+    @property
+    def running(self) -> bool:
+        """Whether a thread still computes, or its result waits."""
+        return self._lane is not None or self._asides > 0
+
     def close(self) -> None:
         """Start nothing more."""
         self._loop = None
