@@ -2,14 +2,18 @@
 
 import json
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
-from colonnade.cli.main import main
+from colonnade.cli import progress
+from colonnade.cli.main import app, main
 from colonnade.drivers.ray import cluster
 from colonnade.experiments import up
 
@@ -66,6 +70,28 @@ def test_help(command, words, colonnade):
     assert all(word in out for word in words)
 
 
+def commands(group, path=()):
+    """Every command with what was typed to get there."""
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        yield from commands(command, (*path, name)) if hasattr(command, "commands") else ()
+
+
+def test_help_shows_every_word_of_every_command(colonnade):
+    """What stands in brackets is markup to rich, and vanishes."""
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) > 20
+    for path, command in found:
+        code, out, _ = colonnade(*path, "--help")
+        assert code == 0
+        shown = re.sub(r"[\s│]+", "", out)
+        options = [param.help for param in command.params if not getattr(param, "hidden", False)]
+        for text in filter(None, (command.help, *options)):
+            words = text.replace("\\[", "[").split()
+            lost = [word for word in words if word not in shown]
+            assert not lost, f"{' '.join(path)} --help has lost {lost}"
+
+
 def test_version_and_commands(colonnade):
     from colonnade import __version__
 
@@ -120,13 +146,13 @@ def test_compare_prints_a_table_and_writes_a_report(colonnade, config, tmp_path)
 def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, config, tmp_path):
     text = (
         SMALL.replace("updates = 12", "updates = 100")
-        + '\n[methods.wild]\n"protocol.name" = "vafl"\n"train.learning_rate" = 1e20\n'
+        + '\n[methods."wild[big]"]\n"protocol.name" = "vafl"\n"train.learning_rate" = 1e20\n'
     )
     config.write_text(text)
-    code, out, _ = colonnade("compare", config, "--protocols", "wild,centralised", "--out", tmp_path / "race")
+    code, out, _ = colonnade("compare", config, "--protocols", "wild[big],centralised", "--out", tmp_path / "race")
     assert code == 1
-    assert "wild-seed0" in out and "lower train.learning_rate" in out
-    assert re.search(r"wild \(diverged\) +0\.\d{4} †", out), "a struck out number, and why"
+    assert "wild[big]-seed0" in out and "lower train.learning_rate" in out
+    assert re.search(r"^ +wild\[big\] \(diverged\) +0\.\d{4} †", out, re.MULTILINE), "a struck out number, and why"
     assert re.search(r"centralised +0\.\d{4} ", out)
     assert len(json.loads((tmp_path / "race" / "comparison.json").read_text())) == 2
 
@@ -262,6 +288,23 @@ def test_resuming_another_config(colonnade, config, tmp_path):
     assert (tmp_path / "out" / "summary.json").read_bytes() == before and not (tmp_path / "new").exists()
 
 
+def test_a_finished_run_that_is_resumed_is_shown_and_left_as_it_is(colonnade, config, tmp_path):
+    folder = tmp_path / "out"
+    assert colonnade("run", config, "--set", "train.checkpoint_every=4", "--out", folder)[0] == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    code, out, _ = colonnade("run", "--resume", folder)
+    assert code == 0 and "This run is over" in out and "vafl: finished" in out
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_run_of_processes_is_not_gone_on_with_in_the_simulator(colonnade, config, tmp_path):
+    assert colonnade("run", config, "--out", tmp_path / "out")[0] == 0
+    (tmp_path / "out" / "summary.json").unlink()
+    (tmp_path / "out" / "nodes").mkdir()
+    code, _, err = colonnade("run", "--resume", tmp_path / "out")
+    assert code == 2 and "add --driver processes" in err
+
+
 def test_config_files_that_cannot_be_read(colonnade, tmp_path):
     code, _, err = colonnade("run", tmp_path / "none.toml", "--out", tmp_path / "out")
     assert code == 2 and "none.toml" in err and "there is no such file" in err
@@ -275,6 +318,70 @@ def test_report_of_nothing(colonnade, tmp_path):
     code, _, err = colonnade("report", tmp_path)
     assert code == 2 and "holds neither a finished run nor a comparison" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("address=127.0.0.1:7450", ["network.address = '127.0.0.1:7450'", "a free port", "colonnade serve"]),
+        ("parties=['a', 'b']", ["network.parties = ['a', 'b']", "data.split"]),
+        ("key=a.key", ["network.key = 'a.key'", "its own certificates"]),
+    ],
+)
+def test_what_up_sets_itself_is_not_overridden_in_silence(colonnade, tmp_path, setting, words):
+    code, _, err = colonnade("up", "--set", f"network.{setting}", "--out", tmp_path / "out")
+    assert code == 2 and all(word in err for word in words), err
+    assert not (tmp_path / "out").exists()
+
+
+# --- Ctrl-C
+
+
+@pytest.fixture
+def ctrl_c_when(monkeypatch):
+    """A real SIGINT when the bar is drawn and a condition holds: never in the middle of opening a file."""
+
+    def when(condition):
+        def draw(at):
+            if condition():
+                signal.raise_signal(signal.SIGINT)
+            return shown(at)
+
+        shown = progress._state
+        monkeypatch.setattr(progress, "_state", draw)
+
+    return when
+
+
+LONG = ["--set", "train.updates=10000000"]
+
+
+@pytest.mark.parametrize(
+    ("every", "words"),
+    [(10, "To go on from the last checkpoint"), (10**7, "To begin this run again, which has no checkpoint yet")],
+)
+def test_a_run_that_is_stopped_says_how_to_go_on(colonnade, config, tmp_path, ctrl_c_when, every, words):
+    out = tmp_path / "out"
+    ctrl_c_when(lambda: every > 10 or (out / "checkpoint.safetensors").is_file())
+    code, said, _ = colonnade("run", config, *LONG, "--set", f"train.checkpoint_every={every}", "--out", out)
+    assert code == 130 and f"{words}: colonnade run --driver sim --resume {out}\n" in said
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["out", "no-out"])
+def test_a_race_that_is_stopped_says_how_to_go_on(colonnade, config, tmp_path, ctrl_c_when, named):
+    out = tmp_path / "race" if named else Path("runs/small-comparison-1")
+    config.write_text(SMALL + f'[methods.endless]\n"protocol.name" = "sync"\n"train.updates" = {10**7}\n')
+    typed = ["compare", str(config), "--protocols", "vafl,endless"] + (["--out", str(out)] if named else [])
+    ctrl_c_when((out / "endless-seed0").exists)
+    code, said, _ = colonnade(*typed)
+    again = shlex.join(["colonnade", *typed]) + ("" if named else f" --out {out}")
+    assert code == 130 and f"Stopped; 1 of 2 runs are finished and kept. To go on: {again}\n" in said
+
+
+def test_a_demo_that_is_stopped_says_how_to_go_on(colonnade, ctrl_c_when):
+    ctrl_c_when(lambda: True)
+    code, said, _ = colonnade("demo")
+    assert code == 130 and "0 of 5 runs are finished and kept. To go on: colonnade demo --out runs/demo-1\n" in said
 
 
 def test_an_unknown_option_is_refused(colonnade, config):
@@ -300,6 +407,7 @@ def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_pa
     last = out.strip().splitlines()[-1]
     assert re.search(r"[Bb]est accuracy: \S+ .*fewest bytes: \S+ ", last)
     assert colonnade("run", config, "--out", tmp_path / "run")[0] == 0
+    (tmp_path / "run" / "summary.json").unlink()  # as if it had been cut off
     assert colonnade("run", "--resume", tmp_path / "run")[0] == 0
     assert (tmp_path / "run" / "command.txt").read_text().splitlines() == [
         f"colonnade run {config} --out {tmp_path / 'run'}",

@@ -184,6 +184,8 @@ def test_a_federation_of_actors_ends_as_the_simulation_does(data: Any, cluster: 
     assert (summary["driver"], summary["status"], summary["parties"]) == ("ray", "finished", 2)
     assert summary["weights_sha256"] == simulated.execute()["weights_sha256"]
     assert json.loads((out / "summary.json").read_text()) == summary and (out / "metrics.jsonl").is_file()
+    timeline = json.loads((out / "timeline.json").read_text())
+    assert timeline["roles"] == ["server", "party-1", "party-2"] and all(map(any, timeline["busy"]))
     for refused, words in (
         (ResourcesConfig(RoleResources(gpus=1)), "server would wait for ever"),
         (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and ask for 2.1"),

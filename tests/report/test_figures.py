@@ -79,6 +79,20 @@ def test_a_timeline_fills_each_row_from_below() -> None:
     assert figure.layout.yaxis.ticktext == ("server", "a")
 
 
+def test_a_timeline_of_processes_has_no_transit_and_leaves_blank_what_is_not_known() -> None:
+    content = {"roles": ["server", "a"], "bin_s": 2.0, "end_s": 4.0, "transit": None}
+    content |= {"busy": [[0.3, 0], [0, 1]], "offline": [[0, 1], [0.2, 0]], "unknown": [[0, 0], [0.5, 0]]}
+    figure = timeline(record(timeline=content))
+    cells = np.array(figure.data[0].z, float).reshape(2, 11, 2)[:, :10]
+    waiting, offline, busy = 2, 1, 0
+    assert cells[0, :, 0].tolist() == [waiting] * 7 + [busy] * 3
+    assert np.isnan(cells[1, :5, 0]).all() and cells[1, 5:, 0].tolist() == [waiting] * 3 + [offline] * 2
+    assert figure.data[2].customdata[0].tolist() == [[0, 20, 30, 50], [100, 0, 0, 0]]
+    legend = ["busy", "offline", "waiting", "not known"]
+    assert [trace.name for trace in figure.data if trace.type == "scatter"] == legend
+    assert len(figure.data[0].colorscale) == 2 * 3 and figure.data[0].zmax == 2
+
+
 def test_a_run_without_a_timeline_says_why() -> None:
     with pytest.raises(ConfigError, match="the run has no timeline.json"):
         timeline(record())

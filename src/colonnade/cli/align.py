@@ -18,6 +18,7 @@ from colonnade.cli.network import (
     Parent,
     Setting,
     checked_config,
+    leave_if_stopped,
     log_of,
     own_folder,
     run_process,
@@ -81,6 +82,7 @@ def _align_one(
         process = aligning_process(checked, party, folder, lambda name: log_of(name, log_json, log_level))
         with tls_refusals_to(process.log):
             end = run_process(bars.watch(process), parent)
+    leave_if_stopped(process.node)
     status, note = (end["status"], end["note"]) if isinstance(end, dict) else (end.status, end.note)
     if isinstance(end, dict) and status == "finished" and not log_json:
         console.print(_table(end["ids"], end["have"]))
@@ -102,7 +104,7 @@ def _align_all(configs: list[Path]) -> None:
 def _table(ids: dict[str, int], have: dict[str, int]) -> Table:
     table = Table("table of", "ids", "in common", title="alignment")
     for name, count in ids.items():
-        table.add_row(name, f"{count:,}", f"{have[name]:,} ({have[name] / count:.1%})")
+        table.add_row(escape(name), f"{count:,}", f"{have[name]:,} ({have[name] / count:.1%})")
     return table
 
 

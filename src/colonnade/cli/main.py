@@ -3,6 +3,7 @@ status.
 """
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -77,9 +78,10 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import load_with_bar, print_summary
+    from colonnade.cli.progress import load_with_bar
     from colonnade.experiments.config import from_dict
     from colonnade.experiments.folder import note_command, tables_of
+    from colonnade.experiments.up import refuse_network
     from colonnade.protocol.errors import ConfigError
 
     if driver not in ("sim", "processes", "ray"):
@@ -87,9 +89,17 @@ def run(
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
     before = tables_of(resume) if config is None and resume is not None else None
-    checked = from_dict(_tables(config, settings, seed, before))
+    tables = _tables(config, settings, seed, before)
+    checked = from_dict(tables)
+    if driver != "sim" and resume is None:
+        refuse_network(tables.get("network", {}))
     load = partial(load_with_bar, console=console)
     out = resume or out or _fresh_folder(config.stem if config else "digits")
+    if resume is not None and (over := _record_of(checked, resume, driver)) is not None:
+        _say(f"This run is over, and nothing was done. Its report: colonnade report {resume}")
+        if checked.predict.stay:
+            _say(f"To answer questions: colonnade up --resume {resume} --predict")
+        return _show(over, resume)
     hands = _hands(workers)
     if driver != "sim" and hands != 1:
         raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
@@ -107,12 +117,36 @@ def run(
         try:
             summary = execute()
         except KeyboardInterrupt:
-            if checked.predict.stay and (out / "summary.json").is_file():
-                _say(f"Stopped. To answer again: colonnade up --resume {out} --predict")
-            else:
-                again = f"colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
-                _say(f"Stopped. To go on from the last checkpoint: {again}")
+            _say(f"Stopped. {_how_to_go_on(out, driver, address, checked.predict.stay)}")
             raise typer.Exit(130) from None
+    _show(summary, out)
+
+
+def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> str:
+    """After Ctrl-C: the command to type, and where it begins."""
+    if stay and (out / "summary.json").is_file():
+        return f"To answer again: colonnade up --resume {out} --predict"
+    state = out if driver == "sim" else out / "nodes" / "server" / "run" / "state"
+    kept = (state / "checkpoint.safetensors").is_file()
+    where = "go on from the last checkpoint" if kept else "begin this run again, which has no checkpoint yet"
+    return f"To {where}: colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
+
+
+def _record_of(checked: Any, folder: Path, driver: str) -> dict[str, Any] | None:
+    """The summary of a run that is over; None: it can go on."""
+    from colonnade.experiments.up import reopen_folder
+    from colonnade.protocol.errors import ConfigError
+
+    over = reopen_folder(checked, folder).record()
+    if over is None and driver == "sim" and (folder / "nodes").is_dir():
+        raise ConfigError("--resume", str(folder), "its roles are processes: add --driver processes, or ray")
+    return over
+
+
+def _show(summary: dict[str, Any], out: Path) -> None:
+    """What came of a run; the exit code says whether it finished."""
+    from colonnade.cli.progress import print_summary
+
     print_summary(summary, console)
     _say(f"Folder: {out}")
     if summary["status"] != "finished":
@@ -191,9 +225,9 @@ def compare(
     """
     from colonnade.experiments.compare import contestants
 
-    out = out or _fresh_folder(f"{config.stem if config else 'digits'}-comparison")
     racing = contestants(_tables(config, settings, None), _names(protocols))
-    _exit_if_any_failed(_race(racing, seeds, out, workers, address))
+    name = f"{config.stem if config else 'digits'}-comparison"
+    _exit_if_any_failed(_race(racing, seeds, out, name, workers, address))
 
 
 @app.command()
@@ -217,9 +251,8 @@ def sweep(
     from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
 
     parsed, labels = parse_grid(grid or []), _names(protocols)
-    out = out or _fresh_folder(f"{config.stem if config else 'digits'}-sweep")
     racing = grid_contestants(_tables(config, settings, None), labels, parsed)
-    entries = _race(racing, seeds, out, workers, address)
+    entries = _race(racing, seeds, out, f"{config.stem if config else 'digits'}-sweep", workers, address)
     found = best_of(entries, labels, parsed)
     for best in found:
         point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
@@ -242,15 +275,32 @@ def _names(protocols: str) -> list[str]:
     return [label.strip() for label in protocols.split(",") if label.strip()]
 
 
-def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address: str | None = None) -> list[Any]:
-    from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
-    from colonnade.experiments.compare import entries_of, race
-    from colonnade.experiments.ranking import in_words
+def _race(
+    racing: list[Any], seeds: int, out: Path | None, name: str, workers: str = "1", address: str | None = None
+) -> list[Any]:
+    """Run all, in `out` or in a new folder of this name; what is finished is kept on Ctrl-C."""
+    from colonnade.experiments.compare import entries_of
     from colonnade.protocol.errors import ConfigError
 
     entries, hands = entries_of(racing, seeds), _hands(workers)
     if hands not in (1, "ray"):
         raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
+    folder = out or _fresh_folder(name)
+    try:
+        _race_in(folder, entries, hands, address)
+    except KeyboardInterrupt:
+        done = sum(entry.summary is not None for entry in entries)
+        again = _command() if out is not None else f"{_command()} --out {shlex.quote(str(folder))}"
+        _say(f"Stopped; {done} of {len(entries)} runs are finished and kept. To go on: {again}")
+        raise typer.Exit(130) from None
+    return entries
+
+
+def _race_in(out: Path, entries: list[Any], hands: int | str, address: str | None) -> None:
+    from colonnade.cli.progress import RaceBoard, comparison_table, ranking_of, report_with_bar
+    from colonnade.experiments.compare import race
+    from colonnade.experiments.ranking import in_words
+
     with _cluster(hands == "ray", address), RaceBoard(console) as board:
         race(entries, out, board.show, _command(), hands)
     console.print(comparison_table(entries))
@@ -264,20 +314,19 @@ def _race(racing: list[Any], seeds: int, out: Path, workers: str = "1", address:
     _say(f"Folder: {out}")
     if words := in_words(ranking_of(entries)):
         _say(words)
-    return entries
 
 
 @app.command()
 def demo(
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Folder; must be new or empty.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")] = None,
 ) -> None:
     """The race on embedded data: one of four parties is ten times slower."""
     from colonnade.experiments.compare import contestants
     from colonnade.experiments.demo import DEMO, DEMO_METHODS
 
     console.print("Handwritten digits, four parties with 16 pixels each; the fourth computes ten times slower.")
-    _exit_if_any_failed(_race(contestants(DEMO, DEMO_METHODS), seeds, out or _fresh_folder("demo")))
+    _exit_if_any_failed(_race(contestants(DEMO, DEMO_METHODS), seeds, out, "demo"))
 
 
 @app.command()
@@ -289,7 +338,7 @@ def protocols() -> None:
 
     table = Table("name", "paper", "what it does", "what it reveals", show_lines=True)
     for method in METHODS.values():
-        table.add_row(method.name, method.paper, method.summary, method.reveals)
+        table.add_row(*map(escape, (method.name, method.paper, method.summary, method.reveals)))
     console.print(table)
 
 
@@ -342,9 +391,18 @@ def _fresh_folder(name: str) -> Path:
     return path
 
 
+def _as_ctrl_c(_number: int, frame: Any) -> None:
+    """SIGTERM ends every command as Ctrl-C does, also one that was started with Ctrl-C ignored."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
+
+
 def main() -> None:
     """The console script: errors that a user can act on are one line, without a traceback."""
     sys.path.append("")  # `package.module:Class` may lie in the current folder
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         app()
     except ColonnadeError as error:

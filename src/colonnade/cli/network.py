@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import os
+import signal
+import sys
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from rich.table import Table
 from colonnade.cli.predict import predict
 
 if TYPE_CHECKING:
+    from colonnade.drivers.processes.node import Node
     from colonnade.experiments.party_process import PartyProcess
     from colonnade.experiments.server_process import ServerProcess
     from colonnade.experiments.up import FederationUp
@@ -31,6 +34,7 @@ __all__ = [
     "Setting",
     "checked_config",
     "join",
+    "leave_if_stopped",
     "log_of",
     "own_folder",
     "register",
@@ -95,9 +99,10 @@ def serve(
         print_summary(summary, console)
     elif summary["note"]:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
+    leave_if_stopped(process.node)
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
-    if summary["status"] == "finished" and process.config.predict.stay:
+    if summary["status"] == "finished" and process.config.predict.stay and not process.node.stopped:
         with tls_refusals_to(log):
             _answer_as_server(process, parent)
 
@@ -105,7 +110,9 @@ def serve(
 def _answer_as_server(process: "ServerProcess", parent: int | None) -> None:
     from colonnade.predict.processes import PredictServerProcess
 
-    run_process(PredictServerProcess(process).run(), parent)
+    answering = PredictServerProcess(process)
+    run_process(answering.run(), parent)
+    leave_if_stopped(answering.node)
 
 
 def join(
@@ -135,11 +142,12 @@ def join(
         if predict:
             return _answer_as_party(process, parent)
         end = run_process(process.run(), parent)
+    leave_if_stopped(process.node)
     if end.note:
         console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
     if end.status not in ("finished", "stopped"):
         raise typer.Exit(1)
-    if end.status == "finished" and process.config.predict.stay:
+    if end.status == "finished" and process.config.predict.stay and not process.node.stopped:
         with tls_refusals_to(log):
             _answer_as_party(process, parent)
 
@@ -147,7 +155,9 @@ def join(
 def _answer_as_party(process: "PartyProcess", parent: int | None) -> None:
     from colonnade.predict.processes import PredictPartyProcess
 
-    run_process(PredictPartyProcess(process).run(), parent)
+    answering = PredictPartyProcess(process)
+    run_process(answering.run(), parent)
+    leave_if_stopped(answering.node)
 
 
 def up(
@@ -228,7 +238,7 @@ def status_table(status: dict[str, Any]) -> Group:
         seen = "" if party["last_seen_s"] is None else f"{party['last_seen_s']:.0f} s ago"
         staleness = "" if party["staleness"] is None else f"{party['staleness']:.1f}"
         table.add_row(
-            party["name"],
+            escape(party["name"]),
             f"[{colour}]{party['state']}[/]",
             f"{party['steps_per_s']:.1f}",
             staleness,
@@ -240,7 +250,8 @@ def status_table(status: dict[str, Any]) -> Group:
     head = f"{status['protocol']} · {status['state']} · update {status['updates']} ({status['updates_per_s']:.1f}/s)"
     lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
     if status["state"] == "waiting" and status["waits_for"]:
-        lines.append(f"[yellow]waits for {', '.join(status['waits_for'])} for {status['waited_s']:.0f} s[/]")
+        names = escape(", ".join(status["waits_for"]))
+        lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
     bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone ends no line
     return Group(*lines, bar, table)
 
@@ -284,7 +295,20 @@ def run_process(work: Coroutine[Any, Any, Any], parent: int | None) -> Any:
     import uvloop
 
     gc.freeze()
-    return uvloop.run(_with_parent(work, parent))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return uvloop.run(_with_parent(work, parent))
+    finally:  # a closed uvloop would go on swallowing signals: the next phase could not be ended
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def leave_if_stopped(node: "Node") -> None:
+    """Python would wait for a job that runs, which may take minutes; a node that starts again computes it again."""
+    if node.stopped and node.jobs.running:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 async def _with_parent(work: Coroutine[Any, Any, Any], parent: int | None) -> Any:

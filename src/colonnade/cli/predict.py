@@ -29,7 +29,7 @@ def predict(
 ) -> None:
     """Ask a trained federation for predictions.
 
-    Asks the running server (`serve --predict`, or [predict] stay = true). If none runs, and all roles' folders are on
+    Asks the running server (`serve --predict`, or predict.stay = true). If none runs, and all roles' folders are on
     this machine (`colonnade up`), brings them up from their checkpoints, asks, and stops them.
 
     Examples:

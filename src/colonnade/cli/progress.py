@@ -68,10 +68,10 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
     """Of every bar: what, how far, in words, and how long still."""
     share = TextColumn("{task.percentage:>3.0f}%")
     return (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # may hold a path or a party's name
         BarColumn(),
         share,
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", markup=False),
         TimeRemainingColumn(),
     )
 
@@ -131,7 +131,7 @@ class RaceBoard:
         if len(entries) > self._live.console.height - BORDERS:  # the end of a long table is not seen
             entries = sorted(entries, key=lambda entry: ranks[entry.folder])
         for entry in entries:
-            table.add_row(entry.label, str(entry.seed), *states[entry.folder])
+            table.add_row(escape(entry.label), str(entry.seed), *states[entry.folder])
         return table
 
 
@@ -196,7 +196,7 @@ def _summary_table(summary: dict[str, Any]) -> Table:
         ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
         ("bytes up, down, evaluation", " , ".join(f"{summary[key] / 1e6:.2f} MB" for key in _BYTES)),
         ("staleness mean, p95, max", ", ".join(f"{value:.1f}" for value in summary["staleness"].values())),
-        ("utilisation", listing(f"{role} {share:.0%}" for role, share in summary["utilisation"].items())),
+        ("utilisation", escape(_shares(summary["utilisation"]))),
         ("trace", summary["trace_sha256"][:16]),
         ("weights", (summary["weights_sha256"] or "not all known")[:16]),  # a party left before the end
     ]
@@ -222,6 +222,10 @@ def _marked(summary: dict[str, Any], value: float | None, form: str, unit: str =
         return "–" if value is None else f"{value:{form}}{unit}"
     why = "see the warnings" if summary["status"] == "finished" else f"evaluated before it {flaw}"
     return f"[dim strike]{value:{form}}{unit}[/] ({why})"
+
+
+def _shares(utilisation: dict[str, float]) -> str:
+    return listing(f"{role} {share:.0%}" for role, share in utilisation.items())
 
 
 def _number(value: float | None) -> str:

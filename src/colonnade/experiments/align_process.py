@@ -209,11 +209,11 @@ class AligningServerProcess(ServerProcess):
     def _write(self, summary: dict[str, Any]) -> None:
         replace_file(self.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 
-    def _how_it_ended(self, stopped: list[str]) -> str:
+    def _how_it_ended(self) -> str:
         if self.role.refusal:
             self.note = self.role.refusal
             return "refused"
-        return super()._how_it_ended(stopped)
+        return super()._how_it_ended()
 
     def _say_end(self, summary: dict[str, Any]) -> None:
         self.log.info("ended", status=summary["status"], common=summary["common"])

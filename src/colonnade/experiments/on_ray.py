@@ -85,7 +85,7 @@ class RoleActor:
         """End cleanly, the state saved."""
         self._stopped = True
         if self._process is not None:
-            self._process.node.ended.set()
+            self._process.node.stop()
 
     async def run(self) -> str:
         """Until training ends; how. Asked twice (Ray could not tell whether it was heard), it runs once."""
@@ -98,7 +98,7 @@ class RoleActor:
             with tls_refusals_to(self._log):
                 self._process = await asyncio.to_thread(self._make)  # `here` answers meanwhile
                 if self._stopped:
-                    self._process.node.ended.set()
+                    self._process.node.stop()
                 ended: Any = await self._process.run()
         except Exception as error:
             self._log.error("failed", cause=_words(error))

@@ -81,17 +81,9 @@ def refuse_joint(plan: Plan) -> None:
         raise ConfigError("protocol.name", plan.method.name, advice)
 
 
-def stop_on_signals(node: Node) -> list[str]:
-    """SIGINT and SIGTERM stop the node cleanly; the list is filled when that happens."""
-    stopped: list[str] = []
-
-    def stop() -> None:
-        stopped.append("stopped")
-        node.ended.set()
-
-    loop = asyncio.get_running_loop()
+def stop_on_signals(node: Node) -> None:
+    """SIGINT and SIGTERM stop the node cleanly."""
     if threading.current_thread() is not threading.main_thread():
-        return stopped  # signals belong to the main thread
+        return  # signals belong to the main thread
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return stopped
+        asyncio.get_running_loop().add_signal_handler(number, node.stop)

@@ -91,7 +91,7 @@ class PartyProcess:
             self.log.info("this run is over; for a new one choose another --out", folder=self.out, status=over.status)
             return over
         torch.set_num_threads(1)
-        stopped = stop_on_signals(self.node)
+        stop_on_signals(self.node)
         self.refuse_others_state()
         self.open_ledger()
         self.node.open()
@@ -114,7 +114,7 @@ class PartyProcess:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if self.node.error is not None:
                 raise self.node.error
-            end = talk.result() if talk.done() else End(stopped[0] if stopped else "stopped")
+            end = talk.result() if talk.done() else dialler.end or End("stopped")
         finally:
             for task in tasks:
                 task.cancel()
@@ -192,7 +192,7 @@ class PartyProcess:
         # A digest of θ_m, which nobody perturbed, would let the server check any guess about the data.
         spent = said.get("privacy")
         told = Spent(**spent) if spent else None
-        return Bye("" if spent else said["weights"], self.node.utilisation(), told)
+        return Bye("" if spent else said["weights"], self.node.utilisation(), told, self.node.jobs.lane.bins())
 
     def _write(self, end: End) -> None:
         node = self.node

@@ -28,6 +28,7 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.metrics import serve_metrics
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.timeline import picture
 from colonnade.drivers.processes.wire import End
 from colonnade.experiments.config import Config, from_dict, read_toml
 from colonnade.experiments.folder import RunFolder
@@ -67,6 +68,7 @@ class ServerProcess(Keeper):
     """The server: its share, its role, its run folder."""
 
     driver = "processes"
+    record: dict[str, Any] | None = None  # of a run that is over: served again, it is told and left as it is
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
@@ -84,6 +86,7 @@ class ServerProcess(Keeper):
             log.info("some lack rows", rows=share.rows, lacking=who)
         role = plan.method.server(plan.server(share.task, share.y_train, share.y_test, share.absent))
         self.folder = _folder(out, config)
+        self.record = self.folder.record()
         self.rows: list[dict[str, Any]] = []
         self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
         self.shared = shared_part(config, self.pins)
@@ -120,6 +123,8 @@ class ServerProcess(Keeper):
             clock_s = node.now / NANOSECONDS
             row = metrics_row(record, self.plan.training.metric, clock_s, clock_s, node.traffic)
             self.rows.append(row)
+            if self.record is not None:
+                return  # the row is there already
             self.folder.append(row)
             self.log.info("evaluated", update=record.update, value=row["value"], missing=len(record.missing))
 
@@ -130,35 +135,43 @@ class ServerProcess(Keeper):
 
     def save(self) -> dict[str, Any]:
         """What the checkpoint knows of the folder."""
-        return {"rows": len(self.rows), "checkpoints": self._checkpoints.count}
+        here = self.service.attendance.save(self.node.clock())
+        return {"rows": len(self.rows), "checkpoints": self._checkpoints.count, "here": here}
 
     def load(self, saved: dict[str, Any] | None) -> None:
         """Cut the folder back to the checkpoint; the log brings the rest again."""
-        self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
+        count = saved["rows"] if saved else 0
+        self.rows = self.folder.cut_back(count) if self.record is None else self.folder.rows()[:count]
         self._checkpoints.count = saved["checkpoints"] if saved else 1
+        if saved:
+            self.service.attendance.load(saved["here"])
 
     # The life of the process
 
     async def run(self) -> dict[str, Any]:
         """Serve until training ends; the summary."""
         torch.set_num_threads(1)
-        stopped = stop_on_signals(self.node)
-        self.node.open()
-        self._say_start()
-        self.address = await self.service.start(self.wanted_address())
-        replace_file(self.out / "address", [self.address.encode()])
-        self.log.info("listening", address=self.address, digest=shared_digest(self.shared)[:16])
-        tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
-        port = self.config.network.metrics_port
+        stop_on_signals(self.node)
+        port, tasks = self.config.network.metrics_port, []
+        # First: if the port is taken, nothing has begun and no party has come.
         stop_metrics = serve_metrics(port, self._ask_from_thread()) if port is not None else lambda: None
         try:
             try:
+                self.node.open()
+                self._refuse_lost_state()
+                self.node.jobs.lane.know_clock(self.node.clock())
+                self._say_start()
+                self.address = await self.service.start(self.wanted_address())
+                replace_file(self.out / "address", [self.address.encode()])
+                self.log.info("listening", address=self.address, digest=shared_digest(self.shared)[:16])
+                tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
                 await self.node.ended.wait()
             finally:
                 stop_metrics()
                 for task in tasks:
                     task.cancel()
-            status = self._how_it_ended(stopped)
+            self._note_timeline()
+            status = self._how_it_ended()
         except (Exception, asyncio.CancelledError):  # the parties come back when this server does
             await self.service.hang_up()
             self.node.close()
@@ -167,9 +180,9 @@ class ServerProcess(Keeper):
             await self.service.stop(End(status, self.note))
         else:
             await self.service.hang_up()
-        summary = self.summary(status)
+        summary = self.record or self.summary(status)
         self.node.close()
-        if status != "stopped":
+        if status != "stopped" and self.record is None:
             self._write(summary)
         self._say_end(summary)
         return summary
@@ -180,6 +193,12 @@ class ServerProcess(Keeper):
         before = path.read_text() if address.endswith(":0") and path.is_file() else ""
         here = before.startswith(address[:-1])  # and not, say, on a node of Ray's
         return before if here else address
+
+    def _refuse_lost_state(self) -> None:
+        """A second training would write over the record of the first."""
+        if self.record is not None and not self.node.finished and self.node.error is None:
+            advice = "holds the record of a run that is over, without its state: choose another --out"
+            raise ConfigError("--out", str(self.out), advice)
 
     def _say_start(self) -> None:
         node = self.node
@@ -196,7 +215,7 @@ class ServerProcess(Keeper):
         for text in summary["warnings"] if summary["status"] != "stopped" else ():
             self.log.warning(text)
 
-    def _how_it_ended(self, stopped: list[str]) -> str:
+    def _how_it_ended(self) -> str:
         error = self.node.error
         if isinstance(error, TrainingDiverged):
             self.note = str(error)
@@ -206,12 +225,19 @@ class ServerProcess(Keeper):
             return "stalled"
         if error is not None:
             raise error
-        return "finished" if self.node.finished else (stopped[0] if stopped else "stopped")
+        return "finished" if self.node.finished else "stopped"
 
     def _write(self, summary: dict[str, Any]) -> None:
         counts = self.node.role.summary().get("staleness_counts", {})
-        self.folder.write_figures({}, staleness_histogram(counts))
+        told = {name: bye.lane for name, bye in self.service.byes.items()}
+        timeline = picture((SERVER, *self.node.peers), *self._lanes, told, self._lanes_until)
+        self.folder.write_figures(timeline, staleness_histogram(counts))
         self.folder.write_summary(summary)
+
+    def _note_timeline(self) -> None:
+        """Before the farewell, which is no part of the training; what the parties did they tell there."""
+        self._lanes_until = end = self.node.clock()
+        self._lanes = self.node.jobs.lane.shares(end), self.service.attendance.shares(end)
 
     async def _watch_progress(self) -> None:
         """Say for whom the training waits and for how long; give up when that is hopeless."""
@@ -312,7 +338,8 @@ class ServerProcess(Keeper):
             "method": principal.get("method", {}),
             "reveals": self.plan.options.reveals or self.plan.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
-            "utilisation": {SERVER: node.utilisation()} | {name: bye.utilisation for name, bye in byes.items()},
+            "utilisation": {SERVER: node.utilisation()}
+            | {name: byes[name].utilisation for name in node.peers if name in byes},
             "privacy": privacy_fields(self.config.privacy, node.peers, spent, withdrawn) or principal.get("privacy"),
             "trace_sha256": node.trace.hexdigest,
             "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests[1:]) else None,

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,27 @@ from colonnade.experiments.own_side import limits_of
 from colonnade.experiments.resolve import load_partition, make_plan, refuse_unbuildable
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
-__all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "reopen_up"]
+__all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "refuse_network", "reopen_folder", "reopen_up"]
 
 RESTARTS = 5  # of one process within a minute; then something is wrong with it
 FAREWELL_S = 15.0
 COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
 
+SET_HERE = ("address", "parties", "certificate", "key", "authority", "members")  # of [network]
+
 OnStatus = Callable[[dict[str, Any]], None]
+
+
+def refuse_network(given: Mapping[str, Any]) -> None:
+    """Keys of `[network]` that a federation started as a whole sets itself are not overridden in silence."""
+    for key in SET_HERE:
+        if key in given:
+            own = {
+                "address": "the system chooses a free port, which stands in DIR/nodes/server/run/address",
+                "parties": "data.parties or data.split names them",
+            }.get(key, "every run makes its own certificates")
+            advice = f"all roles are started here: {own}; leave the key out, or use colonnade serve and colonnade join"
+            raise ConfigError(f"network.{key}", given[key], advice)
 
 
 def prepare_up(
@@ -79,7 +93,7 @@ def reopen_up(
     config: Config, out: Path, predict: bool = False, kind: "type[FederationUp] | None" = None
 ) -> "FederationUp":
     """Go on with a federation that was stopped; or bring one up that has ended, to predict."""
-    _reopen_folder(config, out)
+    reopen_folder(config, out)
     nodes = out / "nodes"
     if not (nodes / SERVER / "config.toml").is_file():
         raise ConfigError("--resume", str(out), "is no run of --driver processes or ray")
@@ -91,11 +105,11 @@ def reopen_up(
     return kind(config, out, tuple(order), (), predict)
 
 
-def _reopen_folder(config: Config, out: Path) -> None:
+def reopen_folder(config: Config, out: Path) -> RunFolder:
     """Of another config it is refused; but the cluster may have changed meanwhile."""
     there = out / "config.toml"
     resources = from_dict(read_toml(there)).resources if there.is_file() else config.resources
-    RunFolder.reopen(out, msgspec.structs.replace(config, resources=resources))
+    return RunFolder.reopen(out, msgspec.structs.replace(config, resources=resources))
 
 
 def _order(nodes: Path) -> list[str]:

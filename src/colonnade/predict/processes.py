@@ -145,7 +145,7 @@ class PredictServerProcess(Keeper):
         """Answer until stopped."""
         torch.set_num_threads(1)
         (self.out / "predict").mkdir(parents=True, exist_ok=True, mode=0o700)
-        stopped = stop_on_signals(self.node)
+        stop_on_signals(self.node)
         self.node.open()
         address = await self.service.start(self._training.wanted_address())
         replace_file(self.out / "address", [address.encode()])
@@ -169,7 +169,7 @@ class PredictServerProcess(Keeper):
         if self.node.error is not None:
             raise self.node.error
         self.log.info("ended", answered=self.answered)
-        return stopped[0] if stopped else "stopped"
+        return "stopped"
 
     def status(self) -> dict[str, Any]:
         """For the live table, and for whoever asks."""
@@ -230,7 +230,7 @@ class PredictPartyProcess:
         """Answer until stopped."""
         torch.set_num_threads(1)
         training = self._training
-        stopped = stop_on_signals(self.node)
+        stop_on_signals(self.node)
         self.node.open()
         address = self.config.network.address
         dialler = Dialler(
@@ -253,7 +253,7 @@ class PredictPartyProcess:
             if training.guard is not None:
                 training.guard.ledger.close()
         self.log.info("ended")
-        return stopped[0] if stopped else "stopped"
+        return "stopped"
 
 
 def _trained_server(training: ServerProcess) -> Any:

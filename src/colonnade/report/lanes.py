@@ -9,26 +9,31 @@ import plotly.graph_objects as go
 
 from colonnade.protocol.errors import ConfigError
 from colonnade.report.records import Record
-from colonnade.report.style import STATES, WAITING, lines, titled
+from colonnade.report.style import STATES, UNKNOWN, lines, titled
 
 __all__ = ["staleness_histogram", "staleness_map", "timeline"]
 
 SHOWN_BINS = 400
 SHOWN_ROLES = 60
 COLUMNS = 200  # of a heat map
+WORDS = {"transit": "in transit", UNKNOWN: "not known"}  # where the name is not the word
+BLANK = {"symbol": "square-open", "size": 12, "color": STATES["waiting"]}
 
 
 def timeline(record: Record) -> go.Figure:
     """A row per role; in every stretch of the clock, its height is divided among the states.
 
-    One heat map: a role's row is `parts` thin rows, filled from below as far as each state's share goes.
+    One heat map: a role's row is `parts` thin rows, filled from below as far as each state's share goes. What is left
+    after waiting is not known, and stays blank.
     """
     content = record.timeline
     if content is None:
         raise ConfigError("plot", "timeline", "the run has no timeline.json: an older release made it")
     roles = content["roles"][:SHOWN_ROLES]
     parts = 10 if len(roles) <= 20 else 4
-    shares = np.array([content[state][: len(roles)] for state in ("busy", "transit", "offline")])  # (state, role, bin)
+    found = _shares(content, len(roles))
+    names = [name for name in STATES if name in found]
+    shares = np.array([found[name] for name in names])  # (state, role, bin)
     x = (np.arange(shares.shape[2]) + 0.5) * content["bin_s"]
     figure = go.Figure(
         go.Heatmap(
@@ -36,16 +41,17 @@ def timeline(record: Record) -> go.Figure:
             y=(np.arange(len(roles) * (parts + 1)) + 0.5) / (parts + 1) - 0.5,
             z=_stacked(shares, parts),
             zmin=0,
-            zmax=3,
-            colorscale=_steps([*STATES.values(), WAITING]),
+            zmax=len(names) - 1,
+            colorscale=_steps([STATES[name] for name in names]),
             showscale=False,
             hoverinfo="skip",
         ),
     )
-    for trace in _hover(shares, roles, x):
+    for trace in _hover(found, roles, x):
         figure.add_trace(trace)
-    for name, colour in {**STATES, "waiting": WAITING}.items():
-        marker = {"symbol": "square", "size": 12, "color": colour}
+    for name in found:
+        marker = {"symbol": "square", "size": 12, "color": STATES[name]} if name != UNKNOWN else BLANK
+        name = WORDS.get(name, name)
         figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker, hoverinfo="skip"))
     figure.update_yaxes(
         tickvals=list(range(len(roles))), ticktext=roles, range=[len(roles) - 0.5, -0.5], zeroline=False
@@ -55,11 +61,19 @@ def timeline(record: Record) -> go.Figure:
     return titled(figure, "clock (s)", "", 110 + (30 if parts > 4 else 14) * max(len(roles), 1))
 
 
-def _hover(shares: np.ndarray, roles: Sequence[str], x: np.ndarray) -> list[go.Heatmap]:
+def _shares(content: Mapping[str, Any], roles: int) -> dict[str, np.ndarray]:
+    """By state, (role, bin). Runs of processes have no transit; in the simulator nothing is unknown."""
+    names = ("busy", "transit", "offline", UNKNOWN)
+    found = {name: np.array(content[name][:roles]) for name in names if content.get(name) is not None}
+    waiting = np.clip(1 - np.sum(list(found.values()), 0), 0, None)
+    unknown = found.pop(UNKNOWN, np.zeros(0))
+    return found | {"waiting": waiting} | ({UNKNOWN: unknown} if unknown.any() else {})
+
+
+def _hover(shares: Mapping[str, np.ndarray], roles: Sequence[str], x: np.ndarray) -> list[go.Heatmap]:
     """Invisible rows that know what to say under the pointer."""
-    percent = np.moveaxis(np.round(shares * 100).astype(int), 0, -1)  # (role, bin, state)
-    percent = np.concatenate([percent, np.clip(100 - percent.sum(-1, keepdims=True), 0, None)], -1)
-    says = "".join(f"<br>{name} %{{customdata[{index}]}} %" for index, name in enumerate([*STATES, "waiting"]))
+    percent = np.round(np.stack(list(shares.values()), -1) * 100).astype(int)  # (role, bin, state)
+    says = "".join(f"<br>{WORDS.get(name, name)} %{{customdata[{index}]}} %" for index, name in enumerate(shares))
     return [
         go.Heatmap(
             x=x,
@@ -78,10 +92,11 @@ def _stacked(shares: np.ndarray, parts: int) -> list[list[int | None]]:
     """(state, role, bin) → for every thin row the state that reaches it; rows run downwards, so fill from their end."""
     edges = np.cumsum(shares, 0)
     height = (np.arange(parts) + 0.5) / parts
-    state = (height[None, :, None] > edges[:, :, None, :]).sum(0)[:, ::-1]  # (role, part, bin), 3: waiting
-    gap = np.full((len(state), 1, state.shape[2]), -1)
+    state = (height[None, :, None] > edges[:, :, None, :]).sum(0)[:, ::-1]  # (role, part, bin)
+    blank = len(shares)
+    gap = np.full((len(state), 1, state.shape[2]), blank)
     rows = np.concatenate([state, gap], 1).reshape(-1, state.shape[2])
-    return [[None if value < 0 else value for value in row] for row in rows.tolist()]
+    return [[None if value == blank else value for value in row] for row in rows.tolist()]
 
 
 def _steps(palette: Sequence[str]) -> list[list[Any]]:

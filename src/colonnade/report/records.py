@@ -31,7 +31,10 @@ class Record:
     @property
     def parties(self) -> list[str]:
         """The parties' names, in order."""
-        return [role for role in self.summary["utilisation"] if role != "server"]
+        roles = (
+            self.timeline["roles"] if self.timeline else self.summary["utilisation"]
+        )  # of all, or of those that told
+        return [role for role in roles if role != "server"]
 
 
 def load_records(folder: Path, on_progress: Progress = lambda text, done: None) -> list[Record]:

@@ -18,6 +18,12 @@ __all__ = ["Chart", "Section", "sections"]
 
 PLACES = {"clock_s": "the clock", "update": "updates", "megabytes": "data sent"}
 
+OF_PROCESSES = (
+    " In a run of processes the clock is the server's; what a party did it told the server at the end, by that clock. "
+    "Its row is early by the time that a message from the server takes. Messages under way count as waiting, because "
+    "no clock sees both of their ends. Blank is not known: the party was gone at the end, or it or the server was "
+    "killed and had not saved that part."
+)
 Groups = Mapping[str, Sequence[Record]]
 
 
@@ -104,10 +110,12 @@ def _lanes(groups: Groups) -> Iterator[Section]:
     ]
     seed = firsts[0].summary["seed"] if firsts else 0
     if drawn:
-        text = (
-            f"What every role did, seed {seed}. Busy: a job on its lane. In transit: not busy, and a message that it "
-        )
-        text += "sent has not arrived. Offline: crashed, late or cut off. Waiting: the rest. Zoom in by dragging."
+        simulated = [record.timeline["transit"] is not None for record in firsts if record.timeline]
+        text = f"What every role did, seed {seed}. Busy: a job on its lane."
+        if any(simulated):
+            text += " In transit: not busy, and a message that it sent has not arrived."
+        text += " Offline: crashed, late or cut off. Waiting: the rest. Zoom in by dragging."
+        text += "" if all(simulated) else OF_PROCESSES
         text += _first_of(max(len(record.timeline["roles"]) for record in firsts if record.timeline), "roles")
         yield Section("Who waited for whom", text, drawn, wide=True)
     stale = [(index, record) for index, record in numbered if record.summary["staleness"]["max"] > 0]

@@ -5,13 +5,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-__all__ = ["PALETTE", "STATES", "WAITING", "colours", "lines", "titled"]
+__all__ = ["PALETTE", "STATES", "UNKNOWN", "colours", "lines", "titled"]
 
 # Okabe and Ito: told apart by people with colour blindness too.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A6D00", "#7F7F7F")
 DASHES = ("solid", "dash", "dot", "dashdot")
-STATES = {"busy": "#009E73", "in transit": "#E69F00", "offline": "#D55E00"}
-WAITING = "#9AA3AE"  # readable on white and on black
+STATES = {"busy": "#009E73", "transit": "#E69F00", "offline": "#D55E00", "waiting": "#9AA3AE"}  # also on black
+UNKNOWN = "unknown"  # stays blank
 
 
 def colours(labels: Iterable[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.asysqn.messages import Ask, Masked, Masks
 from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.drivers.files import lock_file
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
@@ -27,6 +29,7 @@ from colonnade.drivers.processes.relay import Relay
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
 from colonnade.experiments.config import from_dict
+from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.run import prepare
 from colonnade.experiments.server_process import ServerProcess
@@ -257,6 +260,40 @@ def test_a_server_that_is_cancelled_lets_go_of_its_port_and_its_folder(shares, t
 
     summary = run(Federation(shares, tmp_path, common), tools, again).summary
     assert summary["status"] == "finished" and summary["messages_given_up"] == 0
+
+
+@pytest.mark.parametrize("taken", ["metrics_port", "address"])
+def test_a_port_that_is_taken_is_said_at_once_and_everything_is_let_go(taken, shares, tmp_path):
+    pytest.importorskip("prometheus_client")
+    folder, log = tmp_path / "server", io.StringIO()
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as free:
+        port, spare = other.getsockname()[1], free.getsockname()[1]
+        free.close()
+        config = config_of("server", shares, tables("sync", {}), f"127.0.0.1:{port if taken == 'address' else spare}")
+        metrics = port if taken == "metrics_port" else spare
+        config = msgspec.structs.replace(config, network=msgspec.structs.replace(config.network, metrics_port=metrics))
+        server = ServerProcess(config, folder, Log("server", stream=log))
+        value = port if taken == "metrics_port" else f"'127.0.0.1:{port}'"
+        with pytest.raises(ConfigError, match=f"^network.{taken} = {value}: cannot listen there"):
+            asyncio.run(server.run())
+    assert "listening" not in log.getvalue() and not (folder / "address").exists()
+    assert taken == "address" or not (folder / "state").exists(), "nothing had begun"
+    for freed in (port, spare):
+        socket.create_server(("127.0.0.1", freed)).close()
+    (folder / "state").mkdir(exist_ok=True)
+    os.close(lock_file(folder / "state" / "lock"))
+
+
+def test_a_record_whose_state_is_gone_is_not_written_over(shares, tmp_path):
+    config = config_of("server", shares, tables("sync", {}))
+    folder = RunFolder.create(tmp_path / "server", config)
+    folder.append({"update": 1, "value": 0.5})
+    folder.write_summary({"status": "finished", "driver": "processes"})
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    server = ServerProcess(config, folder.path, Log("server", stream=io.StringIO()))
+    with pytest.raises(ConfigError, match="the record of a run that is over, without its state: choose another --out"):
+        asyncio.run(server.run())
+    assert before.items() <= {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}.items()
 
 
 def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, shares, tmp_path, tools, monkeypatch):

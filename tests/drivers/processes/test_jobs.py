@@ -1,6 +1,8 @@
 """One job on the lane, others beside it, and results that never meet a job that reads what they change."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -291,3 +293,30 @@ def test_after_close_nothing_is_delivered():
         assert bench.delivered == [] and [work.token for work in bench.jobs.pending] == [1]
 
     play(scene)
+
+
+ENDLESS = """
+import asyncio, threading
+from types import SimpleNamespace
+from colonnade.cli.network import leave_if_stopped
+from colonnade.drivers.processes.jobs import Jobs
+from colonnade.protocol.events import Work
+
+began = threading.Event()
+jobs = Jobs(lambda job: began.set() or threading.Event().wait(), None, None)
+
+async def start():
+    jobs.begin(asyncio.get_running_loop())
+    jobs.submit(Work(token=1, kind="embed", amount=1.0, job=None))
+    began.wait()
+
+asyncio.run(start())
+jobs.close()
+print("saved")
+leave_if_stopped(SimpleNamespace(stopped=True, jobs=jobs))
+"""
+
+
+def test_a_job_that_runs_does_not_keep_a_stopped_process():
+    ended = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "saved\n"), ended.stderr

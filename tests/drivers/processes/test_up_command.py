@@ -10,6 +10,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from colonnade.experiments import up
@@ -114,6 +115,13 @@ def whole(out):
     assert summary["messages_given_up"] == 0
     calm = prepare(from_dict(tomllib.loads(CONFIG))).execute()
     assert summary["weights_sha256"] == calm["weights_sha256"], "the same as in the simulator, bit for bit"
+    timeline = json.loads((out / "timeline.json").read_text())
+    assert timeline["roles"] == ["server", "party-1", "party-2"] == list(summary["utilisation"])
+    states = [np.array(timeline[name]) for name in ("busy", "offline", "unknown")]
+    assert {part.shape for part in states} == {(3, len(timeline["busy"][0]))}
+    assert np.min(states) >= 0 and np.max(np.sum(states, 0)) <= 1.003
+    assert all(map(any, timeline["busy"])), "every role was seen at work"
+    assert [any(row) for row in timeline["offline"]] == [False, True, True], "both came later than the server"
 
 
 class Mortal:
@@ -224,11 +232,25 @@ def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_pa
 
     report = colonnade("report", out)
     assert report.ended()[0] == 0 and (out / "report.html").stat().st_size > 10_000
+    assert "Who waited for whom" in (out / "report.html").read_text()
 
 
-def test_ctrl_c_stops_everybody_and_resume_goes_on(colonnade, tmp_path):
+RECORD = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
+
+
+def record_of(out):
+    """What a finished run leaves, here and in the folders of its roles."""
+    paths = [folder / name for folder in (out, out / "nodes" / "server" / "run") for name in RECORD]
+    paths += [out / "nodes" / party / "run" / "summary.json" for party in ("party-1", "party-2")]
+    return {path: path.read_bytes() for path in paths}
+
+
+def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonnade, tmp_path):
+    """Training, predicting after it, telling the end again, predicting again: Ctrl-C or SIGTERM, each time once."""
     out = tmp_path / "run"
-    command = colonnade("run", "config.toml", "--driver", "processes", "--out", out)
+    nodes = out / "nodes"
+    stay = ("--predict", "--set", "predict.http=127.0.0.1:0")
+    command = colonnade("up", "config.toml", *stay, "--out", out)
     command.until(lambda: command.rows() >= 2, "the first rows")
     os.kill(command.process.pid, signal.SIGINT)
     code, said = command.ended()
@@ -239,9 +261,29 @@ def test_ctrl_c_stops_everybody_and_resume_goes_on(colonnade, tmp_path):
     assert before
 
     again = colonnade("run", "--driver", "processes", "--resume", out)
+    again.until((nodes / "server" / "run" / "predict" / "http").is_file, "the door for questions")
+    os.kill(again.process.pid, signal.SIGTERM)
     code, said = again.ended()
-    assert code == 0, said
+    assert code == 130 and f"colonnade up --resume {out} --predict" in said.replace("\n", "")
+    assert "Traceback" not in said and again.children() == {}
     whole(out)
     assert (out / "metrics.jsonl").read_text().splitlines()[: len(before)] == before
-    assert again.children() == {}
-    assert "begin anew" not in (out / "nodes" / "server" / "log.jsonl").read_text()
+    assert "begin anew" not in (nodes / "server" / "log.jsonl").read_text()
+
+    record = record_of(out)
+    own = {name: (nodes / name / "config.toml", "--out", nodes / name / "run") for name in ("server", "party-1")}
+    serve = colonnade("serve", *own["server"])
+    join = colonnade("join", *own["party-1"], "--party", "party-1")
+    serve.until(lambda: "listening" in serve.errors.read_text(), "the server that tells the end again")
+    join.until(lambda: "predicting" in join.errors.read_text(), "the party that predicts again")
+    for one in (serve, join):
+        os.kill(one.process.pid, signal.SIGTERM)
+    for one in (serve, join):
+        code, said = one.ended()
+        assert code == 0 and "Traceback" not in said, said
+    assert record_of(out) == record
+
+    over = colonnade("up", "--resume", out)
+    code, said = over.ended()
+    assert code == 0 and "This run is over" in said and "sync: finished" in said
+    assert record_of(out) == record

@@ -12,6 +12,7 @@ from colonnade.drivers.processes.wire import (
     End,
     Hello,
     Kind,
+    LaneBins,
     Position,
     Presence,
     Refusal,
@@ -29,7 +30,7 @@ WORDS = {
     Kind.WELCOME: Welcome(True, Position(2**62, 0, 0, 0)),
     Kind.REFUSAL: Refusal("not today", False),
     Kind.END: End("finished", "a note"),
-    Kind.BYE: Bye("cd", 0.5),
+    Kind.BYE: Bye("cd", 0.5, None, LaneBins(8, [0, 250], [1000, 500])),
     Kind.PRESENCE: Presence({"bank": 3}, {"clinic": 1.5}),
 }
 
@@ -102,6 +103,12 @@ def test_a_large_control_body_is_not_even_looked_at():
     body = msgspec.msgpack.encode(End("finished", "x" * MAX_CONTROL_BYTES))
     with pytest.raises(CodecError, match=f"END of {len(body)} bytes, the limit is {MAX_CONTROL_BYTES}"):
         read_control(open_envelope(seal_envelope(Kind.END, 0, 0, body), "bank"), Kind.END, End, "bank")
+
+
+@pytest.mark.parametrize("share", [float("nan"), -0.1, 1.5])
+def test_a_busy_share_that_is_none_is_refused(share):
+    with pytest.raises(CodecError, match="BYE cannot be read"):
+        read_control(open_envelope(control(Kind.BYE, Bye("", share)), "bank"), Kind.BYE, Bye, "bank")
 
 
 def test_unknown_fields_and_endless_nesting_are_refused():

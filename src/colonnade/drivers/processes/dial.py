@@ -145,6 +145,7 @@ class Dialler:
             raise RemoteProtocolError(SERVER_NAME, "its welcome does not fit this conversation")
         heard = welcome.position.received
         node.joined(server, welcome.position.number, welcome.anew, heard)
+        node.jobs.lane.know_clock(welcome.clock)
         switchboard = self._switchboard
         stream = server.stream = Stream(node, server, call.write, heard, switchboard)
         if switchboard is not None:
@@ -153,6 +154,7 @@ class Dialler:
             return await until_it_ends(stream, self._read(call, stream))
         finally:
             server.stream = None
+            node.jobs.lane.lose_clock()
             if switchboard is not None:
                 switchboard.disconnected()
 

@@ -8,10 +8,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from time import perf_counter
+from time import perf_counter_ns
 
+from colonnade.drivers.processes.timeline import Lane
 from colonnade.protocol.errors import LocalProtocolError
-from colonnade.protocol.events import Work
+from colonnade.protocol.events import NANOSECONDS, Work
 from colonnade.protocol.messages import Payload
 
 __all__ = ["Jobs"]
@@ -30,6 +31,7 @@ class Jobs:
         fail: Callable[[Exception], None],
     ) -> None:
         self._compute, self._deliver, self._fail = compute, deliver, fail
+        self.lane = Lane()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="compute")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.pending: list[Work] = []  # in the order of asking; a restart runs these again
@@ -66,6 +68,11 @@ class Jobs:
         self._waiting = deque(self.pending)
         self._start()
 
+    @property
+    def running(self) -> bool:
+        """Whether a thread still computes, or its result waits."""
+        return self._lane is not None or self._asides > 0
+
     def close(self) -> None:
         """Start nothing more."""
         self._loop = None
@@ -95,17 +102,17 @@ class Jobs:
 
     def _run_here(self, work: Work) -> None:
         try:
-            result, seconds = self._timed(work)
+            result, start, end = self._timed(work)
         except Exception as error:
             self._fail(error)
             return
-        self._ended(work, result, seconds)
+        self._ended(work, result, start, end)
 
-    def _timed(self, work: Work) -> tuple[Payload, float]:
-        start = perf_counter()
-        return self._compute(work.job), perf_counter() - start
+    def _timed(self, work: Work) -> tuple[Payload, int, int]:
+        start = perf_counter_ns() if work.aside else self.lane.begin()
+        return self._compute(work.job), start, perf_counter_ns()
 
-    def _thread_ended(self, work: Work, done: Future[tuple[Payload, float]]) -> None:
+    def _thread_ended(self, work: Work, done: Future[tuple[Payload, int, int]]) -> None:
         if done.cancelled():
             return
         error = done.exception()
@@ -114,9 +121,10 @@ class Jobs:
             return
         self._ended(work, *done.result())
 
-    def _ended(self, work: Work, result: Payload, seconds: float) -> None:
+    def _ended(self, work: Work, result: Payload, start: int, end: int) -> None:
         if self._loop is None:
             return
+        seconds = (end - start) / NANOSECONDS
         mean = self._seconds.get(work.kind, seconds)
         self._seconds[work.kind] = mean + SMOOTHING * (seconds - mean)
         if work.aside:
@@ -125,6 +133,7 @@ class Jobs:
             self._hand_over(work, result)
         else:
             self.busy_s += seconds
+            self.lane.end(end)
             self._result = result
         if self._result is not None and not self._asides and self._lane is not None:
             lane, self._lane = self._lane, None

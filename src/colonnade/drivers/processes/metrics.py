@@ -37,7 +37,9 @@ def serve_metrics(port: int, status: Callable[[], dict[str, Any]]) -> Callable[[
     try:
         server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
     except OSError as error:
-        raise ConfigError("network.metrics_port", port, f"cannot listen there: {error}") from None
+        raise ConfigError(
+            "network.metrics_port", port, f"cannot listen there: {error.strerror}; choose another port"
+        ) from None
 
     def stop() -> None:
         server.shutdown()

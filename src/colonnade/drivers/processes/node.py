@@ -49,7 +49,7 @@ from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
 
-FORMAT = 2
+FORMAT = 3
 SLOW_HANDLER_S = 0.005
 _PLAIN = ("now", "finished")
 
@@ -100,6 +100,7 @@ class Node:
         self.now = 0
         self.finished = ""
         self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped
+        self.stopped = False  # by a signal, or by what runs this process
         self.error: Exception | None = None
         self._journal: Journal | None = None
         self._journals = 0  # the number of the log in use
@@ -208,6 +209,7 @@ class Node:
             "traffic": self.traffic.save(),
             "trace": (self.trace.digest, self.trace.events),
             "busy": (self.jobs.busy_s, self.jobs.aside_s),
+            "lane": self.jobs.lane.save(),
             "keeper": self.keeper.save(),
         }
 
@@ -227,6 +229,7 @@ class Node:
         self.traffic.load(saved["traffic"])
         self.trace.digest, self.trace.events = saved["trace"]
         self.jobs.busy_s, self.jobs.aside_s = saved["busy"]
+        self.jobs.lane.load(saved["lane"])
         return saved["keeper"]
 
     def close(self) -> None:
@@ -249,6 +252,11 @@ class Node:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
+
+    def stop(self) -> None:
+        """End now, in whatever phase: nothing more is waited for, and no other phase follows."""
+        self.stopped = True
+        self.ended.set()
 
     def fail(self, error: Exception) -> None:
         """This node cannot go on."""

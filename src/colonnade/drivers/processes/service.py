@@ -21,6 +21,7 @@ from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer, Stream
 from colonnade.drivers.processes.relay import Relay
+from colonnade.drivers.processes.timeline import Attendance
 from colonnade.drivers.processes.wire import (
     ENVELOPE_BYTES,
     RELAY_BYTES,
@@ -111,6 +112,7 @@ class Service:
         self._instances: dict[str, int] = {}
         self._at_door: list[str] = []  # who waits until all are here
         self._all_came = asyncio.Event()
+        self.attendance = Attendance(list(node.peers))
         self.byes: dict[str, Bye] = {}
         self._end: bytes | None = None  # once training is over: what everybody is told
         self._server: Any = None
@@ -139,7 +141,7 @@ class Service:
         return f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, end: End) -> None:
-        """Say the end to those who are here or come back soon, hear their goodbyes, and close."""
+        """Say the end to the parties that are here or come back soon, hear their goodbyes, and close."""
         self._end = control(Kind.END, end)
         met = [peer for peer in self._node.peers.values() if peer.conversation.number != NEVER_MET]
         told = {peer.name for peer in met} | set(self._at_door)
@@ -148,13 +150,14 @@ class Service:
             if peer.stream is not None:
                 peer.stream.finish(self._end)
         until = time.monotonic() + FAREWELL_S + min(self._node.limits.lost_after_s, MAX_ABSENT_S)
-        while time.monotonic() < until and told - self.byes.keys():
+        while time.monotonic() < until and told - self.byes.keys() and not self._node.stopped:
             await asyncio.sleep(0.02)
         await self._server.stop(0.5)
 
     async def hang_up(self) -> None:
         """Close without a word: this server will be back."""
-        await self._server.stop(0.2)
+        if self._server is not None:
+            await self._server.stop(0.2)
 
     # One connection
 
@@ -246,8 +249,11 @@ class Service:
         stream = peer.stream = Stream(node, peer, context.write, heard, outlet)
         if self._end is not None:
             stream.finish(self._end)
+        clock = node.clock()
+        self.attendance.came(peer.name, clock)
         try:
-            await context.write(control(Kind.WELCOME, Welcome(anew, conversation.position(), self._run)))
+            welcome = Welcome(anew, conversation.position(), self._run, clock)
+            await context.write(control(Kind.WELCOME, welcome))
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)
             cause = await until_it_ends(stream, self._read(peer, stream, context))
@@ -256,6 +262,7 @@ class Service:
                 self.relay.disconnected(peer.name)
             if peer.stream is stream:
                 peer.stream = None
+                self.attendance.left(peer.name, node.clock())
         node.log.info("disconnected", peer=peer.name, cause=cause)
 
     async def _read(self, peer: Peer, stream: Stream, context: Any) -> str:

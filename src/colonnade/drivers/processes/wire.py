@@ -15,16 +15,18 @@ Control bodies are msgpack, checked and limited like everything that arrives.
 
 from enum import IntEnum
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from colonnade.drivers.simulator.timeline import BINS
 from colonnade.privacy.accountant import Spent
 from colonnade.protocol.codec import Frame
 from colonnade.protocol.errors import CodecError
 
 __all__ = [
     "ENVELOPE_BYTES",
+    "PERMILLE",
     "PROTOCOL",
     "RELAY_BYTES",
     "Bye",
@@ -32,6 +34,7 @@ __all__ = [
     "Envelope",
     "Hello",
     "Kind",
+    "LaneBins",
     "Position",
     "Presence",
     "Refusal",
@@ -46,8 +49,11 @@ __all__ = [
     "seal_message",
 ]
 
-PROTOCOL = 2  # of this file; the codec has a version of its own
+PROTOCOL = 3  # of this file; the codec has a version of its own
 MAX_CONTROL_BYTES = 2**20
+MAX_CLOCK_NS = 2**58  # nine years
+MAX_BIN_MS = 2**30
+PERMILLE = 1000
 
 _HEADER = Struct("<B7xQQ")
 ENVELOPE_BYTES = _HEADER.size
@@ -111,6 +117,7 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anew: bool
     position: Position  # the server's; its number holds from now on
     run: str = ""  # a server that begins afresh has another
+    clock: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLOCK_NS)] = 0  # the run's, in nanoseconds, when this was written
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,12 +134,30 @@ class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
 
 
+Shares = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=PERMILLE)]], msgspec.Meta(max_length=BINS)]
+
+
+class LaneBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a party was busy: bins of the run's clock, in thousandths of a bin."""
+
+    bin_ms: int  # a power of two
+    busy: Shares
+    known: Shares  # the party was connected, and has not forgotten what it did
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bin_ms <= MAX_BIN_MS or self.bin_ms.bit_count() != 1:
+            raise ValueError(f"bins of {self.bin_ms} ms")
+        if len(self.busy) != len(self.known):
+            raise ValueError(f"{len(self.busy)} bins busy, {len(self.known)} known")
+
+
 class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a party tells of itself at the end."""
 
     weights: str  # a digest; "": not told
-    utilisation: float
+    utilisation: Annotated[float, msgspec.Meta(ge=0, le=1)]
     privacy: Spent | None = None  # where that is accounted
+    lane: LaneBins | None = None
 
 
 class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

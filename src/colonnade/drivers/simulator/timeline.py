@@ -31,7 +31,7 @@ Spans = npt.NDArray[np.int64]
 
 
 class Timeline:
-    """Folds notes, made in the order of time, into shares per role."""
+    """Folds notes, made in the order of time for each role, into shares per role."""
 
     def __init__(self, roles: Sequence[str], outages: Sequence[Sequence[tuple[int, int]]]) -> None:
         self.roles = list(roles)
@@ -48,8 +48,8 @@ class Timeline:
         if len(self._notes) > max(FOLD_AT, 8 * len(self.roles)):
             self._fold()
 
-    def shares(self, now: int) -> dict[str, Any]:
-        """timeline.json: for every role and bin, the shares of busy, transit and offline; the rest is waiting."""
+    def nanoseconds(self, now: int) -> tuple[Spans, int]:
+        """By 2·role + state (busy or transit) and bin, with what has not ended yet; and the length of a bin."""
         self._fold()
         ns, width = self._ns.copy(), self._width
         state = _state(self._jobs, self._flying)
@@ -57,6 +57,11 @@ class Timeline:
         spans = self._within_reach(spans[state != WAITING])
         ns, width = _grown(ns, width, now)
         _add(ns, width, spans)
+        return ns, width
+
+    def shares(self, now: int) -> dict[str, Any]:
+        """timeline.json: for every role and bin, the shares of busy, transit and offline; the rest is waiting."""
+        ns, width = self.nanoseconds(now)
         count = max(1, -(-now // width))
         length = np.minimum(width, now - width * np.arange(count)).clip(1)
         share = np.round(ns[:, :count] / length, 3)
@@ -101,7 +106,7 @@ class Timeline:
         told = np.flatnonzero(state != WAITING)
         spans = np.stack([2 * role[told] + state[told], time[told], until[told]], 1)
         spans = spans[spans[:, 1] < spans[:, 2]]
-        self._ns, self._width = _grown(self._ns, self._width, int(times[-1]))
+        self._ns, self._width = _grown(self._ns, self._width, int(times.max()))
         _add(self._ns, self._width, self._within_reach(spans))
 
     def _within_reach(self, spans: Spans) -> Spans:
