@@ -132,7 +132,8 @@ QUIET = {"wait-dp": {"epsilon": 1e14}}  # so little noise that predictions can b
 @pytest.mark.parametrize("method", METHODS)
 def test_predicts_what_its_last_evaluation_says(method, resolve, judged):
     short = tables((method, QUIET.get(method, {}))) | {"clock": {}}
-    short["train"] |= {"epochs": 0.5}
+    del short["train"]["epochs"]
+    short["train"] |= {"updates": 10}
     setting = resolve(short, source(method))
     run = Run(setting, None)
     result = Result(run, run.execute())
