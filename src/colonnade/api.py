@@ -9,14 +9,12 @@ import numpy as np
 import polars
 from torch import nn
 
-from colonnade.algorithms.asysqn.holdings import predictions
-from colonnade.algorithms.evaluation import RowsRead
 from colonnade.data import Dataset, Partition
 from colonnade.data import split as split_dataset
 from colonnade.experiments.config import Config, from_dict
 from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
-from colonnade.privacy.guard import Guard, Withheld
+from colonnade.predict.in_one_place import predict_in_one_place
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ class Result:
 
     def __init__(self, run: Run, summary: dict[str, Any]) -> None:
         self._run, self.summary = run, summary
+        self._questions = 0
 
     def __repr__(self) -> str:
         value, metric = self.summary["value"], self.summary["metric"]
@@ -76,34 +75,15 @@ class Result:
         """Class probabilities (or values) for raw rows.
 
         An array of all columns, a table by names (a DataFrame, {column: values}, [{column: value}]), or a list
-        with an array or a DataFrame for each party.
+        with an array or a DataFrame for each party. Where uploads are perturbed, so is every prediction: each call is
+        one more release, and equal rows of one call have one noise.
         """
         data = self._run.federation.data
         of_each = isinstance(x, list | tuple) and not all(isinstance(row, Mapping) for row in x)
         blocks = _of_each(data, x) if of_each else data.blocks(x)
-        roles: list[Any] = [node.role for node in self._run.simulator.nodes]
-        if self._run.federation.method.party_labels:  # linear: margins add up
-            theta = sum(party.margins(block) for party, block in zip(roles[1:], blocks, strict=True))
-            return predictions(np.asarray(theta), data.task)
-        networks = getattr(roles[0], "parts", None) or [party.network for party in roles[1:]]
-        guards = [getattr(party, "guard", None) for party in roles[1:]] or [None] * len(networks)
-        parts = zip(networks, guards, blocks, strict=True)
-        h = np.concatenate([_embed(network, guard, block) for network, guard, block in parts], axis=1)
-        top = roles[0].network
-        prediction: np.ndarray = top.objective.predict(top.output(h))
-        return prediction
-
-
-def _embed(network: Any, guard: Guard | None, block: np.ndarray) -> np.ndarray:
-    """A party's part of a prediction: an upload as any other, perturbed and accounted where uploads are."""
-    if guard is None:
-        values: np.ndarray = network.read(block)
-        return values
-    release = guard.plan("prediction", np.arange(len(block)), "any")
-    result = guard.released(release, lambda rows: RowsRead(0, 0, network.read(rows)), block)
-    if isinstance(result, Withheld):
-        raise ColonnadeError(f"predict: a party gives no more: {result.why}")
-    return result.values
+        self._questions += 1
+        setting, roles = self._run.federation, [node.role for node in self._run.simulator.nodes]
+        return predict_in_one_place(setting.method, setting.options, data.task, roles, blocks, self._questions)
 
 
 def _of_each(data: Partition, blocks: Sequence[Any]) -> list[np.ndarray]:

@@ -1,14 +1,18 @@
-"""What every method must do, whatever it is: learn, keep its invariants, repeat itself, survive a save."""
+"""What every method must do, whatever it is: learn, keep its invariants, repeat itself, survive a save, predict."""
 
 import dataclasses
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from colonnade.algorithms import METHODS, find_method
+from colonnade.api import Result
+from colonnade.data import load as load_data
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.checkpoint import load, save
+from colonnade.experiments.run import Run
 from colonnade.experiments.verdict import warnings_of
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
@@ -133,6 +137,28 @@ def test_repeats_itself_and_continues_identically(variant, resolve):
     resumed.run()
     assert outcome(resumed) == outcome(whole)
     assert repr(records) == repr(whole_records)
+
+
+# How far a prediction may lie from the evaluation's own. Elsewhere only the number of rows in a matrix product may
+# differ, since rows that are equal are embedded once; the margins of linear methods are rounded to 2⁻³².
+APART = {"fedvs": 1e-3}  # every exchange rounds the weights at random; 1.4e-4 was seen
+QUIET = {"wait-dp": {"epsilon": 1e14}}  # so little noise that predictions can be compared
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_predicts_what_its_last_evaluation_says(method, resolve, judged):
+    short = tables((method, QUIET.get(method, {}))) | {"clock": {}}
+    del short["train"]["epochs"]
+    short["train"] |= {"updates": 10}
+    setting = resolve(short, source(method))
+    run = Run(setting, None)
+    result = Result(run, run.execute())
+    rows = setting.data.ids[len(setting.data.y_train) :].cast(int).to_numpy()
+    found = result.predict(load_data(source(method)).x[rows])
+    assert result.summary["status"] == "finished" and np.abs(judged[0] - judged[-1]).max() > 0.01, "it has learnt"
+    np.testing.assert_allclose(found, judged[-1], rtol=0, atol=APART.get(method, 1e-6))
+    if method not in APART:
+        assert np.mean(found.argmax(1) == setting.data.y_test) == result.summary["accuracy"]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,12 +1,23 @@
 """All of these run on one torch thread, as runs do, and Ray, wherever a test imports it, stays on loopback."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.server_process import ServerProcess
+from colonnade.predict.asking import door_of
+from colonnade.predict.in_one_place import predict_in_one_place
+from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when ray is imported
+
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -15,3 +26,49 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+async def _ask(
+    make_server: Callable[[], ServerProcess], make_party: Callable[[str, str], PartyProcess], ids: list[str]
+) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Every role of a trained federation once more, from its folder; answers at the server's door, trained roles."""
+    server = PredictServerProcess(make_server())
+    door = server.out / "predict" / "http"
+    running = [asyncio.ensure_future(server.run())]
+    try:
+        await _until(lambda: door.is_file() or running[0].done())
+        names, address = server.node.peers, (server.out / "address").read_text()
+        trainings = [make_party(name, address) for name in names]
+        running += [asyncio.ensure_future(PredictPartyProcess(training).run()) for training in trainings]
+        await _until(lambda: all(peer.stream for peer in server.node.peers.values()))
+        found = await asyncio.to_thread(door_of(server.out).request, "POST", "/predict", {"ids": ids})
+        return found["answers"], [training.node.role for training in (server._training, *trainings)]
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture
+def predicted() -> Callable[..., Any]:
+    """Ask a trained federation for all test rows: the answers, which must be what its final weights say."""
+
+    def ask(setting: Any, make_server: Any, make_party: Any) -> Any:
+        data = setting.data
+        ids = data.ids[len(data.y_train) :].to_list()
+        answers, roles = asyncio.run(asyncio.wait_for(_ask(make_server, make_party, ids), PATIENCE_S))
+        assert all(answer["parties"] == list(setting.data.parties) and not answer["refused"] for answer in answers)
+        found = np.array([answer["probabilities"] for answer in answers])
+        here = predict_in_one_place(setting.method, setting.options, data.task, roles, data.test, 1)
+        np.testing.assert_allclose(found, here, rtol=0, atol=1e-6)  # margins are rounded to 2⁻³², sums to float32
+        return found
+
+    return ask

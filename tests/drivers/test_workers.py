@@ -1,5 +1,9 @@
 """Workers compute beside the clock: the same trace and weights as with one thread, for every method."""
 
+import asyncio
+import io
+import json
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -10,10 +14,14 @@ from msgspec.structs import replace
 import colonnade
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.vafl.messages import Embed, Refine
+from colonnade.api import Result
+from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments import run as run_module
-from colonnade.experiments.config import ResourcesConfig, RoleResources, from_dict
+from colonnade.experiments.config import ResourcesConfig, RoleResources, from_dict, read_toml
+from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.run import Run, prepare, reopen
+from colonnade.experiments.server_process import ServerProcess
 from colonnade.protocol.errors import ConfigError, TrainingDiverged, WorkerLost
 
 SAME = ("status", "trace_sha256", "weights_sha256", "updates", "value", "loss", "clock_s", "bytes_up", "bytes_down")
@@ -160,36 +168,104 @@ RAY_METHODS = ["vafl"]  # the others are slow
     "method", [pytest.param(name, marks=() if name in RAY_METHODS else pytest.mark.slow) for name in METHODS]
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_ray_gives_the_trace_and_the_weights_of_one_worker(method: str, data: Any, cluster: Any) -> None:
-    one, away = (run_of(data, method, workers).execute() for workers in (1, "ray"))
-    assert {key: away[key] for key in SAME} == {key: one[key] for key in SAME}
+def test_ray_gives_the_trace_the_weights_and_the_predictions_of_one_worker(
+    method: str, data: Any, cluster: Any
+) -> None:
+    runs = [run_of(data, method, workers) for workers in (1, "ray")]
+    one, away = (Result(run, run.execute()) for run in runs)
+    assert {key: away.summary[key] for key in SAME} == {key: one.summary[key] for key in SAME}
+    rows = np.random.default_rng(1).random((9, 12)).astype(np.float32)
+    np.testing.assert_array_equal(away.predict(rows), one.predict(rows))
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_a_federation_of_actors_ends_as_the_simulation_does(data: Any, cluster: Any, tmp_path: Any) -> None:
-    import asyncio
-    import json
+def test_a_run_with_secret_draws_is_gone_on_with_on_ray(data: Any, cluster: Any, tmp_path: Any) -> None:
+    """The key is in no checkpoint: whoever takes a role over has to give it one."""
+    whole = run_of(data, "cascaded", 1).execute()
+    config = run_of(data, "cascaded", 1).federation.config
+    run = prepare(config, data, tmp_path / "run")
+    run.simulator.advance(120)
+    assert run.folder is not None
+    run.folder.save_checkpoint(run._checkpoint())
+    again = reopen(config, tmp_path / "run", lambda config: data, workers="ray").execute()
+    assert {key: again[key] for key in SAME} == {key: whole[key] for key in SAME}
 
+
+NOTHING = RoleResources(cpus=0)  # the workers of the tests above have all CPUs
+ACTORS = {
+    "clock": {},
+    "predict": {"http": "127.0.0.1:0"},
+    "resources": {"server": {"cpus": 0}, "party": {"cpus": 0}},
+}
+
+
+# So that no party is left out: actors come up one after the other, and an asynchronous method begins with the first.
+ALL_THERE = {name: {"on_lost": "wait", "max_delay": 5} for name in ("vafl", "cascaded", "zoo", "frozen")} | {
+    "t-sync": {"on_lost": "wait", "t": 4},
+    "flex": {"on_lost": "wait"},
+    "adaptive-flex": {"on_lost": "wait"},
+    "ignore": {"fastest": 4},
+    "wait-dp": {"epsilon": 1e14},  # and so little noise that predictions can be compared
+}
+
+
+def trained_by_actors(run: Run, out: Path, predicted: Any) -> tuple[dict[str, Any], Any]:
+    """The summary, and what the federation then says, from the folders that the actors left."""
     from colonnade.experiments.on_ray import FederationOnRay
-    from colonnade.experiments.up import prepare_up, reopen_up
+    from colonnade.experiments.up import prepare_up
+
+    setting, nodes = run.federation, out / "nodes"
+    summary = asyncio.run(prepare_up(setting.config, out, setting.data, kind=FederationOnRay).run())
+    config_of = lambda name: from_dict(read_toml(nodes / name / "config.toml"))  # noqa: E731
+    log = Log("a role", stream=io.StringIO())
+
+    def party(name: str, address: str) -> PartyProcess:
+        config = config_of(name)
+        config = replace(config, network=replace(config.network, address=address))
+        return PartyProcess(config, name, nodes / name / "run", log)
+
+    server = lambda: ServerProcess(config_of("server"), nodes / "server" / "run", log)  # noqa: E731
+    return summary, predicted(setting, server, party)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.joint is None])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_federation_of_actors_predicts_what_it_has_learnt(
+    method: str, data: Any, cluster: Any, tmp_path: Any, predicted: Any
+) -> None:
+    run = run_of(data, method, 1, protocol={"name": method, **ALL_THERE.get(method, {})}, **ACTORS)
+    summary, found = trained_by_actors(run, tmp_path / "run", predicted)
+    assert (summary["driver"], summary["status"]) == ("ray", "finished")
+    if METHODS[method].party_labels and not run.federation.options.synchronous:
+        return  # the parties step on while the last evaluation is made, and until they hear of the end
+    loss = -np.log(found[np.arange(len(found)), data.y_test]).mean()
+    assert loss == pytest.approx(summary["loss"], rel=1e-2 if method == "fedvs" else 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_federation_of_actors_ends_and_predicts_as_the_simulation_does(
+    data: Any, cluster: Any, tmp_path: Any, predicted: Any, judged: Any
+) -> None:
+    from colonnade.experiments.on_ray import FederationOnRay
+    from colonnade.experiments.up import reopen_up
 
     draw = np.random.default_rng(0)
     x = draw.random((64, 4)).astype(np.float32)
     pair = colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 2).astype(np.int64)), parties=2, scale="minmax")
-    simulated = run_of(pair, "sync", 1, clock={})
-    nothing = RoleResources(cpus=0)  # the workers of the tests above have all CPUs
-    resources = ResourcesConfig(nothing, nothing)
-    config, out = replace(simulated.federation.config, resources=resources), tmp_path / "run"
-    summary = asyncio.run(prepare_up(config, out, pair, kind=FederationOnRay).run())
+    simulated = run_of(pair, "sync", 1, **ACTORS)
+    config, out = simulated.federation.config, tmp_path / "run"
+    summary, found = trained_by_actors(simulated, out, predicted)
     assert (summary["driver"], summary["status"], summary["parties"]) == ("ray", "finished", 2)
     assert summary["weights_sha256"] == simulated.execute()["weights_sha256"]
+    np.testing.assert_array_equal(found, judged[-1])
     assert json.loads((out / "summary.json").read_text()) == summary and (out / "metrics.jsonl").is_file()
     timeline = json.loads((out / "timeline.json").read_text())
     assert timeline["roles"] == ["server", "party-1", "party-2"] and all(map(any, timeline["busy"]))
     for refused, words in (
         (ResourcesConfig(RoleResources(gpus=1)), "server would wait for ever"),
         (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and ask for 2.1"),
-        (ResourcesConfig(parties={"bank": nothing}), "no such party"),
+        (ResourcesConfig(parties={"bank": NOTHING}), "no such party"),
     ):
         with pytest.raises(ConfigError, match=words):
             reopen_up(replace(config, resources=refused), out, kind=FederationOnRay)

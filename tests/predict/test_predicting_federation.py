@@ -225,12 +225,13 @@ def test_predictions_are_perturbed_and_accounted_as_any_upload(folder):
         await world.train()
         before = {name: len(lines(name)) for name in NAMES}
         async with world.up(*NAMES) as ask:
-            first, second = await ask(id), await ask(id)
+            first, second = await ask(id), await ask(*[id, f" {id} "] * 1500)  # more than one message has room for
         assert first[0]["probabilities"] != second[0]["probabilities"] and first[0]["parties"] == list(NAMES)
+        assert len(second) == 3000 and {str(one | {"id": id}) for one in second} == {str(second[0])}
         for name in NAMES:
             new = lines(name)[before[name] :]
             assert [line["what"] for line in new] == ["prediction"] * 2
-            assert new[0]["sensitivity"] == 2.0, "of one row"
+            assert [line["sensitivity"] for line in new] == [2.0, 2.0], "of one row, however often it is asked for"
         spent = lines("shop")[-1]["mu"]
         world.budgets = {"shop": {"epsilon": epsilon_of(spent * (1 + 1e-6), 1e-3), "delta": 1e-3}}
         count = len(lines("shop"))

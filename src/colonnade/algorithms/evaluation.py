@@ -13,7 +13,7 @@ from colonnade.algorithms.batches import rows_per_message
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
-from colonnade.privacy.guard import Guard, Release
+from colonnade.privacy.guard import Guard, Release, Withheld
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
@@ -130,19 +130,27 @@ class Reading:
         self.tokens, self.count = saved["tokens"], saved["count"]
 
 
-def read_rows(party: Role, x: Array, number: int) -> Array | None:
-    """What a party would answer if these were its test rows: at its method's own level of privacy.
+def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withheld:
+    """What a party would answer if these rows of `x` were its test rows: at its method's own level of privacy.
 
-    Where uploads are perturbed and accounted, this is one more, named by its number; None: the budget has no room.
+    Each distinct row is embedded once, and its answer is copied: a row that is asked for many times has one noise, and
+    averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is one more
+    of them; its number names the noise.
     """
+    places: dict[int, int] = {}
+    copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
+    distinct = np.array(list(places), np.int64)
     alike: Any = copy(party)
-    alike._x_test = x
+    alike._x_test = x[distinct]
     guard: Guard | None = getattr(party, "guard", None)
     release = None
     if guard is not None and guard.on:
-        release = Release(guard.draws + number, "prediction", np.arange(len(x)), "any")
-    read = alike.compute(EvaluateRows(number, 0, len(x), release))
-    return read.values if isinstance(read, RowsRead) else None
+        release = Release(guard.draws + number, "prediction", distinct, "any")
+    read = alike.compute(EvaluateRows(number, 0, len(distinct), release))
+    if isinstance(read, Withheld):
+        return read
+    values: Array = read.values[copies]
+    return values
 
 
 class Evaluation:

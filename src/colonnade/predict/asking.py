@@ -72,12 +72,13 @@ def door_of(run: Path) -> Door | None:
 
 
 def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> tuple[list[str], Answers]:
-    """Classes, and an answer for each id, piece by piece."""
+    """Classes, and an answer for each id; asked piece by piece, each id once: every question is a release."""
+    distinct = list(dict.fromkeys(ids))
     classes: list[str] = []
     answers: Answers = []
-    for start in range(0, len(ids), PER_REQUEST):
+    for start in range(0, len(distinct), PER_REQUEST):
         try:
-            found = door.request("POST", "/predict", {"ids": list(ids[start : start + PER_REQUEST])})
+            found = door.request("POST", "/predict", {"ids": distinct[start : start + PER_REQUEST]})
         except SILENCE as error:
             raise ColonnadeError(
                 f"{door.address}: no answer to ids from {start}: {error}; see the server's log"
@@ -85,7 +86,8 @@ def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> t
         classes = found["classes"]
         answers += found["answers"]
         on_progress(len(answers))
-    return classes, answers
+    of = dict(zip(distinct, answers, strict=True))
+    return classes, [of[id] for id in ids]
 
 
 def read_ids(path: Path, column: str | None) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from colonnade.algorithms.fedvs.coding import average, coded_data, coded_sum, share_data, share_model
+from colonnade.algorithms.fedvs.coding import average, coded_sum, share_data, share_model
 from colonnade.algorithms.fedvs.holdings import check_elements
 from colonnade.algorithms.fedvs.party import Party
 from colonnade.algorithms.fedvs.server import Server
@@ -212,17 +212,13 @@ class CodedParty(PredictParty):
         return found_without_values(self._table, job) or super().compute(job)
 
     def _share(self, job: ShareTerms) -> TermsShared:
-        """As test rows and models are shared; the rounding is always the same for the same weights, and so the sum."""
-        trained, options = self._trained, self._options
-        rows = self._table.x[self._table.find(job.ids)]
-        x = coded_data(np.clip(rows, -options.x_max, options.x_max), trained.degree, options, self.name)
+        """As test rows and models are shared."""
+        x, weights, rounding = self._trained.to_predict(self._table.x[self._table.find(job.ids)])
         data = share_data(x, self._code, self._key.seed("data", job.draw))
-        weights = trained.network.vector().reshape(-1, trained.width).copy()
-        rounding = hashlib.sha256(b"prediction" + weights.tobytes()).digest()
         masks, blinding = self._key.seed("masks", job.draw), self._key.seed("blinding", job.draw)
-        places = data.shape[1] if options.blinding else 0
+        places = data.shape[1] if self._options.blinding else 0
         return TermsShared(
-            job.nonce, data, *share_model(weights, places, self._code, options.l_w, rounding, masks, blinding)
+            job.nonce, data, *share_model(weights, places, self._code, self._options.l_w, rounding, masks, blinding)
         )
 
 

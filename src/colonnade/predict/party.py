@@ -12,6 +12,7 @@ from colonnade.algorithms.evaluation import read_rows
 from colonnade.algorithms.vafl.messages import are_sane
 from colonnade.data import Lookup
 from colonnade.predict.messages import Ask, Find, Found, Mean, TakeMean
+from colonnade.privacy.guard import Withheld
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     Effect,
@@ -96,8 +97,8 @@ class PredictParty:
         """With a privacy budget that is spent, it has none of them."""
         rows = self._table.find(ids)
         has = rows >= 0
-        values = self._read(self._table.x[rows[has]], number)
-        if values is None:
+        values = self._read(self._table.x, rows[has], number)
+        if isinstance(values, Withheld):
             has, values = np.zeros_like(has), self._nothing
         return Found(job.number, job.start, has, values)
 
@@ -105,11 +106,11 @@ class PredictParty:
     def _nothing(self) -> Array:
         return np.zeros((0, self._width), np.float32)
 
-    def _read(self, x: Array, number: int) -> Array | None:
-        if not len(x):
+    def _read(self, x: Array, rows: Array, number: int) -> Array | Withheld:
+        if not len(rows):
             return self._nothing
-        values = read_rows(self._trained, x, number)
-        if values is not None and not are_sane(values):
+        values = read_rows(self._trained, x, rows, number)
+        if not isinstance(values, Withheld) and not are_sane(values):
             raise TrainingDiverged(f"{self.name}: its embeddings are absurd; are these the rows it was trained on?")
         return values
 
@@ -118,8 +119,9 @@ class PredictParty:
         assert self._train is not None
         total = np.zeros(self._width)
         for start in range(0, len(self._train), READ_ROWS):
-            values = self._read(self._train[start : start + READ_ROWS], -1 - start)
-            assert values is not None, "no mean is told of uploads that are accounted"
+            rows = np.arange(start, min(start + READ_ROWS, len(self._train)))
+            values = self._read(self._train, rows, -1 - start)
+            assert not isinstance(values, Withheld), "no mean is told of uploads that are accounted"
             total += values.sum(0, dtype=np.float64)
         mean: Array = (total / len(self._train)).astype(np.float32)
         return mean

@@ -126,16 +126,18 @@ class PredictServerProcess(Keeper):
                 waiting.set_result(record)
 
     async def ask(self, ids: list[str]) -> dict[str, Any]:
-        """Predictions for ids, with what each rests on."""
+        """Predictions for ids, with what each rests on; an id that is among them more than once is asked for once."""
         if self.node.ended.is_set():
             raise Closed
         self._number += 1
         here = [peer.name for peer in self.node.peers.values() if peer.stream is not None]
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         began = self.node.clock()
-        rules = self.config.align
-        self.node.tell(Asked(self._number, [normalise(id, rules) for id in ids], here))
-        computed = await waiting
+        places: dict[str, int] = {}
+        copies = [places.setdefault(normalise(id, self.config.align), len(places)) for id in ids]
+        self.node.tell(Asked(self._number, list(places), here))
+        found = await waiting
+        computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
         self.log.info("answered", ids=len(ids), away=",".join(computed.away) or "nobody", ms=spent_ms)

@@ -8,6 +8,8 @@ is amplified by subsampling. A record's own row moves by at most 2C. And θ_m wa
     dp-sgd          θ_m is a private release by itself (2G for every step with the record): the record's own row, 2C
     answers         θ_m was made from the server's answers alone (zeroth-order): the record's own row, 2C
 
+A row that is in a message k times, under k noises, counts k times (2C√k); a private step has every row at most once.
+
 Releases are data (events of `dp_accounting`), apart from how they are counted; an event that is not known raises.
 All are Gaussian, so they compose exactly: μ² = Σ (Δ/c)², and (ε, δ) by the exact curve of gaussian.py.
 """
@@ -25,7 +27,7 @@ from colonnade.privacy.gaussian import epsilon_of
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Account", "Part", "Spent", "UnknownMechanism", "claim_of_theorem_6", "mu_of", "spent"]
+__all__ = ["Account", "Part", "Spent", "UnknownMechanism", "claim_of_theorem_6", "most_often", "mu_of", "spent"]
 
 GAUSSIAN = "gaussian"
 STEP = "step"
@@ -122,6 +124,11 @@ def _multiplicity(rows: Array) -> tuple[Array, Array]:
     """Who is in it, and how often."""
     who, times = np.unique(rows, return_counts=True)
     return who, times
+
+
+def most_often(rows: Array) -> int:
+    """How often the row that is in it most often is in it; 0 of no rows."""
+    return int(_multiplicity(rows)[1].max(initial=0))
 
 
 def composed(counts: Mapping[tuple[float, float], int]) -> Any:

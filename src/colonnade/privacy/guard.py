@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf, sqrt
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
 from torch import nn
 
-from colonnade.privacy.accountant import GAUSSIAN, STEP, Part, claim_of_theorem_6, spent
+from colonnade.privacy.accountant import GAUSSIAN, STEP, Part, claim_of_theorem_6, most_often, spent
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.privacy.ledger import Ledger, Lock
 from colonnade.privacy.perturb import PerturbedFunction, Stream, drawing, output_noise, random_neurons
@@ -36,7 +36,7 @@ class Release(Payload, frozen=True):
 
     draw: int  # names its noise, under the key of the day
     what: str  # "warm-up", "batch", "fresh rows", "evaluation", "prediction"; or a "step" of θ_m
-    rows: Array  # whose
+    rows: Array  # whose; a row that is in it k times leaves under k noises
     part: str = "train"
     copies: int = 1  # how often each row is in it, perturbed anew each time
 
@@ -176,17 +176,20 @@ class Guard:
             yield
 
     def _enter(self, release: Release) -> str | None:
-        settings, rows = self.settings, release.rows
+        settings, rows, part = self.settings, release.rows, cast(Part, release.part)
         assert settings.clip is not None
+        of = rows if settings.by_record and part != "any" else None
         if release.what == STEP:
             assert settings.dp_sgd is not None
+            if most_often(rows) > 1:
+                raise LocalProtocolError(f"{self._who}: a row is twice in a step: the sum would move by more than 2G")
             sensitivity, noise = 2 * settings.dp_sgd.clip, settings.dp_sgd.noise
         elif settings.by_record:
-            sensitivity, noise = 2 * settings.clip * sqrt(release.copies), settings.noise
+            # One record moves as many rows of the message as it is in; in `of` the account counts them by itself.
+            often = most_often(rows) if of is None else 1
+            sensitivity, noise = 2 * settings.clip * sqrt(release.copies * often), settings.noise
         else:
             sensitivity, noise = 2 * settings.clip * sqrt(release.copies * len(rows)), settings.noise
-        of = rows if settings.by_record and release.part != "any" else None
-        part: Any = release.part
         # A step by itself shows nothing: the next upload's line, which is synced, comes after it in the same file.
         durable = release.what != STEP
         return self.ledger.enter(

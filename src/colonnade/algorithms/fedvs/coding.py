@@ -4,6 +4,7 @@
 of batch × terms × width multiply-adds. One in the field counts as `LIMBS`, as many as it takes products.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -16,7 +17,7 @@ from colonnade.privacy.sharing import LagrangeCode, Segmentation
 from colonnade.protocol.errors import DataError
 from colonnade.protocol.messages import Array
 
-__all__ = ["LIMBS", "Costs", "average", "coded_data", "coded_sum", "share_data", "share_model"]
+__all__ = ["LIMBS", "Costs", "average", "average_in_plain", "coded_data", "coded_sum", "share_data", "share_model"]
 
 LIMBS = 2  # products in float64 that make one in the field
 
@@ -61,6 +62,12 @@ def average(decoded: Array, count: int, bits: int) -> Array:
     """Eq. (7), with |S| for N (footnote 2)."""
     mean: Array = (field.dequantise(decoded, bits) / count).astype(np.float32)
     return mean
+
+
+def average_in_plain(parts: Sequence[tuple[Array, Array, bytes]], l_x: int, l_w: int) -> Array:
+    """What the shares of these coded data, weights and seeds of their rounding decode to, bit for bit."""
+    terms = [field.matmul(x, field.quantise_stochastic(weights, l_w, rounding)) for x, weights, rounding in parts]
+    return average(field.total(terms), len(parts), l_x + l_w)
 
 
 @dataclass(frozen=True, slots=True)

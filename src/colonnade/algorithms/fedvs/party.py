@@ -5,13 +5,14 @@ steps when the gradient comes. The lane does, in this order, what is newest: a s
 is dropped as soon as the round goes on without it, so that a straggler is never behind.
 """
 
+import hashlib
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.fedvs.answered import Answered
 from colonnade.algorithms.fedvs.batches import SegmentWalk
-from colonnade.algorithms.fedvs.coding import Costs, coded_sum
+from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import (
@@ -124,6 +125,16 @@ class Party:
     def width(self) -> int:
         """h: of its embeddings."""
         return self._width
+
+    def to_predict(self, x: Array) -> tuple[Array, Array, bytes]:
+        """Of rows to predict: their coded powers, the weights, and the seed of the weights' rounding.
+
+        The seed is always the same for the same weights, and so is the sum. Test rows are coded in the same way.
+        """
+        clipped = np.clip(x, -self._options.x_max, self._options.x_max)
+        weights = self.network.vector().reshape(-1, self._width).copy()
+        rounding = hashlib.sha256(b"prediction" + weights.tobytes()).digest()
+        return coded_data(clipped, self._degree, self._options, self.name), weights, rounding
 
     # Events.
 

@@ -196,16 +196,18 @@ def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, An
     try:
         for index, node in enumerate(nodes):
             node.role = Away(node.role, hosts[index % len(hosts)], make, setups[node.role.name])
+            simulator.resume(node)  # its state is there, its key is not
         yield
     except WorkerLost:
         raise  # there is no home to come from
     except BaseException:
-        _come_home(nodes)
+        _come_home(simulator, nodes)
         raise
-    _come_home(nodes)
+    _come_home(simulator, nodes)
 
 
-def _come_home(nodes: Sequence[Node]) -> None:
+def _come_home(simulator: Simulator, nodes: Sequence[Node]) -> None:
     for node in nodes:
         if isinstance(node.role, Away):
             node.role = node.role.come_home()
+            simulator.resume(node)
