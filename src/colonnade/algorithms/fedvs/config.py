@@ -8,11 +8,17 @@ from colonnade.privacy.field import P, bound, largest_fit
 from colonnade.privacy.sharing import LagrangeCode
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["FedvsOptions", "IgnoreOptions", "PlainOptions", "WaitDpOptions", "WaitOptions"]
+__all__ = ["UNPROTECTED", "FedvsOptions", "IgnoreOptions", "PlainOptions", "WaitDpOptions", "WaitOptions"]
 
 Work = Literal["arithmetic", "delays"]
 _KEYS = {"segments": "K", "colluders": "T"}
 NO_NOISE: Any = None
+UNPROTECTED = (
+    "NOTHING IS PROTECTED between parties (T = 0, allow_unprotected = true): shares have no masks. With K = 1 every "
+    "party gets every other party's columns and weights as plain numbers; with K > 1 it gets known linear combinations "
+    "of the other parties' K segments of rows, and their weights as plain numbers. Server: the sum of the embeddings "
+    "of the set S, of training and test rows. Every party: ∇_H of every batch, from which labels can be inferred"
+)
 MOST_BITS = 24  # of l_x and l_w: more would not fit beside anything
 
 
@@ -21,6 +27,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 
     K: int = 1  # segments that the rows are cut into
     T: int = 1  # parties that may collude
+    allow_unprotected: bool = False  # accept T = 0, which masks nothing
     l_x: int = 8  # bits after the point, of data
     l_w: int = 12  # of weights
     x_max: float = 1.0  # data lie in ±x_max
@@ -41,9 +48,20 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         """The fewest parties of a summing set: without its T colluders' own, a sum is still of two others."""
         return min(parties, max(self.T + 2, (parties + 1) // 2)) if self.min_summed is None else self.min_summed
 
+    @property
+    def reveals(self) -> str:
+        """With T = 0: not what the method's own text says."""
+        return "" if self.T else UNPROTECTED
+
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Refuse what cannot work, and what protects nothing unless the config asks for exactly that."""
         self.code(parties)
+        if not self.T and not self.allow_unprotected:
+            advice = (
+                "without masks every party gets the other parties' columns and models as plain numbers: use 1 or more; "
+                "for a test without protection set protocol.allow_unprotected = true, in every member's config"
+            )
+            raise ConfigError("protocol.T", self.T, advice)
         for name in ("l_x", "l_w"):
             if not 0 <= getattr(self, name) <= MOST_BITS:
                 raise ConfigError(f"protocol.{name}", getattr(self, name), f"must be 0 to {MOST_BITS} bits")
