@@ -3,12 +3,15 @@
 import dataclasses
 import sys
 import types
+from contextlib import nullcontext
+from datetime import datetime
 
 import pytest
 
 from colonnade.algorithms import METHODS, find_method
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.checkpoint import load, save
+from colonnade.privacy import ledger
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
@@ -97,23 +100,47 @@ def test_learns(variant, simulate):
     assert last.epochs >= run.federation.config.train.epochs and last.update == run.server.summary()["updates"]
 
 
+def with_ledgers(made, folder):
+    """As a run's folder keeps them; a resumed run's are cut back to its checkpoint once that is loaded."""
+    guards = [node.role.guard for node in made.nodes if hasattr(node.role, "guard") and node.role.guard.on]
+    for guard in guards:
+        guard.keep(folder / f"{guard.ledger.terms['party']}.jsonl", nullcontext())
+    return guards
+
+
+class Noon(datetime):
+    """Ledgers have the time in their hashes."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 1, 1, 12, tzinfo=tz)
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_repeats_itself_and_continues_identically(variant, resolve):
+def test_repeats_itself_and_continues_identically(variant, resolve, tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "datetime", Noon)
     short = tables(variant)
     optimiser = {} if variant[0] in LINEAR else {"optimiser": "adam"}
     epochs = 6 if variant[0] in LINEAR else 1  # of fewer rows
     short["train"] |= {"epochs": epochs, "learning_rate": 0.01, "eval_every": 15, **optimiser}
     setting, whole_records = resolve(short, source(variant[0])), []
     whole = simulator(setting, whole_records)
+    with_ledgers(whole, tmp_path / "whole")
     whole.run()
     middle = whole.trace.events // 2 + 1
     records = []
     begun = simulator(setting, records)
+    begun_ledgers = with_ledgers(begun, tmp_path / "begun")
     begun.advance(middle)
     assert 0 < begun.trace.events < whole.trace.events
     saved = state.unpack(state.pack(save(begun)))
+    for guard in begun_ledgers:
+        guard.ledger.close()
     resumed = simulator(setting, records)
+    guards = with_ledgers(resumed, tmp_path / "begun")
     load(resumed, saved)
+    for guard in guards:
+        guard.cut_back()
     resumed.run()
     assert outcome(resumed) == outcome(whole)
     assert repr(records) == repr(whole_records)

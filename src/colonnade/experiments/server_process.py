@@ -309,7 +309,7 @@ class ServerProcess(Keeper):
             "reveals": self.plan.options.reveals or self.plan.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {SERVER: node.utilisation()} | {name: bye.utilisation for name, bye in byes.items()},
-            "privacy": privacy_fields(self.config.privacy, node.peers, spent, withdrawn) or principal.get("privacy"),
+            "privacy": privacy_fields(self.plan.privacy, node.peers, spent, withdrawn, self.plan.options.claim),
             "trace_sha256": node.trace.hexdigest,
             "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests[1:]) else None,
         }

@@ -4,7 +4,10 @@ from math import inf, isfinite
 from typing import Any, Literal
 
 from colonnade.algorithms.method import Options
+from colonnade.privacy.accountant import OWN_ROWS
 from colonnade.privacy.field import P, bound, largest_fit
+from colonnade.privacy.gaussian import mu_for
+from colonnade.privacy.settings import PrivacySettings
 from colonnade.privacy.sharing import LagrangeCode
 from colonnade.protocol.errors import ConfigError
 
@@ -12,7 +15,7 @@ __all__ = ["UNPROTECTED", "FedvsOptions", "IgnoreOptions", "PlainOptions", "Wait
 
 Work = Literal["arithmetic", "delays"]
 _KEYS = {"segments": "K", "colluders": "T"}
-NO_NOISE: Any = None
+EVERYBODY: Any = "wait"  # a party that withdraws ends the run
 UNPROTECTED = (
     "NOTHING IS PROTECTED between parties (T = 0, allow_unprotected = true): shares have no masks. With K = 1 every "
     "party gets every other party's columns and weights as plain numbers; with K > 1 it gets known linear combinations "
@@ -121,10 +124,7 @@ class PlainOptions(Options, frozen=True, kw_only=True):
     K: int = 1  # batches as `fedvs` with this K draws them
     work: Work = "arithmetic"  # theirs is one local step in both
 
-    # For whoever does not choose them:
-    epsilon = NO_NOISE
-    delta = NO_NOISE
-    clip = NO_NOISE
+    on_lost = EVERYBODY
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
@@ -166,6 +166,17 @@ class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
     epsilon: float = 5.0  # ε′ of one release of one row by one party
     delta: float = 1e-5
     clip: float = 1.0  # the largest norm of a row's embedding
+
+    @property
+    def mechanism(self) -> PrivacySettings:
+        """Another row in its place moves an embedding by 2C at most; σ = 2C/μ makes one release (ε′, δ) private."""
+        sigma = 2 * self.clip / mu_for(self.epsilon, self.delta)
+        return PrivacySettings(mechanism="output", clip=self.clip, noise=sigma, delta=self.delta)
+
+    @property
+    def claim(self) -> str:
+        """The paper's ε′ is of one release of one row."""
+        return OWN_ROWS
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
