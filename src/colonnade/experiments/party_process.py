@@ -245,6 +245,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
         test_fraction=data.test_fraction,
         seed=config.train.seed,
         aligned=alignment_of(party.aligned, name, "party"),
+        format=party.format,
     )
 
 

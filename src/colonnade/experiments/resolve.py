@@ -75,6 +75,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
     data = config.data
     table = load(
         data.source,
+        format=data.format,
         dir=data.dir,
         label=data.label,
         id=data.id,

@@ -344,8 +344,6 @@ def _server_share(config: Config) -> ServerShare:
         raise ConfigError("server.data", None, "name the file with the labels")
     if server.data.endswith(SHARE):
         return load_server_share(Path(server.data))
-    if server.label is None and not server.data.lower().endswith(".npy"):
-        raise ConfigError("server.label", None, f"name the column of {server.data} that is to be predicted")
     return read_server_share(
         Path(server.data),
         label=server.label,
@@ -354,6 +352,7 @@ def _server_share(config: Config) -> ServerShare:
         parties=parties_of(config),
         test_fraction=config.data.test_fraction,
         seed=config.train.seed,
+        format=server.format,
     )
 
 
