@@ -9,7 +9,9 @@ import pytest
 from colonnade.data import load, read_party_share, read_server_share, split
 from colonnade.data.alignment import read_id_column
 from colonnade.experiments.config import from_dict
+from colonnade.experiments.party_process import _party_share
 from colonnade.experiments.resolve import load_partition
+from colonnade.experiments.server_process import _server_share
 from colonnade.protocol.errors import ConfigError, DataError
 
 FRAME = polars.DataFrame({"nr": range(20), "age": [float(i % 7) for i in range(20)], "y": [i % 2 for i in range(20)]})
@@ -88,4 +90,7 @@ def test_a_members_own_file(tmp_path):
     party = read_party_share(tmp_path / "own", name="p", id="nr", label="y", format="csv", **ROWS)
     server = read_server_share(tmp_path / "own", label="y", id="nr", format="csv", **ROWS)
     assert party.columns == ("age",) and party.ids_sha256 == server.ids_sha256
+    own = {"data": str(tmp_path / "own"), "format": "csv", "id": "nr", "label": "y"}
+    members = {"network": {"parties": ["p"]}, "server": own, "party": own, "train": {"seed": 0}}
+    assert _party_share(from_dict(members), "p").ids_sha256 == _server_share(from_dict(members)).ids_sha256
     assert read_id_column(tmp_path / "own", "nr", "party", format="csv").len() == 20
