@@ -268,8 +268,9 @@ def line(label: str, runs: list[dict[str, Any]]) -> str:
         text += f"  (in plain numbers, as many rounds: {spread([run['in_plain_numbers'] for run in runs])})"
     if runs[0]["privacy"]:
         method = runs[0]["method"]
-        text += f"  ε′ = {method['epsilon_per_release']:g}, {method['releases_of_a_row']} releases of a row: "
-        text += f"ε = {runs[0]['privacy']['epsilon']:.1f}"
+        own = runs[0]["privacy"]["claim_of_own_rows"]["epsilon"]
+        text += f"  ε′ = {method['epsilon_per_release']:g}; of a row's own releases: ε = {own:.1f}; "
+        text += f"of everything: ε = {runs[0]['privacy']['epsilon']:.3g}"
     return f"{text}  ({sum(run['took'] for run in runs):.0f} s)"
 
 

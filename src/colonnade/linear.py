@@ -3,8 +3,9 @@
     model = AsySQNClassifier(l2=1e-4).fit([bank_columns, shop_columns, clinic_columns], y)
     model.predict_proba([bank_rows, shop_rows, clinic_rows])
 
-Parts are arrays or scipy CSR with the same rows in the same order; there is no intercept (give somebody a column of
-ones), and nothing is scaled. This runs all parties in one process: for studies, not for keeping anything apart.
+Parts are arrays or scipy CSR with the same rows in the same order; nothing is scaled. The first party holds the
+intercept, which has no penalty (`fit_intercept=False`: there is none). This runs all parties in one process: for
+studies, not for keeping anything apart.
 """
 
 from collections.abc import Sequence
@@ -39,8 +40,10 @@ class _AsySQN(BaseEstimator):
         epochs: float = 30.0,
         memory: int = 10,
         masking: str = "on",
+        fit_intercept: bool = True,
         random_state: int | None = 0,
     ) -> None:
+        self.fit_intercept = fit_intercept
         self.method, self.l2, self.learning_rate, self.batch_size = method, l2, learning_rate, batch_size
         self.epochs, self.memory, self.masking, self.random_state = epochs, memory, masking, random_state
 
@@ -56,10 +59,12 @@ class _AsySQN(BaseEstimator):
             raise TrainingDiverged(self.summary_["note"])
         roles: list[Any] = [node.role for node in run.simulator.nodes[1:]]
         self.coef_ = [role.estimator.w[:width] for role, width in zip(roles, self._widths, strict=True)]
+        self.intercept_ = float(roles[0].estimator.w[-1]) if self.fit_intercept else 0.0
         self.n_iter_ = self.summary_["updates"]
 
     def _run(self, data: Partition, loss: str) -> Run:
         protocol: dict[str, Any] = {"name": self.method, "loss": loss, "l2": self.l2, "masking": self.masking}
+        protocol["intercept"] = bool(self.fit_intercept)
         if "sqn" in self.method:
             protocol["memory"] = self.memory
         train = {
@@ -80,7 +85,7 @@ class _AsySQN(BaseEstimator):
             raise ValueError(f"the parts have {widths} columns, but those of fit had {self._widths}")
         check_consistent_length(*blocks)
         theta: Array = sum(block @ w for block, w in zip(blocks, self.coef_, strict=True))
-        return theta
+        return theta + self.intercept_
 
 
 class AsySQNClassifier(ClassifierMixin, _AsySQN):
@@ -97,6 +102,7 @@ class AsySQNClassifier(ClassifierMixin, _AsySQN):
         epochs: float = 30.0,
         memory: int = 10,
         masking: str = "on",
+        fit_intercept: bool = True,
         random_state: int | None = 0,
     ) -> None:
         super().__init__(
@@ -107,6 +113,7 @@ class AsySQNClassifier(ClassifierMixin, _AsySQN):
             epochs=epochs,
             memory=memory,
             masking=masking,
+            fit_intercept=fit_intercept,
             random_state=random_state,
         )
         self.loss = loss
@@ -123,7 +130,7 @@ class AsySQNClassifier(ClassifierMixin, _AsySQN):
         return self
 
     def decision_function(self, parts: Sequence[Any]) -> Array:
-        """wᵀx."""
+        """wᵀx + b."""
         return self._margins(parts)
 
     def predict(self, parts: Sequence[Any]) -> Array:

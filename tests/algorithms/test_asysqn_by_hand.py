@@ -5,6 +5,7 @@ Three parties or more without a coordinator: messages are delivered at once, and
 
 from collections import deque
 
+import msgspec
 import numpy as np
 import pytest
 from scipy import sparse
@@ -59,8 +60,9 @@ from colonnade.protocol.events import (
 BINARY = Task("binary", ("no", "yes"))
 
 
-def setups(options, x, y, batch=2, rate=0.5, task=BINARY, labels=None, metric=None):
+def setups(options, x, y, batch=2, rate=0.5, task=BINARY, labels=None, metric=None, intercept=False):
     """What parties are made from; `labels` may have others for some of them."""
+    options = msgspec.structs.replace(options, intercept=intercept)
     q, y = len(x), np.asarray(y)
     names = tuple(f"party-{m + 1}" for m in range(q))
     plain, none, metric = (
@@ -141,6 +143,19 @@ SIGNS = np.array([1.0, -1.0])
 
 def make(options=None, **settings):
     return Parties(options or AfOptions(ahead=0, l2=0.1), X, Y, **settings)
+
+
+def test_the_first_party_holds_the_intercept_which_has_no_penalty():
+    """θ_1 = w_1·x_1 + b; b's slope is the mean over the batch, without λb. Others know nothing of it."""
+    parties = make(intercept=True)
+    assert [role._block.columns for role in parties.roles.values()] == [3, 2, 2], "padded, and a column of ones"
+    parties.roles["party-1"].estimator.w = np.array([0.5, 0.0, 0.3])
+    np.testing.assert_allclose(parties.roles["party-1"].margins(np.array([[1.0], [2.0]])), [0.8, 1.3])
+    parties.begin(0)
+    w = parties.steps_of(0, 1).w
+    slopes = -SIGNS / (1 + np.exp(SIGNS * np.array([0.8, 1.3])))
+    assert w[2] == pytest.approx(0.3 - 0.5 * slopes.mean(), rel=1e-8)
+    assert w[0] == pytest.approx(0.5 - 0.5 * (slopes @ [1.0, 2.0] / 2 + 0.1 * 0.5), rel=1e-8)
 
 
 def with_weights(parties, weights):

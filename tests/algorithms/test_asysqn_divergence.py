@@ -73,7 +73,8 @@ def test_a_step_that_is_not_finite():
 
 def run(protocol, **train):
     data = split(colonnade.from_arrays(X, Y), parties=3)
-    return colonnade.prepare(data, protocol, batch_size=50, **train)
+    protocol = protocol if isinstance(protocol, dict) else {"name": protocol}
+    return colonnade.prepare(data, protocol | {"intercept": False}, batch_size=50, **train)
 
 
 @pytest.mark.parametrize("method", ["asysqn-sgd", "asysqn-svrg", "afsaga", "synsqn-saga"])

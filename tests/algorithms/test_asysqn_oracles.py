@@ -6,6 +6,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
 
 import colonnade
 from colonnade.algorithms.asysqn.losses import LOSSES, penalty
@@ -20,7 +21,7 @@ def table():
     rows = np.random.default_rng(0)
     x = rows.standard_normal((600, 9))
     x[:, 4] += x[:, 0]  # parties whose columns have to do with each other
-    margins = x @ rows.standard_normal(9)
+    margins = x @ rows.standard_normal(9) + 1.5  # more of one class: the intercept counts
     return x, np.where(margins + rows.standard_normal(600) > 0, 1, -1), margins + rows.standard_normal(600)
 
 
@@ -28,21 +29,29 @@ def parts_of(x, parties=3):
     return np.array_split(x, parties, axis=1)
 
 
-def objective(loss, x, y, w):
-    return float(np.mean(LOSSES[loss].value(x @ w, y))) + penalty(w, L2)
+def objective(loss, x, y, w, b):
+    return float(np.mean(LOSSES[loss].value(x @ w + b, y))) + penalty(w, L2)
 
 
 SETTINGS = {"l2": L2, "learning_rate": 0.3, "batch_size": 100}
 
 
-@pytest.mark.parametrize("method", ["asysqn-svrg", "asysqn-saga", "afsvrg", "afsaga", "synsqn-svrg", "synsqn-saga"])
-def test_logistic_regression(method, table):
+VARIANCE_REDUCED = ["asysqn-svrg", "asysqn-saga", "afsvrg", "afsaga", "synsqn-svrg", "synsqn-saga"]
+
+
+@pytest.mark.parametrize(
+    ("method", "intercept"), [*((name, True) for name in VARIANCE_REDUCED), ("asysqn-svrg", False)]
+)
+def test_logistic_regression(method, intercept, table):
     x, y, _ = table
     slower = {"epochs": 60, "learning_rate": 1.0} if method.startswith("af") else {"epochs": 30}
-    model = AsySQNClassifier(method, **SETTINGS | slower).fit(parts_of(x), y)
-    best = LogisticRegression(C=1 / (len(y) * L2), fit_intercept=False, tol=1e-12, solver="newton-cholesky").fit(x, y)
-    optimum = objective("logistic", x, y, best.coef_[0])
-    assert objective("logistic", x, y, np.concatenate(model.coef_)) <= optimum * (1 + 1e-6)
+    model = AsySQNClassifier(method, fit_intercept=intercept, **SETTINGS | slower).fit(parts_of(x), y)
+    best = LogisticRegression(C=1 / (len(y) * L2), fit_intercept=intercept, tol=1e-12, solver="newton-cholesky")
+    best.fit(x, y)
+    optimum = objective("logistic", x, y, best.coef_[0], best.intercept_)
+    assert objective("logistic", x, y, np.concatenate(model.coef_), model.intercept_) <= optimum * (1 + 1e-6)
+    assert model.intercept_ == pytest.approx(float(np.ravel(best.intercept_)[0]), abs=1e-2)
+    assert bool(model.intercept_) == intercept
     assert model.score(parts_of(x), y) == pytest.approx(best.score(x, y), abs=0.001)
     np.testing.assert_allclose(model.predict_proba(parts_of(x)), best.predict_proba(x), atol=1e-3)
 
@@ -50,16 +59,19 @@ def test_logistic_regression(method, table):
 def test_ridge(table):
     x, _, y = table
     model = AsySQNRegressor("asysqn-saga", epochs=60, **SETTINGS).fit(parts_of(x, 4), y)
-    best = Ridge(alpha=len(y) * L2, fit_intercept=False).fit(x, y)
+    best = Ridge(alpha=len(y) * L2).fit(x, y)
     np.testing.assert_allclose(np.concatenate(model.coef_), best.coef_, atol=1e-4)
+    assert model.intercept_ == pytest.approx(best.intercept_, abs=1e-4)
     assert model.score(parts_of(x, 4), y) == pytest.approx(best.score(x, y), abs=1e-6)
 
 
 def test_least_squares_svm_is_ridge_on_the_signs(table):
     x, y, _ = table
     model = AsySQNClassifier("asysqn-svrg", loss="ls-svm", epochs=30, **SETTINGS).fit(parts_of(x), y)
-    best = Ridge(alpha=len(y) * L2, fit_intercept=False).fit(x, y)
-    np.testing.assert_allclose(np.concatenate(model.coef_), best.coef_, atol=1e-5)
+    best = Ridge(alpha=len(y) * L2).fit(x, y)
+    np.testing.assert_allclose(
+        [*np.concatenate(model.coef_), model.intercept_], [*best.coef_, best.intercept_], atol=1e-5
+    )
     with pytest.raises(AttributeError, match="no probabilities"):
         model.predict_proba(parts_of(x))
 
@@ -134,6 +146,23 @@ def test_other_columns_than_those_of_fit(table):
 # Sparse tables.
 
 
+def test_few_positives_in_a_sparse_table():
+    """No columns add up to a constant, so that nothing but the intercept can say how rare they are."""
+    draw = np.random.default_rng(0)
+    x = sparse.random(
+        2000, 60, density=0.03, format="csr", random_state=1, data_rvs=lambda n: draw.uniform(0.5, 1.5, n)
+    )
+    y = draw.random(2000) < 1 / (1 + np.exp(6 - 1.5 * (x @ draw.standard_normal(60))))
+    assert 0.02 < y.mean() < 0.04
+    best, losses = LogisticRegression(C=1 / (2000 * 1e-4), tol=1e-8, max_iter=1000).fit(x, y), {}
+    parts = [x[:, :20], x[:, 20:40], x[:, 40:]]
+    for kind, settings in (("default", {}), ("without", {"fit_intercept": False})):
+        model = AsySQNClassifier(learning_rate=0.3, epochs=20, **settings).fit(parts, y)
+        losses[kind] = log_loss(y, model.predict_proba(parts))
+    assert losses["default"] == pytest.approx(log_loss(y, best.predict_proba(x)), rel=0.02)
+    assert losses["without"] > 3 * losses["default"]
+
+
 @pytest.fixture(scope="module")
 def wide():
     rows = np.random.default_rng(1)
@@ -178,6 +207,6 @@ def test_libsvm_text_may_stay_sparse(tmp_path):
     dataset = colonnade.load(str(tmp_path / "rows.libsvm"), sparse=True)
     assert sparse.issparse(dataset.x) and dataset.x.shape == (6, 90000) and dataset.scale == "none"
     dense = colonnade.load(str(tmp_path / "rows.libsvm"))
-    assert (dense.x == dataset.x.toarray()).all() and dense.scale == "standard"
+    assert (dense.x == dataset.x.toarray()).all() and dense.scale == "none"
     with pytest.raises(ConfigError, match="data.sparse = True: only LIBSVM data are sparse, not digits"):
         colonnade.load("digits", sparse=True)

@@ -3,6 +3,8 @@
 import dataclasses
 import sys
 import types
+from contextlib import nullcontext
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.checkpoint import load, save
 from colonnade.experiments.run import Run
 from colonnade.experiments.verdict import warnings_of
+from colonnade.privacy import ledger
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
@@ -29,7 +32,7 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("flex", {"labels": "shared", "momentum": [0.5, 0.0, 0.0, 0.9], "prox": 0.1, "decay": 0.9, "max_steps": 6}),
     ("flex", {"timeout_s": 0.05, "on_lost": "wait", "max_steps": 4}),
     ("adaptive-flex", {"timeout_s": 0.05, "labels": "shared", "max_steps": 4, "A": {"server": 0.3, "party": 0.5}}),
-    ("fedvs", {"K": 2, "T": 0, "blinding": False, "deadline_s": 0.2}),
+    ("fedvs", {"K": 2, "T": 0, "allow_unprotected": True, "blinding": False, "deadline_s": 0.2}),
     ("ignore", {"fastest": 3, "K": 2}),
     ("asysqn-svrg", {"curvature": "printed", "ahead": 0, "delta": 1.0}),
     ("asysqn-saga", {"masking": "off", "loss": "ls-svm", "fan_out": 3, "on_lost": "wait"}),
@@ -117,23 +120,47 @@ def test_learns(variant, simulate):
     assert warnings_about(run) == [], "a false alarm"
 
 
+def with_ledgers(made, folder):
+    """As a run's folder keeps them; a resumed run's are cut back to its checkpoint once that is loaded."""
+    guards = [node.role.guard for node in made.nodes if hasattr(node.role, "guard") and node.role.guard.on]
+    for guard in guards:
+        guard.keep(folder / f"{guard.ledger.terms['party']}.jsonl", nullcontext())
+    return guards
+
+
+class Noon(datetime):
+    """Ledgers have the time in their hashes."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 1, 1, 12, tzinfo=tz)
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_repeats_itself_and_continues_identically(variant, resolve):
+def test_repeats_itself_and_continues_identically(variant, resolve, tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "datetime", Noon)
     short = tables(variant)
     optimiser = {} if variant[0] in LINEAR else {"optimiser": "adam"}
     epochs = 6 if variant[0] in LINEAR else 1  # of fewer rows
     short["train"] |= {"epochs": epochs, "learning_rate": 0.01, "eval_every": 15, **optimiser}
     setting, whole_records = resolve(short, source(variant[0])), []
     whole = simulator(setting, whole_records)
+    with_ledgers(whole, tmp_path / "whole")
     whole.run()
     middle = whole.trace.events // 2 + 1
     records = []
     begun = simulator(setting, records)
+    begun_ledgers = with_ledgers(begun, tmp_path / "begun")
     begun.advance(middle)
     assert 0 < begun.trace.events < whole.trace.events
     saved = state.unpack(state.pack(save(begun)))
+    for guard in begun_ledgers:
+        guard.ledger.close()
     resumed = simulator(setting, records)
+    guards = with_ledgers(resumed, tmp_path / "begun")
     load(resumed, saved)
+    for guard in guards:
+        guard.cut_back()
     resumed.run()
     assert outcome(resumed) == outcome(whole)
     assert repr(records) == repr(whole_records)

@@ -13,6 +13,7 @@ from colonnade.models.polynomial import Polynomial, powers
 X = np.array([[0.5, 1.0, 0.25], [-0.5, 0.25, -1.0]], np.float32)  # two rows, a column for each of three parties
 Y = np.array([-1.0, 1.0])  # standardised, it stays what it is
 WEIGHTS = ([0.5, 0.25], [-0.25, 0.0], [1.0, -0.5])  # w_n and the bias, all of them exact in 2^-12
+BARE = {"allow_unprotected": True}
 
 
 def federation_of(resolve, weights=WEIGHTS, **protocol):
@@ -44,7 +45,7 @@ def given(weights):
     return make
 
 
-@pytest.mark.parametrize("options", [{"K": 1, "T": 1}, {"K": 2, "T": 0}, {"K": 1, "T": 0, "blinding": False}])
+@pytest.mark.parametrize("options", [{}, {"K": 2, "T": 0, **BARE}, {"K": 1, "T": 0, "blinding": False, **BARE}])
 def test_one_round(resolve, by_hand, options):
     """h = (0.5, 0), (−0.25, −0.0625), (−0.25, −1.5); H = (0, −1.5625/3); ∇_H = H − y; ∇W_n = x̃_nᵀ·∇_H/3."""
     world = by_hand(federation_of(resolve, **options)).pump()

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.messages import Answer, DataShare, Gradient, Holding, ModelShare, ShareModels, Sum
 from colonnade.data import load, split
+from colonnade.experiments.config import difference, from_dict
+from colonnade.experiments.resolve import make_plan
+from colonnade.experiments.terms import shared_part
 from colonnade.privacy.field import P
 from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError, DataError, ModelError, RemoteProtocolError
@@ -24,6 +28,8 @@ def tables(model=None, **protocol):
         ({"T": 4}, "T", "0 to 3 of the 4 parties can be colluders"),
         ({"T": -1}, "T", "0 to 3"),
         ({"K": 0, "T": 0}, "K", "at least 1 segment"),
+        ({"T": 0}, "T", "plain numbers: use 1 or more.* protocol.allow_unprotected = true"),
+        ({"K": 2, "T": 0, "allow_unprotected": False}, "T", "use 1 or more"),
         ({"l_w": 25}, "l_w", "must be 0 to 24 bits"),
         ({"x_max": 0.0}, "x_max", "above 0"),
         ({"w_max": float("nan")}, "w_max", "above 0"),
@@ -37,6 +43,26 @@ def tables(model=None, **protocol):
 def test_settings_that_cannot_work(resolve, options, key, words):
     with pytest.raises(ConfigError, match=f"protocol.{key} = .*{words}"):
         resolve(tables(**options))
+
+
+def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
+    """T = 0 has to be asked for by name; then every peer holds the columns, and `reveals` says so."""
+    setting = tables(T=0, allow_unprotected=True)
+    run = simulate(setting, parties=4)
+    own, peer = run.parties[0], run.parties[1]
+    assert np.array_equal(peer.training.data.rows(np.arange(20), [0]), own._sharer._train[:20])
+    assert "every other party's columns" in own._options.reveals
+    assert FedvsOptions().reveals == "" and FedvsOptions(allow_unprotected=True).reveals == ""
+
+
+def test_a_party_that_did_not_agree_to_it_is_told_what_differs():
+    """The server cannot choose T = 0 for a party: the party's own config decides, and the handshake compares."""
+    network = {"network": {"parties": ["a", "b", "c"]}}
+    mine = shared_part(from_dict(tables() | network), {})
+    bare = shared_part(from_dict(tables(T=0, allow_unprotected=True) | network), {})
+    assert difference(mine, bare) == "protocol.T: None there, 0 here"
+    with pytest.raises(ConfigError, match="protocol.T = 0"):
+        make_plan(from_dict(tables(T=0) | network), ("a", "b", "c"), 100, None)
 
 
 def test_the_field_is_used_to_its_end_and_no_further(resolve):
@@ -82,14 +108,14 @@ def test_test_rows_outside_it_are_clipped_and_counted(resolve):
 
 
 def test_padding_is_said_once(resolve):
-    setting = resolve(tables(K=2, T=0))  # 1438 training and 359 test rows
+    setting = resolve(tables(K=2, T=0, allow_unprotected=True))  # 1438 training and 359 test rows
     assert [note for note in setting.notes if "divide" in note] == [
         "359 test rows do not divide by K = 2: they are padded with 1 empty"
     ]
 
 
 def test_rows_that_do_not_divide_are_padded_and_left_out_again(simulate):
-    run = simulate(tables(K=3, T=0) | {"train": {"batch_size": 90, "epochs": 1.0}}, parties=5)
+    run = simulate(tables(K=3, T=0, allow_unprotected=True) | {"train": {"batch_size": 90, "epochs": 1.0}}, parties=5)
     rows = np.concatenate([run.server._walk.rows(position) for position in range(run.server._walk.per_epoch)])
     assert sorted(rows.tolist()) == list(range(1438)) and run.server.summary()["method"]["padding"] == 2
 

@@ -341,7 +341,7 @@ def test_a_network_without_gradients_of_single_records_is_refused(unscaled):
 
 def test_a_delta_as_large_as_one_row_is_warned_of(data):
     notes = prepare(from_dict(tables(privacy=NOISE | {"delta": 0.01})), data).federation.notes
-    assert any("privacy.delta = 0.01 is not below 1/455" in note for note in notes)
+    assert any("delta = 0.01 is not below 1/455" in note for note in notes)
     assert not prepare(from_dict(tables()), data).federation.notes
 
 

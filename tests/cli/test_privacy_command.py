@@ -28,6 +28,13 @@ def test_what_cannot_be_is_refused():
         run("--parties", "4", "--set", "protocol.l_w=20")
 
 
+def test_a_code_without_protection_is_not_recommended_unless_asked_for():
+    with pytest.raises(ConfigError, match="--colluders = 0: protects nothing: .* protocol.allow_unprotected=true"):
+        run("--parties", "4", "--colluders", "0")
+    result = run("--parties", "4", "--colluders", "0", "--set", "protocol.allow_unprotected=true")
+    assert "protocol.T = 0" in result.output and "NOTHING IS PROTECTED" in result.output
+
+
 def test_the_config_counts(tmp_path):
     config = tmp_path / "own.toml"
     config.write_text('[data]\nparties = 6\n[model]\nparty = "polynomial:2"\n[protocol]\nname = "fedvs"\nl_w = 10\n')

@@ -273,7 +273,7 @@ def test_refused_paths(tmp_path):
         read_party_share(tmp_path / "a.csv", name="p", **ROWS)
     with pytest.raises(ConfigError, match="party.data = .*a.xls': must end in one of .csv, .csv.gz, .parquet, .npz"):
         read_party_share(tmp_path / "a.xls", name="p", **ROWS)
-    with pytest.raises(ConfigError, match="server.data = .*a.npz': must end in one of .csv, .csv.gz, .parquet, .npy$"):
+    with pytest.raises(ConfigError, match="server.data = .*a.npz': must end in one of .csv, .csv.gz, .parquet, .npy; "):
         read_server_share(tmp_path / "a.npz", label="y", **ROWS)
 
 

@@ -162,10 +162,11 @@ def cluster() -> Any:
 
 
 RAY_METHODS = ["vafl"]  # the others are slow
+SLOW = [name for name in METHODS if name not in ("vafl", "wait-dp")]  # wait-dp: its ledgers are written here
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name in RAY_METHODS else pytest.mark.slow) for name in METHODS]
+    "method", [pytest.param(name, marks=() if name in RAY_METHODS else pytest.mark.slow) for name in RAY_METHODS + SLOW]
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_ray_gives_the_trace_the_weights_and_the_predictions_of_one_worker(

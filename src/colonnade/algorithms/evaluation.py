@@ -41,7 +41,6 @@ class EvaluateRows(Payload, frozen=True):
     start: int
     stop: int
     release: Release | None = None
-    draw: int = 0  # counts the party's answers: a server that repeats a number gets other noise
 
 
 class RowsRead(Payload, frozen=True):
@@ -107,9 +106,7 @@ class Reading:
         token = TOKEN - self.count
         self.tokens.append(token)
         release = self._guard.plan("evaluation", np.arange(start, stop), "test") if self._guard is not None else None
-        return [
-            Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release, self.count), aside=True)
-        ]
+        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release), aside=True)]
 
     def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
         """Send them."""

@@ -14,6 +14,7 @@ from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
 from colonnade.data import Task
 from colonnade.models import Factory
+from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.messages import Array, Payload
@@ -38,6 +39,16 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def reveals(self) -> str:
         """What whom learns with this very choice, where that depends on it; else what the method says."""
         return ""
+
+    @property
+    def mechanism(self) -> PrivacySettings | None:
+        """Of a method that perturbs by itself; None: `[privacy]` says."""
+        return None
+
+    @property
+    def claim(self) -> str:
+        """By which name the summary tells what the paper counts, beside the account."""
+        return THEOREM_6
 
     def check(self, parties: int) -> None:
         """Raise ConfigError for a combination that cannot work."""
@@ -86,7 +97,8 @@ class PartySetup:
 
     def guard(self) -> Guard:
         """What stands between this party's network and the wire."""
-        return Guard(self.privacy, self.budget, self.name, self.train.shape[0], self.test.shape[0])
+        rows = self.train.shape[0], self.test.shape[0]
+        return Guard(self.privacy, self.budget, self.name, *rows, self.options.claim)
 
 
 @dataclass(frozen=True)

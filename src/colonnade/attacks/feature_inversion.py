@@ -32,7 +32,7 @@ from colonnade.data import Partition
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments.compare import Contestant, contestants
 from colonnade.experiments.config import apply_overrides, from_dict
-from colonnade.experiments.resolve import Federation, federation
+from colonnade.experiments.resolve import Federation, federation, privacy_of
 from colonnade.experiments.run import one_thread
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
@@ -216,12 +216,13 @@ def _defaults(tables: Mapping[str, Any]) -> dict[str, Any]:
 def _with_noise(entrant: Contestant) -> list[tuple[Contestant, float]]:
     """As the config says, or without noise and then with more and more of it, where the method has a place for it."""
     config = from_dict(entrant.tables)
-    if config.privacy.mechanism is not None or not _has_a_place(entrant):
-        return [(entrant, config.privacy.noise if config.privacy.on else 0.0)]
+    privacy = privacy_of(config)
+    if privacy.mechanism is not None or not _has_a_place(entrant):
+        return [(entrant, privacy.noise if privacy.on else 0.0)]
     levels = [(entrant, 0.0)]
     for noise in NOISES:
-        privacy = {"mechanism": "output", "clip": CLIP, "noise": noise}
-        levels.append((Contestant(entrant.label, {**entrant.tables, "privacy": privacy}), noise))
+        more = {"mechanism": "output", "clip": CLIP, "noise": noise}
+        levels.append((Contestant(entrant.label, {**entrant.tables, "privacy": more}), noise))
     return levels
 
 

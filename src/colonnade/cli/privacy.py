@@ -41,6 +41,7 @@ def fedvs(
       colonnade privacy fedvs examples/credit.toml --stragglers 4 --set data.dir=PATH
     """
     from colonnade.algorithms.fedvs.advice import choices, recommend
+    from colonnade.algorithms.fedvs.config import UNPROTECTED
     from colonnade.experiments.fedvs_shape import fedvs_shape
     from colonnade.protocol.errors import ConfigError
 
@@ -49,6 +50,12 @@ def fedvs(
         if value < 0:
             raise ConfigError(name, value, "must be 0 or more")
     shape, options, degree = fedvs_shape(_tables(config, parties, settings))
+    if not colluders and not options.allow_unprotected:
+        advice = (
+            "protects nothing: T = 0 gives every party the others' columns; use 1 or more, or "
+            "--set protocol.allow_unprotected=true to see the codes without protection as well"
+        )
+        raise ConfigError("--colluders", colluders, advice)
     count = len(shape.terms)
     found = choices(count, stragglers, colluders, shape)
     if not found:
@@ -65,6 +72,8 @@ def fedvs(
             "stragglers."
         )
         console.print(escape(text), highlight=False, soft_wrap=True)
+        if not best.code.colluders:
+            console.print(escape(UNPROTECTED), highlight=False, soft_wrap=True)
 
 
 @privacy_app.command()

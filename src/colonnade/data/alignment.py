@@ -17,10 +17,11 @@ import msgspec
 import numpy as np
 import polars
 
+from colonnade.data.formats import TABLES, existing
 from colonnade.data.ids import as_text, digest_of_ids
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import listing
-from colonnade.data.tables import TABLES, check_columns, column_names, existing, npz_arrays, read_columns
+from colonnade.data.tables import check_columns, column_names, npz_arrays, read_columns
 from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
@@ -158,10 +159,12 @@ def digest_of_column(column: polars.Series) -> str:
     return digest_of_ids(_texts(column))
 
 
-def read_id_column(path: str | Path, id: str | None, section: str, progress: Progress = silent) -> polars.Series:
+def read_id_column(
+    path: str | Path, id: str | None, section: str, progress: Progress = silent, format: str | None = None
+) -> polars.Series:
     """The column of ids of a member's own .csv, .csv.gz, .parquet or .npz (array ids), and nothing else of it."""
-    file = existing(path, (*TABLES, ".npz"), f"{section}.data")
-    if file.suffix.lower() == ".npz":
+    file, kind = existing(path, format, (*TABLES, "npz"), section)
+    if kind == "npz":
         return ids_of_npz(file)
     if id is None:
         raise ConfigError(f"{section}.id", None, f"name the column of {file.name} with the ids")

@@ -4,7 +4,6 @@ Two passes over the file: count the lines, then read. All columns are taken for 
 one is text; then the reading starts again, for "007" read as a number cannot be turned back.
 """
 
-import gzip
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import IO
 import numpy as np
 import polars
 
+from colonnade.data.formats import opened
 from colonnade.data.progress import Progress
 from colonnade.data.table import Coder, Column, own_memory
 from colonnade.data.task import Array
@@ -34,7 +34,7 @@ class CsvFile:
         self.names, self._start = self._header()
 
     def _open(self) -> IO[bytes]:
-        return gzip.open(self.path) if self.path.name.lower().endswith(".gz") else self.path.open("rb")  # type: ignore[return-value]
+        return opened(self.path)
 
     def _header(self) -> tuple[list[str], int]:
         """The names of the columns and where the first row starts."""

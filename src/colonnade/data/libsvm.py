@@ -11,11 +11,11 @@ import numpy as np
 from scipy import sparse
 
 from colonnade.data.dataset import Dataset
+from colonnade.data.formats import opened
 from colonnade.data.progress import Progress
 from colonnade.data.task import read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
-SUFFIXES = (".libsvm", ".libsvm.gz", ".svm", ".svm.gz")
 MOST_BYTES = 16 * 2**30  # of the dense table: beyond, it is a mistake or wants a sparse method
 
 
@@ -24,10 +24,13 @@ def read_libsvm(
     test: Path | None = None,
     *,
     name: str | None = None,
-    scale: str = "standard",
     keep_sparse: bool = False,
 ) -> Dataset:
-    """Read a file, gzipped or not; rows of `test`, if given, are the test set. A sparse table is not scaled."""
+    """Read a file, gzipped or not; rows of `test`, if given, are the test set.
+
+    It is not scaled unless the config says so: a column that is rarely nonzero has a tiny deviation, and dividing by it
+    makes its few values huge.
+    """
     paths = [path] if test is None else [path, test]
     parts = [_sparse(part) for part in paths]
     width = max(x.shape[1] for x, _ in parts)
@@ -46,15 +49,15 @@ def read_libsvm(
     y, task = read_labels(np.concatenate([labels for _, labels in parts]))
     test_rows = parts[1][0].shape[0] if test is not None else 0
     columns = tuple(f"f{i + 1}" for i in range(width))
-    scale = "none" if keep_sparse else scale
-    return Dataset(name or path.name.split(".")[0], table, y, task, columns, test_rows, scale=scale)
+    return Dataset(name or path.name.split(".")[0], table, y, task, columns, test_rows, scale="none")
 
 
 def _sparse(path: Path) -> tuple[Any, Any]:
     datasets: Any = import_module("sklearn.datasets")  # no types, and a second to import
     try:
-        # Indices from 1, as the format has them; with 0 the first column would be lost.
-        x, y = datasets.load_svmlight_file(str(path), dtype=np.float32, zero_based=False)
+        with opened(path) as file:
+            # Indices from 1, as the format has them; with 0 the first column would be lost.
+            x, y = datasets.load_svmlight_file(file, dtype=np.float32, zero_based=False)
     except (OSError, EOFError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as LIBSVM text: {error}") from error
     return x, y
@@ -65,6 +68,6 @@ def read_a9a(folder: Path, progress: Progress, keep_sparse: bool = False) -> Dat
     test = folder / "a9a.t.gz"
     if not test.is_file():
         raise ConfigError("data.dir", str(folder), "there is a9a.gz, but no a9a.t.gz")
-    dataset = read_libsvm(folder / "a9a.gz", test, name="a9a", scale="none", keep_sparse=keep_sparse)
+    dataset = read_libsvm(folder / "a9a.gz", test, name="a9a", keep_sparse=keep_sparse)
     progress("reading", 1.0)
     return dataset

@@ -9,6 +9,7 @@ import polars
 
 from colonnade.data.alignment import IdRules, Ids, clean_ids, normalise
 from colonnade.data.block import Block, refuse_unusable
+from colonnade.data.formats import TABLES, format_of
 from colonnade.data.mapped import map_npy
 from colonnade.data.prepare import Prepared
 from colonnade.data.progress import silent
@@ -33,9 +34,13 @@ class Lookup:
 
 
 def party_lookup(
-    share: PartyShare, files: Sequence[str | Path], id: str | None, rules: IdRules | None = None
+    share: PartyShare,
+    files: Sequence[str | Path],
+    id: str | None,
+    rules: IdRules | None = None,
+    format: str | None = None,
 ) -> Lookup:
-    """Of a share's own rows, or of all rows in a party's files, aligned or not.
+    """Of a share's own rows, or of all rows in a party's files, aligned or not; all files have the `format`, if given.
 
     Ids are the same by the rules of the alignment. Of two rows with one id the later file's counts.
     """
@@ -49,7 +54,7 @@ def party_lookup(
     places: dict[str, int] = {}
     parts: list[Array] = []
     for file in files:
-        found, x = _read(Path(file).expanduser(), share, share.prepared, id, rules)
+        found, x = _read(Path(file).expanduser(), share, share.prepared, id, rules, format)
         places |= _places(found, sum(map(len, parts)))
         parts.append(x)
     return Lookup(places, np.concatenate(parts), rules)
@@ -59,12 +64,15 @@ def _places(ids: Ids, start: int) -> dict[str, int]:
     return dict(zip(ids.texts, (ids.rows + start).tolist(), strict=True))
 
 
-def _read(file: Path, share: PartyShare, prepared: Prepared, id: str | None, rules: IdRules) -> tuple[Ids, Array]:
+def _read(
+    file: Path, share: PartyShare, prepared: Prepared, id: str | None, rules: IdRules, format: str | None
+) -> tuple[Ids, Array]:
     """Ids and features of a file; without an id column rows are counted from 0, as the others count them."""
     if not file.is_file():
         raise ConfigError("party.predict_data", str(file), "there is no such file")
     try:
-        x, ids = _arrays(file) if file.suffix.lower() in (".npz", ".npy") else _table(file, prepared, id)
+        kind = format_of(file, format, (*TABLES, "npz", "npy"), "party")
+        x, ids = _arrays(file, kind) if kind in ("npz", "npy") else _table(file, prepared, id)
         rows, index = np.arange(len(x)), np.arange(len(share.columns))
         if isinstance(x, np.ndarray):
             index = _places_of(share.columns, x.shape[1], file)
@@ -91,8 +99,8 @@ def _table(file: Path, prepared: Prepared, id: str | None) -> tuple[Table, polar
     return Table([columns[name] for name in encoder.names]), None if id is None else texts[id]
 
 
-def _arrays(file: Path) -> tuple[Array, polars.Series | None]:
-    if file.suffix.lower() == ".npy":
+def _arrays(file: Path, kind: str) -> tuple[Array, polars.Series | None]:
+    if kind == "npy":
         return map_npy(file)[1], None
     arrays, _ = npz_arrays(file, lambda key: key in ("x", "ids"))
     if "x" not in arrays or arrays["x"].ndim != 2:

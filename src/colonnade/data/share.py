@@ -20,6 +20,7 @@ from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.columns import check_name, columns_meant
 from colonnade.data.dataset import check_table
 from colonnade.data.encoding import Encoder
+from colonnade.data.formats import TABLES, existing
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
 from colonnade.data.mapped import MappedRows, map_npy
 from colonnade.data.partition import Partition
@@ -29,10 +30,8 @@ from colonnade.data.scaling import Scaler, fit
 from colonnade.data.suggest import listing
 from colonnade.data.table import Column, Table
 from colonnade.data.tables import (
-    TABLES,
     check_columns,
     column_names,
-    existing,
     label_column,
     notes_on_typos,
     npz_arrays,
@@ -141,20 +140,22 @@ def read_party_share(
     test_rows: int = 0,
     aligned: Alignment | None = None,
     progress: Progress | None = None,
+    format: str | None = None,
 ) -> PartyShare:
     """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids); an .npy of floats is mapped instead.
 
+    `format` says which of them it is, if the file's name does not.
     Every column but the id and the label is a feature, or those that `columns` names, as "first..last" too; `scale` is
     "standard" unless told otherwise. With `test_rows` the last so many rows are the test set. Of an aligned file only
     the common rows are used, in their order.
     """
     check_name(name, "party.name")
     how = Preparation("standard" if scale is None else scale, missing, section="party")
-    file = existing(path, (*TABLES, ".npz", ".npy"), "party.data")
-    if file.suffix.lower() == ".npy":
+    file, kind = existing(path, format, (*TABLES, "npz", "npy"), "party")
+    if kind == "npy":
         _refuse_beside_npy("party", {"id": id, "label": label, "aligned": aligned, "categorical": categorical or None})
         return _mapped_share(file, name, columns, how, test_fraction, split_seed, test_rows)
-    if file.suffix.lower() == ".npz":
+    if kind == "npz":
         if label is not None:
             raise ConfigError("party.label", label, "labels are read from CSV and Parquet only")
         raw = _from_npz(file, name, id, categorical, columns, aligned)
@@ -259,13 +260,14 @@ def read_server_share(
     aligned: Alignment | None = None,
     parties: Sequence[str] = (),
     progress: Progress | None = None,
+    format: str | None = None,
 ) -> ServerShare:
     """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it.
 
     An .npy holds nothing but the labels. `parties`: of whom to say which rows they lack, if the alignment knows.
     """
-    file = existing(path, (*TABLES, ".npy"), "server.data")
-    if file.suffix.lower() == ".npy":
+    file, kind = existing(path, format, (*TABLES, "npy"), "server")
+    if kind == "npy":
         _refuse_beside_npy("server", {"id": id, "label": label, "aligned": aligned})
         y, task = _labels_of(file)
         rows = split_rows(str(file), len(y), test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)

@@ -6,6 +6,8 @@
 | mnist, fashion-mnist | four IDX files in `dir` or in its subfolder of that name |
 | a9a, mfeat, physionet2012 | their files in `dir` or in its subfolder of that name |
 | a path: .npz, .libsvm, .svm (.gz), .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir`, if given |
+
+`format` says what a path holds, if its name does not; then `source` is a path, whatever it is called.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +19,18 @@ from typing import Any
 import numpy as np
 
 from colonnade.data.dataset import Dataset
+from colonnade.data.formats import TABLES, format_of, refuse_another
 from colonnade.data.images import NAMED, image_dataset, image_folder, named_images
-from colonnade.data.libsvm import SUFFIXES, read_a9a, read_libsvm
+from colonnade.data.libsvm import read_a9a, read_libsvm
 from colonnade.data.mfeat import read_mfeat
 from colonnade.data.physionet import read_physionet
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean
-from colonnade.data.tables import TABLES, read_npz, read_table
+from colonnade.data.tables import read_npz, read_table
 from colonnade.data.task import classification, read_labels
 from colonnade.protocol.errors import ConfigError
 
+FORMATS = ("csv", "parquet", "npz", "libsvm", "idx")  # of a path
 EMBEDDED = {
     "digits": "load_digits",
     "breast-cancer": "load_breast_cancer",
@@ -54,6 +58,7 @@ class TableOptions:
 def load(
     source: str,
     *,
+    format: str | None = None,
     dir: str | Path | None = None,
     label: str | None = None,
     id: str | None = None,
@@ -61,7 +66,7 @@ def load(
     sparse: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Return the table that a source names.
+    """Return the table that a source names; with `format` ("libsvm", say) it is a path, whatever it is called.
 
     With `sparse`, LIBSVM data stay so, and are not scaled: only linear methods take them.
 
@@ -70,12 +75,15 @@ def load(
 
     Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome", id="nr")`.
     """
+    kind = format_of(source, format, FORMATS, "data")
     for key, value in (("label", label), ("id", id), ("categorical", categorical or None)):
-        if value is not None and not source.lower().endswith(TABLES):
+        if value is not None and kind not in TABLES:
             raise ConfigError(f"data.{key}", value, f"only CSV and Parquet have a {key} column, not {source}")
-    if sparse and source != "a9a" and not source.lower().endswith(SUFFIXES):
+    if sparse and source != "a9a" and kind != "libsvm":
         raise ConfigError("data.sparse", sparse, f"only LIBSVM data are sparse, not {source}")
     table = TableOptions(label, id, tuple(categorical), progress or silent, sparse)
+    if format is not None:
+        return _from_path(source, _path(source, dir), kind, table)
     if source in EMBEDDED:
         return _embedded(source)
     if source in NAMED:
@@ -85,7 +93,7 @@ def load(
         if sparse:
             return read_a9a(_folder(source, dir, needed), progress or silent, keep_sparse=True)
         return read(_folder(source, dir, needed), progress or silent)
-    return _from_path(source, _path(source, dir), table)
+    return _from_path(source, _path(source, dir), kind, table)
 
 
 def _folder(source: str, dir: str | Path | None, needed: str) -> Path:
@@ -104,27 +112,29 @@ def _path(source: str, dir: str | Path | None) -> Path:
     return path if dir is None else Path(dir).expanduser() / path
 
 
-def _from_path(source: str, path: Path, options: TableOptions) -> Dataset:
-    name = path.name.lower()
-    known_suffix = name.endswith((".npz", *SUFFIXES, *TABLES))
-    if known_suffix and not path.is_file():
+def _from_path(source: str, path: Path, kind: str | None, options: TableOptions) -> Dataset:
+    if kind == "idx" or (kind is None and path.is_dir()):
+        return image_folder(path)
+    if kind is not None and not path.is_file():
         raise ConfigError("data.source", source, f"there is no file {path}")
-    if name.endswith(".npz"):
+    if kind == "npz":
         return read_npz(path)
-    if name.endswith(SUFFIXES):
+    if kind == "libsvm":
         return read_libsvm(path, keep_sparse=options.sparse)
-    if known_suffix:
+    if kind is not None:
+        refuse_another(path, kind)
         return read_table(
             path, options.label, id=options.id, categorical=options.categorical, progress=options.progress
         )
-    if path.is_dir():
-        return image_folder(path)
+    if path.is_file():
+        advice = f"the file's name does not tell its format: set data.format to one of {', '.join(FORMATS)}"
+        raise ConfigError("data.source", source, advice)
     known = [*EMBEDDED, *NAMED, *FOLDERS]
     raise ConfigError(
         "data.source",
         source,
         f"unknown{did_you_mean(source, known)}; known are {', '.join(known)}, a path that ends in .npz, .csv,"
-        " .csv.gz, .parquet, .libsvm or .svm (.gz), and a folder of IDX files",
+        " .csv.gz, .parquet, .libsvm or .svm (.gz), any other file with data.format, and a folder of IDX files",
     )
 
 

@@ -12,6 +12,7 @@ import polars
 
 from colonnade.data.dataset import Dataset, from_arrays, from_views
 from colonnade.data.delimited import CsvFile, read_csv
+from colonnade.data.formats import is_parquet
 from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean, listing
@@ -21,7 +22,6 @@ from colonnade.protocol.errors import ConfigError, DataError
 
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 PARTS = ("x", "y", "x_test", "y_test")
-TABLES = (".csv", ".csv.gz", ".parquet")
 
 
 def npz_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], list[str]]:
@@ -94,7 +94,7 @@ def read_columns(
     path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Some columns of a .csv or .parquet: features by their names in that order, and those aside as they are."""
-    read = _read_parquet if path.suffix.lower() == ".parquet" else read_csv
+    read = _read_parquet if is_parquet(path) else read_csv
     columns, kept = read(path, features, aside, categorical, progress)
     rows = len(next(iter(kept.values()))) if kept else len(next(iter(columns.values())).values)
     if not rows:
@@ -114,19 +114,9 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     return tuple(notes)
 
 
-def existing(path: str | Path, suffixes: tuple[str, ...], key: str) -> Path:
-    """The file that a key of the config names, of a kind that can be read."""
-    file = Path(path).expanduser()
-    if not file.name.lower().endswith(suffixes):
-        raise ConfigError(key, str(path), f"must end in one of {', '.join(suffixes)}")
-    if not file.is_file():
-        raise ConfigError(key, str(path), f"there is no file {file}")
-    return file
-
-
 def column_names(path: Path, progress: Progress) -> list[str]:
     """The names of all columns of a .csv or .parquet, no two of them alike."""
-    if path.suffix.lower() == ".parquet":
+    if is_parquet(path):
         try:
             names = list(polars.read_parquet_schema(path))
         except (OSError, polars.exceptions.PolarsError) as error:

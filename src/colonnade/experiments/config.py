@@ -44,6 +44,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the table comes from and who holds which columns."""
 
     source: str = "digits"
+    format: str | None = None  # of the file that `source` names, if its name does not tell
     dir: str | None = None
     parties: int | None = None
     split: str | dict[str, list[str]] = "even"
@@ -140,6 +141,7 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A party's private settings: never sent, never part of the shared digest."""
 
     data: str | None = None
+    format: str | None = None  # of that file (and of predict_data), if its name does not tell
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `join` reads it
     label: str | None = None
@@ -158,6 +160,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The server's private settings."""
 
     data: str | None = None
+    format: str | None = None  # of that file, if its name does not tell
     label: str | None = None
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `serve` reads it

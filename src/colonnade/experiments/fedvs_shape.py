@@ -12,7 +12,7 @@ from colonnade.models.polynomial import Polynomial
 
 __all__ = ["fedvs_shape"]
 
-OWN = ("l_x", "l_w", "x_max", "w_max")  # what is asked for is which of the others there are
+OWN = ("l_x", "l_w", "x_max", "w_max", "allow_unprotected")  # what is asked for is which of the others there are
 
 
 def fedvs_shape(tables: Mapping[str, Any]) -> tuple[Shape, FedvsOptions, int]:

@@ -12,6 +12,7 @@ import msgspec
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import SERVER
 from colonnade.data.columns import check_name
+from colonnade.data.formats import TABLES, format_of
 from colonnade.experiments.config import Config, from_dict
 from colonnade.experiments.own_side import parties_of
 from colonnade.experiments.resolve import make_plan
@@ -160,10 +161,18 @@ def _own(answers: Answers) -> str:
     label = "" if answers.label is None else f"label = {_toml(answers.label)} # the column to be predicted\n"
     return (
         f"[{'server' if answers.name == SERVER else 'party'}]\n"
-        f"data = {_toml(answers.data)} # CSV or Parquet\n"
+        f"data = {_toml(answers.data)} # CSV or Parquet\n{_format(answers)}"
         f"id = {_toml(answers.id)} # the column with the ids\n{label}"
         f'aligned = "{answers.name}-order.safetensors" # align writes the common order here, training reads it\n'
     )
+
+
+def _format(answers: Answers) -> str:
+    """Only where the file's name does not tell it."""
+    section = "server" if answers.name == SERVER else "party"
+    if format_of(answers.data, None, (*TABLES, "npz", "npy"), section) is not None:
+        return ""
+    return 'format = "csv" # or "parquet": the name of the file does not tell\n'
 
 
 def _toml(value: str | list[str]) -> str:

@@ -77,7 +77,7 @@ class PartyProcess:
         index = parties.index(name)
         share = self.share
         role = plan.method.party(plan.party(index, share.train, share.test, share.shape, share.labels))
-        for note in config.privacy.notes(len(share.train)):
+        for note in plan.privacy.notes(len(share.train)):
             log.warning(note)
         self.shared = shared_part(config, pins)
         self.width = plan.widths[index]
@@ -245,6 +245,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
         test_fraction=data.test_fraction,
         split_seed=data.split_seed,
         aligned=alignment_of(party.aligned, name, "party"),
+        format=party.format,
     )
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "limit_of",
     "load_partition",
     "make_plan",
+    "privacy_of",
     "refuse_fitted",
     "refuse_unbuildable",
     "scale_of",
@@ -54,6 +55,7 @@ class Federation:
     checkpoint_every: Every
     server: ServerSetup
     parties: list[PartySetup]
+    privacy: PrivacySettings
     notes: tuple[str, ...] = ()  # what a reader of the results should know
 
     def roles(self) -> list[Role]:
@@ -73,6 +75,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
     data = config.data
     table = load(
         data.source,
+        format=data.format,
         dir=data.dir,
         label=data.label,
         id=data.id,
@@ -115,8 +118,8 @@ def federation(
     setups = [plan.party(index, *share, labels) for index, share in enumerate(shares)]
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
-        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups,
-        (*data.notes, *notes, *config.privacy.notes(len(data.y_train))),
+        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups, plan.privacy,
+        (*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
     )  # fmt: skip
 
 
@@ -201,7 +204,8 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     count = len(parties)
     options.check(count)
     _check_party_dropout(config.train.party_dropout, method, options)
-    budgets = _check_privacy(config, method, parties)
+    privacy = options.mechanism or config.privacy
+    budgets = _check_privacy(config, method, privacy, parties)
     training = _training(config.train, count, rows, task, options)
     return Plan(
         method,
@@ -214,16 +218,27 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         config.model.server,
         config.model.aggregate,
         _devices(config.model.device, count, method),
-        config.privacy,
+        privacy,
         budgets,
         Tables(config.server.table, config.server.table_dtype),
     )
 
 
-def _check_privacy(config: Config, method: Method, parties: tuple[str, ...]) -> tuple[Budget | None, ...]:
+def privacy_of(config: Config) -> PrivacySettings:
+    """What perturbs the uploads: the method's own mechanism, or `[privacy]`."""
+    _, options = method_of(config.protocol)
+    return options.mechanism or config.privacy
+
+
+def _check_privacy(
+    config: Config, method: Method, mechanism: PrivacySettings, parties: tuple[str, ...]
+) -> tuple[Budget | None, ...]:
     """Refuse a mechanism that the method does not have; every party's budget."""
     settings = config.privacy
     settings.check()
+    if settings.on and mechanism is not settings:
+        advice = f"{method.name} has a mechanism of its own (protocol.epsilon, delta, clip): leave [privacy] out"
+        raise ConfigError("privacy.mechanism", settings.mechanism, advice)
     if settings.on and not method.local_updates:
         advice = f"{method.name} has no place for it, and is not accounted; set 'none', or take e.g. 'vafl' or 'flex'"
         raise ConfigError("privacy.mechanism", settings.mechanism, advice)
@@ -235,7 +250,7 @@ def _check_privacy(config: Config, method: Method, parties: tuple[str, ...]) -> 
         raise ConfigError("party.budgets", unknown[0], f"no such party; there are: {listing(parties)}")
     budgets = tuple(config.budget_of(name) for name in parties)
     for budget in budgets:
-        check_budget(settings, budget)
+        check_budget(mechanism, budget)
     return budgets
 
 

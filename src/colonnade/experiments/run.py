@@ -317,8 +317,7 @@ class Run:
             "reveals": setting.options.reveals or setting.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
-            "privacy": privacy_fields(setting.config.privacy, setting.data.parties, spent, withdrawn)
-            or principal.get("privacy"),
+            "privacy": privacy_fields(setting.privacy, setting.data.parties, spent, withdrawn, setting.options.claim),
             "trace_sha256": simulator.trace.hexdigest,
             "weights_sha256": weights,
         }

@@ -340,7 +340,7 @@ class ServerProcess(Keeper):
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {SERVER: node.utilisation()}
             | {name: byes[name].utilisation for name in node.peers if name in byes},
-            "privacy": privacy_fields(self.config.privacy, node.peers, spent, withdrawn) or principal.get("privacy"),
+            "privacy": privacy_fields(self.plan.privacy, node.peers, spent, withdrawn, self.plan.options.claim),
             "trace_sha256": node.trace.hexdigest,
             "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests[1:]) else None,
         }
@@ -378,8 +378,6 @@ def _server_share(config: Config) -> ServerShare:
         raise ConfigError("server.data", None, "name the file with the labels")
     if server.data.endswith(SHARE):
         return load_server_share(Path(server.data))
-    if server.label is None and not server.data.lower().endswith(".npy"):
-        raise ConfigError("server.label", None, f"name the column of {server.data} that is to be predicted")
     return read_server_share(
         Path(server.data),
         label=server.label,
@@ -388,6 +386,7 @@ def _server_share(config: Config) -> ServerShare:
         parties=parties_of(config),
         test_fraction=config.data.test_fraction,
         split_seed=config.data.split_seed,
+        format=server.format,
     )
 
 

@@ -80,6 +80,7 @@ def privacy_fields(
     parties: Iterable[str],
     spent: Mapping[str, Mapping[str, Any]],
     withdrawn: Mapping[str, str],
+    claim: str,
 ) -> dict[str, Any] | None:
     """`privacy` of summary.json: that of the party that spent most; None where nothing is accounted, which is not 0.
 
@@ -98,7 +99,7 @@ def privacy_fields(
         "clip": settings.clip,
         "noise": settings.noise,
         "local_updates": settings.local_updates,
-        "claim_of_theorem_6": {key: _finite(worst[f"claim_{key}"]) for key in ("mu", "epsilon")},
+        claim: {key: _finite(worst[f"claim_{key}"]) for key in ("mu", "epsilon")},
         "parties": {name: _all_finite(one) for name, one in spent.items()},
         "withdrawn": dict(withdrawn),
     }

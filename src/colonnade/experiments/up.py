@@ -30,7 +30,7 @@ from colonnade.drivers.processes.dial import ask_status
 from colonnade.experiments.config import Config, from_dict, read_toml, to_dict
 from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.own_side import limits_of
-from colonnade.experiments.resolve import load_partition, make_plan, refuse_unbuildable
+from colonnade.experiments.resolve import load_partition, make_plan, privacy_of, refuse_unbuildable
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "refuse_network", "reopen_folder", "reopen_up"]
@@ -84,7 +84,7 @@ def prepare_up(
         save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
         save_share(party_share(data, index, plan.method.party_labels), nodes / name / "share.safetensors")
-    up = kind(config, out, data.parties, (*data.notes, *config.privacy.notes(len(data.y_train))))
+    up = kind(config, out, data.parties, (*data.notes, *privacy_of(config).notes(len(data.y_train))))
     up.write_config(SERVER, "127.0.0.1:0", rows)
     return up
 

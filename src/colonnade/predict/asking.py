@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from colonnade.data.formats import TABLES, format_of
 from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import silent
 from colonnade.data.suggest import did_you_mean, listing
-from colonnade.data.tables import TABLES, column_names, read_columns
+from colonnade.data.tables import column_names, read_columns
 from colonnade.experiments.up import FederationUp
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
@@ -94,7 +95,7 @@ def read_ids(path: Path, column: str | None) -> list[str]:
     """One id per line; of a .csv, .csv.gz or .parquet a column."""
     if not path.is_file():
         raise ConfigError("--ids", str(path), "there is no such file")
-    if not path.name.lower().endswith(TABLES):
+    if format_of(path, None, TABLES, "--file") is None:
         ids = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     else:
         names = column_names(path, silent)

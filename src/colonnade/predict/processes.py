@@ -208,7 +208,7 @@ class PredictPartyProcess:
         training.refuse_others_state()
         training.open_ledger()
         training.node.read()
-        table = party_lookup(share, _files(config), config.party.id, config.align)
+        table = party_lookup(share, _files(config), config.party.id, config.align, config.party.format)
         peers, trained = plan.method.peers, training.node.role
         role: PredictParty
         if plan.method.party_labels:

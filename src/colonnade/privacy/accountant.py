@@ -27,10 +27,12 @@ from colonnade.privacy.gaussian import epsilon_of
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Account", "Part", "Spent", "UnknownMechanism", "claim_of_theorem_6", "most_often", "mu_of", "spent"]
+__all__ = ["OWN_ROWS", "THEOREM_6", "Account", "Part", "Spent", "UnknownMechanism", "claim_of_own_rows",
+           "claim_of_theorem_6", "most_often", "mu_of", "spent"]  # fmt: skip
 
 GAUSSIAN = "gaussian"
 STEP = "step"
+THEOREM_6, OWN_ROWS = "claim_of_theorem_6", "claim_of_own_rows"  # what a paper counts, told beside the account
 Part = Literal["train", "test", "any"]  # whose rows: to train or to test on, or, unknown, anybody's
 
 
@@ -166,6 +168,15 @@ def spent(event: Any, delta: float) -> dict[str, float]:
     """μ, and the smallest ε for this δ."""
     mu = mu_of(event)
     return {"mu": mu, "epsilon": epsilon_of(mu, delta), "delta": delta}
+
+
+def claim_of_own_rows(times: int, delta: float, noise: float) -> float:
+    """μ of the releases of one row, and of nothing else: each is calibrated by itself, and they compose.
+
+    FedVS's `wait-dp` has an ε′ for one release. This does not hold against the server: θ_m was trained on the record
+    without noise, so that all other rows tell of it, too.
+    """
+    return sqrt(times) * delta / noise
 
 
 def claim_of_theorem_6(batches: int, rows: float, of: int, delta: float, noise: float) -> float:

@@ -16,7 +16,17 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from colonnade.privacy.accountant import GAUSSIAN, STEP, Part, claim_of_theorem_6, most_often, spent
+from colonnade.privacy.accountant import (
+    GAUSSIAN,
+    OWN_ROWS,
+    STEP,
+    THEOREM_6,
+    Part,
+    claim_of_own_rows,
+    claim_of_theorem_6,
+    most_often,
+    spent,
+)
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.privacy.ledger import Ledger, Lock
 from colonnade.privacy.perturb import PerturbedFunction, Stream, drawing, output_noise, random_neurons
@@ -57,6 +67,7 @@ class Guard:
         who: str,
         train_rows: int,
         test_rows: int,
+        claim: str = THEOREM_6,
     ) -> None:
         self.settings, self._budget, self._who = settings, budget, who
         self.on = settings.on
@@ -65,7 +76,9 @@ class Guard:
         self._train_rows = train_rows
         self.draws = 0  # releases planned so far
         self._receipt = ""  # of the newest line that the role has heard of
-        terms = {"party": who, "train_rows": train_rows, "test_rows": test_rows}
+        terms: dict[str, Any] = {"party": who, "train_rows": train_rows, "test_rows": test_rows}
+        self._by_own_rows = claim == OWN_ROWS
+        terms |= {"claim": claim} if self._by_own_rows else {}
         self.ledger = Ledger(terms | msgspec.to_builtins(settings))
 
     # Making the network.
@@ -178,7 +191,7 @@ class Guard:
     def _enter(self, release: Release) -> str | None:
         settings, rows, part = self.settings, release.rows, cast(Part, release.part)
         assert settings.clip is not None
-        of = rows if settings.by_record and part != "any" else None
+        of = rows if (settings.by_record or self._by_own_rows) and part != "any" else None
         if release.what == STEP:
             assert settings.dp_sgd is not None
             if most_often(rows) > 1:
@@ -230,9 +243,7 @@ class Guard:
         if not self.on:
             return None
         settings, account, kinds = self.settings, self.ledger.account, self.ledger.kinds
-        batches, rows = kinds.get("batch", (0, 0))
-        assert settings.clip is not None
-        claim = claim_of_theorem_6(batches, rows / max(batches, 1), self._train_rows, 2 * settings.clip, settings.noise)
+        claim = self._claim(*kinds.get("batch", (0, 0)))
         return {
             **spent(account.event(), settings.delta),
             "releases": sum(times for times, _ in kinds.values()),
@@ -241,6 +252,14 @@ class Guard:
             "claim_mu": claim,
             "claim_epsilon": epsilon_of(claim, settings.delta),
         }
+
+    def _claim(self, batches: int, rows: int) -> float:
+        """μ by the method's paper."""
+        assert self.settings.clip is not None
+        reach, noise = 2 * self.settings.clip, self.settings.noise
+        if self._by_own_rows:
+            return claim_of_own_rows(self.ledger.most_of_a_row, reach, noise)
+        return claim_of_theorem_6(batches, rows / max(batches, 1), self._train_rows, reach, noise)
 
 
 def _number(receipt: str) -> int:

@@ -62,6 +62,8 @@ class Ledger:
         self.account = account_of(self.terms)
         self._hashes: list[str] = []
         self._kinds: dict[str, tuple[int, int]] = {}
+        self._times = {part: np.zeros(self.terms[f"{part}_rows"], np.int64) for part in ("train", "test")}
+        self._of_any = 0
         for line in lines or [self._line(0, _START, dict(self.terms))]:
             self._note(line)
 
@@ -75,6 +77,10 @@ class Ledger:
             _count(self.account, line)
             times, rows = self._kinds.get(line["what"], (0, 0))
             self._kinds[line["what"]] = times + 1, rows + line["rows"]
+            if "of" in line:
+                np.add.at(self._times[line["part"]], _unpack_rows(line["of"]), 1)
+            else:
+                self._of_any += 1
         self._hashes.append(line["hash"])
 
     @property
@@ -88,6 +94,12 @@ class Ledger:
         """How many releases of each kind, and how many rows in them."""
         with self._lock:
             return dict(self._kinds)
+
+    @property
+    def most_of_a_row(self) -> int:
+        """How often one row has left at most; a release that does not name its rows may be of any."""
+        with self._lock:
+            return self._of_any + max(int(times.max(initial=0)) for times in self._times.values())
 
     def keep(self, path: Path, lock: Lock) -> None:
         """From now on in this file; what it holds already counts. Jobs may run on several threads of the driver."""

@@ -94,7 +94,7 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What a person should know before it starts."""
         if self.on and self.delta >= 1 / max(rows, 1):
             return (
-                f"privacy.delta = {self.delta:g} is not below 1/{rows} (one of {rows} training rows): with that "
+                f"delta = {self.delta:g} is not below 1/{rows} (one of {rows} training rows): with that "
                 "chance a whole record may be given away; choose a smaller one",
             )
         return ()

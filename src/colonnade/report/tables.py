@@ -107,24 +107,22 @@ def privacy(records: Sequence[Record]) -> str:
         for cells in _privacy_rows(record)
     )
     note = (
-        "One record replaced, against a server that sees everything. The last column is VAFL's Thm 6 as printed (a "
-        "subsampled release for each row): a claim that does not hold against the server, which knows the rows and "
-        "sees networks that were trained on the record."
+        "One record replaced, against a server that sees everything. The last column is what the method's paper "
+        "counts: VAFL's Thm 6 as printed (a subsampled release for each row), or for wait-dp the releases of one row "
+        "alone: a claim that does not hold against the server, which knows the rows and sees networks that were "
+        "trained on the record."
     )
     table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
     return f"<h2>Privacy</h2><p>{escape(note)}</p>{table}"
 
 
-_PRIVACY = ("run", "seed", "party", "mechanism", "μ", "ε", "δ", "releases", "withdrew", "claim of Thm 6")
+_PRIVACY = ("run", "seed", "party", "mechanism", "μ", "ε", "δ", "releases", "withdrew", "claim of the paper")
 
 
 def _privacy_rows(record: Record) -> list[list[str]]:
     spent, seed = record.summary["privacy"], str(record.summary["seed"])
     if not spent:
         return [[record.label, seed, "all", "none", "not accounted", "not accounted", "", "", "", ""]]
-    if "parties" not in spent:  # a method with an account of its own
-        numbers = [_cell("", spent[key]) for key in ("mu", "epsilon", "delta")]
-        return [[record.label, seed, "all", record.summary["protocol"], *numbers, "", "", ""]]
     mechanism = f"{spent['mechanism']}, {spent['local_updates']} updates, noise {spent['noise']:g}"
     return [
         [

@@ -1,4 +1,7 @@
-"""One party's columns, as linear algebra wants them: float64, dense or CSR, never densified."""
+"""One party's columns, as linear algebra wants them: float64, dense or CSR, never densified.
+
+One party of a federation holds the intercept: a last column of ones, which only it knows of.
+"""
 
 from typing import Any
 
@@ -14,8 +17,9 @@ __all__ = ["Block"]
 class Block:
     """Rows of one party."""
 
-    def __init__(self, x: Any) -> None:
-        self.x = padded(_as_floats(x))
+    def __init__(self, x: Any, intercept: bool = False) -> None:
+        floats = padded(_as_floats(x))
+        self.x, self.intercept = _with_ones(floats) if intercept else floats, intercept
         self.rows, self.columns = self.x.shape
         self._indptr = self.x.indptr if sparse.issparse(self.x) else None
 
@@ -40,16 +44,24 @@ class Block:
         return theta
 
     def largest_norm(self) -> float:
-        """max ‖x_{i,ℓ}‖."""
+        """max ‖x_{i,ℓ}‖, without the intercept's 1."""
         if self._indptr is None:
             squares = np.einsum("nd,nd->n", self.x, self.x)
         else:
             squares = np.asarray(self.x.multiply(self.x).sum(1)).ravel()
-        return float(np.sqrt(squares.max(initial=0.0)))
+        return float(np.sqrt(max(squares.max(initial=0.0) - self.intercept, 0.0)))
 
     def is_zero(self) -> bool:
         """Whether there is nothing to learn from."""
-        return not (self.x.data if self._indptr is not None else self.x).any()
+        stored = self.x.data if self._indptr is not None else self.x
+        return bool(np.count_nonzero(stored) == self.rows * self.intercept)
+
+
+def _with_ones(x: Any) -> Any:
+    """A column of ones behind the others."""
+    if sparse.issparse(x):
+        return sparse.hstack([x, sparse.csr_array(np.ones((x.shape[0], 1)))], format="csr")
+    return np.hstack([x, np.ones((x.shape[0], 1))])
 
 
 def _as_floats(x: Any) -> Any:

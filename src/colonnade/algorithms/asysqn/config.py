@@ -22,6 +22,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
 
     loss: Literal["logistic", "ridge", "ls-svm"] = "logistic"
     l2: float = 1e-4  # λ
+    intercept: bool = True  # held by the first party, without a penalty
     masking: Literal["on", "off"] = "on"
     fan_out: int = 2  # of the trees
     fraction_bits: int = 32  # of a margin in fixed point

@@ -6,6 +6,8 @@ All three are v = Xᵀ_I(∂L/∂θ_I − r_I)/b + Xᵀr/n + λw with reference 
     SVRG   r = ∂L/∂θ at the snapshot θ(w^s): Xᵀr/n + λw^s is the full gradient (Alg. 4 l. 3, 7)
     SAGA   r_i = ∂L/∂θ_i when row i was last in a batch; Xᵀr/n is kept up to date (Alg. 5 l. 5, 8)
 
+λ is 0 for the intercept: a last column of ones, at one party (`Block`).
+
 v is unbiased whatever r is, so a party that begins anew may take r at w = 0, where θ = 0 needs no aggregation.
 
 # DEVIATION: Alg. 5 stores gradients; of a linear model these are the slope times x_i, so a scalar per row will do.
@@ -38,6 +40,7 @@ class Estimator:
     def __init__(self, held: Holdings, options: LinearOptions) -> None:
         self._block, self._y, self._loss, self._options = held.train, held.y, held.loss, options
         self._level = held.level
+        self._l2 = options.l2 if not self._block.intercept else options.l2 * _penalised(self._block.columns)
         self.w = np.zeros(self._block.columns)  # replaced, never changed in place: jobs read it
         self.steps = 0
         self.memory = Memory(options.memory, options.delta)
@@ -62,7 +65,7 @@ class Estimator:
 
     def step(self, job: Step, rate: float) -> StepMade:
         """Alg. 3 l. 4–6, Alg. 4 l. 7–9, Alg. 5 l. 5–7."""
-        rows, theta, l2 = job.rows, job.theta, self._options.l2
+        rows, theta, l2 = job.rows, job.theta, self._l2
         x, y, w = self._block.take(rows), self._y[rows], self.w
         slopes = self._loss.derivative(theta, y)
         against = slopes - self.reference[rows] if len(self.reference) else slopes
@@ -82,7 +85,7 @@ class Estimator:
             v if self._options.curvature == "printed" else NOTHING,
             slopes,
             difference,
-            float(self._loss.value(theta, y).mean()) + penalty(w, l2),
+            float(self._loss.value(theta, y).mean()) + penalty(w[: len(w) - self._block.intercept], self._options.l2),
             max(at_zero(self._loss, y), self._level),
         )
         self._refuse_divergence(made)
@@ -140,6 +143,13 @@ class Estimator:
             setattr(self, name, saved[name])
         self.reference = np.array(self.reference)
         self.memory.load(saved["memory"])
+
+
+def _penalised(columns: int) -> Array:
+    """1 for each column, 0 for the intercept, which is the last."""
+    ones = np.ones(columns)
+    ones[-1] = 0.0
+    return ones
 
 
 _STATE = ("w", "steps", "reference", "mean", "before", "step_before", "loss", "start")

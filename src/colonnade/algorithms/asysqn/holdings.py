@@ -23,7 +23,8 @@ class Holdings:
         assert setup.y_train is not None and setup.y_test is not None and setup.task is not None
         _refuse_others_settings(setup)
         self._name, self._task = setup.name, setup.task
-        self.train, self.test = Block(setup.train), Block(setup.test)
+        intercept = setup.options.intercept and setup.index == 0  # one party holds it, for all
+        self.train, self.test = Block(setup.train, intercept), Block(setup.test, intercept)
         self.loss = LOSSES[setup.options.loss]
         self.y = targets(setup.y_train, setup.task, self.loss, setup.name)
         self.y_test = targets(setup.y_test, setup.task, self.loss, setup.name)
@@ -41,7 +42,10 @@ class Holdings:
             )
 
     def _refuse_overflow(self, setup: PartySetup) -> None:
-        """f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value."""
+        """f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value.
+
+        The intercept has no penalty, and no such bound: of it only `encode` knows.
+        """
         l2 = setup.options.l2
         norm = float(np.sqrt(2.0 * self.level / l2)) if l2 > 0 else 1.0
         largest = max(self.train.largest_norm(), self.test.largest_norm()) * norm

@@ -1,14 +1,16 @@
-"""Losses of linear models, as functions of the margin θ_i = wᵀx_i: AsySQN problem (P), Eq. (14), (28).
+"""Losses of linear models, as functions of the margin θ_i: AsySQN problem (P), Eq. (14), (28).
 
-    f(w) = 1/n Σ_i L(θ_i, y_i) + λ/2·‖w‖²
+    f(w, b) = 1/n Σ_i L(θ_i, y_i) + λ/2·‖w‖²,  with the intercept b in θ_i = wᵀx_i + b (protocol.intercept)
 
     name       L(θ, y)             labels   the same as
-    logistic   log(1 + e^{−yθ})    ±1       scikit-learn's LogisticRegression with C = 1/(nλ), no intercept
-    ridge      ½(θ − y)²           real     its Ridge with alpha = nλ, no intercept
-    ls-svm     ½(1 − yθ)²          ±1       Suykens and Vandewalle's, without a bias; on ±1 it is ridge's L
+    logistic   log(1 + e^{−yθ})    ±1       scikit-learn's LogisticRegression with C = 1/(nλ)
+    ridge      ½(θ − y)²           real     its Ridge with alpha = nλ
+    ls-svm     ½(1 − yθ)²          ±1       Suykens and Vandewalle's; on ±1 it is ridge's L
 
 The paper prints only the logistic one, with λ/2·‖w‖² beside a mean (28): λ does not grow with n, and the gradient of
 the penalty is λw. It gives no factor for squares: ½ is that of Suykens and Vandewalle (1999), its source for ls-svm.
+
+# DEVIATION: (P) has no intercept; without one, classes of unequal size cannot be told from the columns alone.
 """
 
 from collections.abc import Callable

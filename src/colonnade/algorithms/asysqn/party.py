@@ -382,7 +382,7 @@ class Party(Contributor):
 
     def margins(self, x: Any) -> Array:
         """θ^ℓ of further rows."""
-        return Block(x).margins(self.estimator.w)
+        return Block(x, self._block.intercept).margins(self.estimator.w)
 
     def validate(self) -> None:
         """What must hold between any two events."""

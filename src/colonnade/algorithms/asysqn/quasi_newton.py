@@ -28,10 +28,11 @@ LEAST, REST = 0.3, 0.7  # (13): sᵀŷ is at least LEAST·σ
 NO_STEP = 1e-200  # of sᵀs: 1/(sᵀŷ) would overflow
 
 
-def curvature(x: Any, second_derivatives: Array, s: Array, l2: float) -> Array:
+def curvature(x: Any, second_derivatives: Array, s: Array, l2: float | Array) -> Array:
     """ȳ = X_ℓᵀ diag(σ′) X_ℓ s / b + λs: the Hessian of this party's block, of one batch, times s.
 
     `x` is the batch (b, d_ℓ), dense or scipy CSR; σ′ (b,) is taken at margins the party already has: nothing is sent.
+    λ may differ from column to column.
     """
     weighted = second_derivatives * (x @ s)
     y: Array = (x.T @ weighted) / x.shape[0]

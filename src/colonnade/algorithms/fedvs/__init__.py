@@ -22,6 +22,7 @@ from colonnade.algorithms.fedvs.plain_messages import PLAIN_PAYLOADS
 from colonnade.algorithms.fedvs.plain_party import PlainParty
 from colonnade.algorithms.fedvs.plain_server import PlainServer
 from colonnade.algorithms.fedvs.server import Server
+from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.method import Method, PartySetup, ServerSetup
 from colonnade.privacy.sharing import Segmentation
 
@@ -39,8 +40,8 @@ _REVEALS = (
 )
 _PLAIN = f"server: every party's embeddings; {_LABELS}"
 _NOISY = (
-    f"server: every party's embeddings, each row clipped and perturbed (ε′ for one release, far more for all of "
-    f"them together: see `privacy` in the summary); {_LABELS}, itself computed from perturbed embeddings"
+    f"server: every party's embeddings, each row clipped and perturbed: ε′ for one release of one row, far more for "
+    f"all that a party uploads (`privacy` in the summary); {_LABELS}, itself computed from perturbed embeddings"
 )
 MINMAX = "minmax"
 
@@ -59,7 +60,7 @@ def check(server: ServerSetup, parties: Sequence[PartySetup]) -> tuple[str, ...]
 
 
 def _baseline(name: str, summary: str, reveals: str, options: type) -> Method:
-    payloads = PLAIN_PAYLOADS + EVALUATION_PAYLOADS
+    payloads = PLAIN_PAYLOADS + EVALUATION_PAYLOADS + LEAVING_PAYLOADS
     paper = f"{_PAPER}, Sec. 6.2"
     return Method(name, paper, summary, reveals, options, payloads, PlainServer, PlainParty, scale=MINMAX)
 

@@ -4,15 +4,24 @@ from math import inf, isfinite
 from typing import Any, Literal
 
 from colonnade.algorithms.method import Options
+from colonnade.privacy.accountant import OWN_ROWS
 from colonnade.privacy.field import P, bound, largest_fit
+from colonnade.privacy.gaussian import mu_for
+from colonnade.privacy.settings import PrivacySettings
 from colonnade.privacy.sharing import LagrangeCode
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["FedvsOptions", "IgnoreOptions", "PlainOptions", "WaitDpOptions", "WaitOptions"]
+__all__ = ["UNPROTECTED", "FedvsOptions", "IgnoreOptions", "PlainOptions", "WaitDpOptions", "WaitOptions"]
 
 Work = Literal["arithmetic", "delays"]
 _KEYS = {"segments": "K", "colluders": "T"}
-NO_NOISE: Any = None
+EVERYBODY: Any = "wait"  # a party that withdraws ends the run
+UNPROTECTED = (
+    "NOTHING IS PROTECTED between parties (T = 0, allow_unprotected = true): shares have no masks. With K = 1 every "
+    "party gets every other party's columns and weights as plain numbers; with K > 1 it gets known linear combinations "
+    "of the other parties' K segments of rows, and their weights as plain numbers. Server: the sum of the embeddings "
+    "of the set S, of training and test rows. Every party: ∇_H of every batch, from which labels can be inferred"
+)
 MOST_BITS = 24  # of l_x and l_w: more would not fit beside anything
 
 
@@ -21,6 +30,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 
     K: int = 1  # segments that the rows are cut into
     T: int = 1  # parties that may collude
+    allow_unprotected: bool = False  # accept T = 0, which masks nothing
     l_x: int = 8  # bits after the point, of data
     l_w: int = 12  # of weights
     x_max: float = 1.0  # data lie in ±x_max
@@ -41,9 +51,20 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         """The fewest parties of a summing set: without its T colluders' own, a sum is still of two others."""
         return min(parties, max(self.T + 2, (parties + 1) // 2)) if self.min_summed is None else self.min_summed
 
+    @property
+    def reveals(self) -> str:
+        """With T = 0: not what the method's own text says."""
+        return "" if self.T else UNPROTECTED
+
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Refuse what cannot work, and what protects nothing unless the config asks for exactly that."""
         self.code(parties)
+        if not self.T and not self.allow_unprotected:
+            advice = (
+                "without masks every party gets the other parties' columns and models as plain numbers: use 1 or more; "
+                "for a test without protection set protocol.allow_unprotected = true, in every member's config"
+            )
+            raise ConfigError("protocol.T", self.T, advice)
         for name in ("l_x", "l_w"):
             if not 0 <= getattr(self, name) <= MOST_BITS:
                 raise ConfigError(f"protocol.{name}", getattr(self, name), f"must be 0 to {MOST_BITS} bits")
@@ -103,10 +124,7 @@ class PlainOptions(Options, frozen=True, kw_only=True):
     K: int = 1  # batches as `fedvs` with this K draws them
     work: Work = "arithmetic"  # theirs is one local step in both
 
-    # For whoever does not choose them:
-    epsilon = NO_NOISE
-    delta = NO_NOISE
-    clip = NO_NOISE
+    on_lost = EVERYBODY
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
@@ -148,6 +166,17 @@ class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
     epsilon: float = 5.0  # ε′ of one release of one row by one party
     delta: float = 1e-5
     clip: float = 1.0  # the largest norm of a row's embedding
+
+    @property
+    def mechanism(self) -> PrivacySettings:
+        """Another row in its place moves an embedding by 2C at most; σ = 2C/μ makes one release (ε′, δ) private."""
+        sigma = 2 * self.clip / mu_for(self.epsilon, self.delta)
+        return PrivacySettings(mechanism="output", clip=self.clip, noise=sigma, delta=self.delta)
+
+    @property
+    def claim(self) -> str:
+        """The paper's ε′ is of one release of one row."""
+        return OWN_ROWS
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""

@@ -1,9 +1,10 @@
 """What the plaintext baselines' roles say to each other, and the jobs they give themselves."""
 
-from colonnade.algorithms.fedvs.messages import Gradient, Stepped, Take
+from colonnade.algorithms.fedvs.messages import Gradient, Stepped
+from colonnade.privacy.guard import Release
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["PLAIN_PAYLOADS", "Average", "Averaged", "Begin", "Embed", "Embedded", "Upload"]
+__all__ = ["PLAIN_PAYLOADS", "Average", "Averaged", "Begin", "Embed", "Embedded", "Learn", "Upload"]
 
 
 class Begin(Message, frozen=True):
@@ -24,7 +25,7 @@ class Embed(Payload, frozen=True):
 
     round: int
     x: Array
-    noise: int  # the number of the draw; 0: none
+    release: Release | None = None  # of rows that are clipped and perturbed
 
 
 class Embedded(Payload, frozen=True):
@@ -32,7 +33,17 @@ class Embedded(Payload, frozen=True):
 
     round: int
     values: Array
-    shrunk: Array  # by how much each row was clipped
+    receipt: str = ""  # of the privacy ledger
+
+
+class Learn(Payload, frozen=True):
+    """Party's job: the gradient of its network from ∇_{H_n}."""
+
+    round: int
+    update: int
+    x: Array
+    values: Array
+    release: Release | None = None  # whose noise the batch was uploaded with
 
 
 class Average(Payload, frozen=True):
@@ -52,4 +63,4 @@ class Averaged(Payload, frozen=True):
     buffers: list[Array]
 
 
-PLAIN_PAYLOADS = (Begin, Upload, Gradient, Embed, Embedded, Take, Stepped, Average, Averaged)
+PLAIN_PAYLOADS = (Begin, Upload, Gradient, Embed, Embedded, Learn, Stepped, Average, Averaged)

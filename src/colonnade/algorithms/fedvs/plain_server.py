@@ -1,24 +1,22 @@
 """The server of `wait`, `ignore` and `wait-dp` (FedVS Sec. 6.2): the average of all embeddings, or of the first."""
 
-from math import isfinite, sqrt
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.fedvs.batches import SegmentWalk
-from colonnade.algorithms.fedvs.config import PlainOptions
+from colonnade.algorithms.fedvs.config import PlainOptions, WaitDpOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import Gradient
 from colonnade.algorithms.fedvs.plain_messages import Average, Averaged, Begin, Upload
-from colonnade.algorithms.fedvs.plain_party import deviation
 from colonnade.algorithms.fedvs.server import averaging_network
-from colonnade.algorithms.judging import Judging
+from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.vafl.messages import LARGEST, are_sane
-from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     Effect,
@@ -50,7 +48,7 @@ class AveragedEvaluation(Evaluation):
         return average
 
 
-class PlainServer(Judging):
+class PlainServer(Withdrawing):
     """Holds θ_0 and the labels, and sees every party's embeddings."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -74,6 +72,7 @@ class PlainServer(Judging):
         self.summed: list[int] = []
         self.due = "evaluate"
         self.left_out: dict[str, int] = {}
+        self.withdrawn: dict[str, str] = {}
 
     @property
     def k(self) -> int:
@@ -112,6 +111,8 @@ class PlainServer(Judging):
                     return self._upload(sender, message)
                 case EvaluationReply():
                     return self.evaluation.receive(sender, message)
+                case Withdrawn(why=why):
+                    return self.withdraw(sender, why)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
@@ -192,7 +193,7 @@ class PlainServer(Judging):
         return [*sends, *self._advance()]
 
     def _joined(self, peer: str, anew: bool) -> list[Effect]:
-        self.present[peer] = True
+        self.join(peer)
         if anew:
             self.uploads = {name: values for name, values in self.uploads.items() if name != peer}
             return [*self.evaluation.lose(peer), *self._advance()]
@@ -222,16 +223,12 @@ class PlainServer(Judging):
     def summary(self) -> dict[str, Any]:
         """What the run's summary takes from the server."""
         own: dict[str, Any] = {"left_out_of_averages": dict(sorted(self.left_out.items()))}
-        spent = self._spent() if self._options.epsilon is not None else None
-        if spent is not None:
+        if isinstance(options := self._options, WaitDpOptions):
             own |= {
-                "epsilon_per_release": self._options.epsilon,
-                "delta": self._options.delta,
-                "sensitivity": 2 * self._options.clip,
-                "sigma": deviation(self._options),
-                "releases_of_a_row": self._releases(),
-                "releases_of_a_test_row": self.evaluation.number,
-                "epsilon_composed": spent["epsilon"],
+                "epsilon_per_release": options.epsilon,
+                "delta": options.delta,
+                "sensitivity": 2 * options.clip,
+                "sigma": options.mechanism.noise,
             }
         return {
             "updates": self.k,
@@ -239,17 +236,8 @@ class PlainServer(Judging):
             "waits_for": self.waits_for(),
             "weights": self.network.digest(),
             "method": own,
-            "privacy": spent,
+            "withdrawn": self.withdrawn,
         }
 
-    def _releases(self) -> int:
-        """How often a training row of one party has left, at most: once in every epoch."""
-        return max(0, self.following - 1) // self._walk.per_epoch + 1
 
-    def _spent(self) -> dict[str, float]:
-        """All releases of a row together."""
-        mu = mu_for(self._options.epsilon, self._options.delta) * sqrt(self._releases())
-        return {"mu": mu, "epsilon": epsilon_of(mu, self._options.delta), "delta": self._options.delta}
-
-
-_STATE = ("present", "round", "following", "jobs", "doing", "uploads", "summed", "due", "left_out")
+_STATE = ("present", "round", "following", "jobs", "doing", "uploads", "summed", "due", "left_out", "withdrawn")
