@@ -69,10 +69,11 @@ Loading = Callable[[str, float], None]  # told what is being read and how much o
 
 
 def load_partition(config: Config, progress: Loading | None = None) -> Partition:
-    """The data as the parties hold them."""
+    """The data as the parties hold them; refused if the config is of one side only, which has not all of them."""
+    config.refuse_one_side()
     data = config.data
     table = load(
-        data.source,
+        data.name,
         dir=data.dir,
         label=data.label,
         id=data.id,
