@@ -1,8 +1,8 @@
 """A bank, a shop and an insurer as three folders: python examples/three_folders.py DIR [--data UCI]
 
-Made from the UCI credit card data (30,000 clients): the bank has the credit limit, the person and the bills, and knows
-who defaulted; the shop and the insurer have repayment records of different months, so that each knows a part of what
-the other knows. Nobody's column is anybody else's, the client numbers are made up.
+30,000 clients with made-up numbers, the same at every call, or with --data those of the UCI credit card data. The bank
+has the credit limit, the person and the bills, and knows which client defaulted. The shop and the insurer have
+repayment records of different months, so that each knows a part of what the other knows. No column is in two tables.
 
     DIR/bank/       bank.csv (columns and label), server.toml (the bank runs the server) and bank.toml
     DIR/shop/       shop.csv, shop.toml
@@ -12,7 +12,7 @@ the other knows. Nobody's column is anybody else's, the client numbers are made 
 
 Each has some of the clients, in an order of its own, so that the tables must be aligned (`colonnade align`) before the
 training; with --aligned all three have the same clients in the same order. With --tables there are no configs, and the
-tables lie in DIR/*/data/, where `colonnade init` looks for them. --synthetic makes the numbers up: no data are needed.
+tables lie in DIR/*/data/, where `colonnade init` looks for them.
 """
 
 import argparse
@@ -92,12 +92,12 @@ def read(data: Path) -> polars.DataFrame:
     """The UCI credit card data."""
     file = data / "UCI_Credit_Card.csv.gz"
     if not file.is_file():
-        sys.exit(f"There is no {file}: name its folder with --data, or let --synthetic make numbers up")
+        sys.exit(f"There is no {file}: --data must name its folder; without --data the numbers are made up")
     return polars.read_csv(file, infer_schema=False).rename({"default.payment.next.month": LABEL}).drop("ID")
 
 
 def made_up(rows: int) -> polars.DataFrame:
-    """Numbers like those: who will default pays late, and the shop and the insurer see it."""
+    """Numbers like those: clients that will default pay late, and the shop and the insurer see it."""
     generator = np.random.default_rng(SEED)
     risk = generator.normal(size=rows)
 
@@ -148,15 +148,14 @@ def main(target: Path, frame: polars.DataFrame, *, aligned: bool, new: int, tabl
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description="Three folders from UCI credit card columns.")
+    arguments = argparse.ArgumentParser(description="Three folders of clients, made up or from UCI.")
     arguments.add_argument("target", type=Path, metavar="DIR")
-    arguments.add_argument("--data", type=Path, default=Path("../shared/data/uci-credit-card"))
-    arguments.add_argument("--synthetic", action="store_true", help="made-up numbers, without the data")
+    arguments.add_argument("--data", type=Path, metavar="UCI", help="the folder of UCI_Credit_Card.csv.gz")
     arguments.add_argument("--aligned", action="store_true", help="the same clients in the same order everywhere")
     arguments.add_argument("--tables", action="store_true", help="no configs: colonnade init writes them")
     arguments.add_argument("--rows", type=int, default=28_000, help="clients to train and test on")
     arguments.add_argument("--new", type=int, default=2_000, help="clients who came later")
     given = arguments.parse_args()
     whole = given.rows + given.new
-    clients = made_up(whole) if given.synthetic else read(given.data)[:whole]
+    clients = made_up(whole) if given.data is None else read(given.data)[:whole]
     main(given.target, clients, aligned=given.aligned, new=given.new, tables=given.tables)

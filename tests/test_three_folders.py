@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,3 +76,13 @@ def test_the_configs_agree_above_the_line(made):
     texts = [path.read_text() for path in folder.glob("*/*.toml")]
     assert len(texts) == 4
     assert len({re.search(r"# --- what all.*?(?=# --- one's)", text, re.DOTALL)[0] for text in texts}) == 1
+
+
+def test_it_needs_no_data_and_makes_up_the_same_every_time(tmp_path):
+    """The tutorial's first command, where nothing else lies."""
+    for name in ("one", "other"):
+        command = [sys.executable, str(SCRIPT), name, "--tables", "--rows", "50", "--new", "10"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"{name}/bank/data/bank.csv: 50 clients; client, LIMIT_BAL" in done.stdout
+    assert (tmp_path / "one/shop/data/shop.csv").read_bytes() == (tmp_path / "other/shop/data/shop.csv").read_bytes()

@@ -309,8 +309,13 @@ def test_a_model_without_layers_is_refused_inner_noise(data):
 def test_by_record_nothing_else_may_be_fitted_on_the_rows(data, unscaled):
     """Mean and deviation of a column, and BatchNorm's averages, move every row with the record."""
     privacy = NOISE | {"local_updates": "dp-sgd", "dp_sgd": {"clip": 1.0, "noise": 1.0}}
-    with pytest.raises(ConfigError, match="data.scale = None: is fitted on the training rows"):
+    left_out = (
+        r"data.scale = '\(left out\)': the scale that is then taken is fitted .* set data.scale = 'none' \(the word\)"
+    )
+    with pytest.raises(ConfigError, match=left_out):
         prepare(from_dict(tables(privacy=privacy)), data)
+    with pytest.raises(ConfigError, match=r"data.scale = 'standard': is fitted .* set data.scale = 'none'"):
+        prepare(from_dict(tables(privacy=privacy, data={"scale": "standard"})), data)
     with pytest.raises(ConfigError, match="data.missing = 'mean': is fitted on the training rows"):
         prepare(from_dict(tables(privacy=privacy, data={"missing": "mean"})), unscaled)
     config = msgspec.structs.replace(from_dict(tables(privacy=privacy)))

@@ -57,7 +57,9 @@ def attacked(
 
 
 def stage(data: Partition, method: str, **fields: Any) -> Stage:
-    tables = apply_overrides(summing_tables(DIGITS), {"model.embedding": data.task.outputs})
+    tables = apply_overrides(
+        summing_tables({**DIGITS, "protocol": {"name": method}}), {"model.embedding": data.task.outputs}
+    )
     return Stage(federation(from_dict({**tables, "protocol": {"name": method, **fields}}), data))
 
 
@@ -66,11 +68,44 @@ def highest(chance: float, rows: int) -> float:
     return chance + 4 * sqrt(chance * (1 - chance) / rows)
 
 
-@pytest.mark.parametrize("method", ["vafl", "sync", "t-sync"])
+FLEX = ["flex", "adaptive-flex", "p-bcd", "sync-min", "sync-max"]
+
+
+@pytest.mark.parametrize("method", ["vafl", "sync", "t-sync", *FLEX, "wait", "wait-dp"])
 def test_gradients_tell_every_label(method: str, digits: Partition) -> None:
     found = attacked(digits, method, "curious,eavesdropper")
     assert [outcome.success for outcome in found.values()] == [1.0, 1.0]
     assert all(outcome.control < highest(outcome.chance, ROWS) for outcome in found.values())
+
+
+def test_who_is_left_out_is_told_nothing_of_that_round(digits: Partition) -> None:
+    """`ignore` with two parties takes one of them, and ∇_H goes to that one."""
+    found = attacked(digits, "ignore", "curious")["ignore", "curious client"]
+    read = found.trials[0].read / ROWS
+    assert 0.2 < read < 0.8
+    assert abs(found.success - (read + (1 - read) / 10)) < highest(0.1, ROWS) - 0.1
+
+
+def test_sums_of_coded_embeddings_tell_every_label_through_their_gradient() -> None:
+    """`fedvs`: an honest party reads ∇_H, which every party is sent; K = 2 cuts the rows into two segments."""
+    tables = {**DIGITS, "data": {"parties": 5}, "protocol": {"K": 2}}
+    found = attack(LABEL_INFERENCE, Order(tables, ["fedvs"], ["curious"], 1))[0]
+    assert found.attacker == "curious client, by the protocol" and found.success == 1.0
+    assert found.control < highest(found.chance, ROWS)
+
+
+def test_luck_is_that_of_the_guesses_not_one_of_all_classes() -> None:
+    """Right guesses of 76/24 classes meet shuffled labels in Σp² of all rows, not in half of them."""
+    rare = np.arange(FEW) % 25 < 6
+    tables = {**DIGITS, "data": {"source": "breast-cancer"}}
+    data = load_partition(from_dict(summing_tables(tables)))
+    data = replace(data, train=tuple(x[:FEW] for x in data.train), y_train=(~rare).astype(data.y_train.dtype))
+    found = attacked(data, "vafl", "curious", tables=tables)["vafl", "curious client"]
+    share = rare.mean()
+    assert found.success == 1.0 and found.chance == 1 - share
+    assert found.matched == pytest.approx(share**2 + (1 - share) ** 2) and found.matched > 0.6
+    assert found.trials[0].expected / FEW == pytest.approx(found.matched)
+    assert abs(found.control - found.matched) < highest(found.matched, FEW) - found.matched
 
 
 @pytest.mark.parametrize("method", ["cascaded", "zoo", "syn-zoo"])
@@ -141,7 +176,13 @@ def test_more_directions_tell_more(digits: Partition) -> None:
 
 @pytest.mark.parametrize(
     ("method", "client", "rules"),
-    [("vafl", GradientReader, True), ("cascaded", RowByRow, False), ("cascaded", PackedRows, True)],
+    [
+        ("vafl", GradientReader, True),
+        ("flex", GradientReader, True),
+        ("wait", GradientReader, True),
+        ("cascaded", RowByRow, False),
+        ("cascaded", PackedRows, True),
+    ],
 )
 def test_shuffled_labels_refute(method: str, client: type[Client], rules: bool, few: Partition) -> None:
     """The same attacks on a server with shuffled labels find those, and of the true ones nothing."""
@@ -151,6 +192,19 @@ def test_shuffled_labels_refute(method: str, client: type[Client], rules: bool, 
     scene.intrude(attacker, rules=rules)
     assert (attacker.guesses == shuffled.y_train).all()
     assert (attacker.guesses == few.y_train).mean() < highest(0.12, FEW)
+
+
+def test_shuffled_labels_refute_what_an_honest_party_of_fedvs_reads() -> None:
+    tables = {**DIGITS, "data": {"parties": 3, "scale": "minmax"}, "protocol": {"name": "fedvs"}}
+    tables = apply_overrides(summing_tables(tables), {"model.embedding": 10})
+    true = load_partition(from_dict(tables))
+    true = replace(true, train=tuple(x[:FEW] for x in true.train), y_train=true.y_train[:FEW])
+    shuffled = replace(true, y_train=np.random.default_rng(5).permutation(true.y_train))
+    scene = Stage(federation(from_dict(tables), shuffled))
+    ear = Ear(scene.place)
+    scene.listen(ear)
+    assert (ear.guesses == shuffled.y_train).all()
+    assert (ear.guesses == true.y_train).mean() < highest(0.12, FEW)
 
 
 def test_an_ear_hears_only_its_party(digits: Partition) -> None:
@@ -204,6 +258,11 @@ def test_refuses_servers_that_do_more(tables: dict[str, Any], message: str, digi
         attacked(digits, "vafl", "curious", tables=tables)
 
 
+def test_shared_labels_need_no_attack(digits: Partition) -> None:
+    with pytest.raises(ConfigError, match=r"protocol.labels = 'shared': the server sends the labels themselves"):
+        attacked(digits, "flex", "curious", tables={"protocol": {"labels": "shared"}})
+
+
 def test_refuses_other_widths(digits: Partition) -> None:
     with pytest.raises(ModelError, match="a summing server needs 10 outputs"):
         attacked(digits, "vafl", "curious", tables={"model": {"embedding": 32}})
@@ -216,6 +275,7 @@ def test_refuses_other_widths(digits: Partition) -> None:
         ("centralised", "curious", "there is nothing to attack"),
         ("frozen", "curious", "take cascaded"),
         ("vafl", "curios", "did you mean 'curious'"),
+        ("asysqn-sgd", "curious", "every party holds the labels: there is nothing to infer"),
     ],
 )
 def test_refuses_unknown_words(protocols: str, attackers: str, message: str, digits: Partition) -> None:

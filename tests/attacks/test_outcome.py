@@ -6,8 +6,9 @@ from colonnade.attacks.attack import Outcome, Trial
 
 
 def outcome(*right: int) -> Outcome:
-    trials = [Trial(seed, 100, count, 10, 100, 2, 0) for seed, count in enumerate(right)]
-    return Outcome("vafl", "curious client", "gradients", 0.11, 10, trials)
+    shares = [(0.5, 0.3, 0.2, *[0.0] * 7), (0.6, 0.3, 0.1, *[0.0] * 7), (0.1,) * 10]  # every seed has its own rows
+    trials = [Trial(seed, 100, count, 10, 100, 2, 0, shares[seed], 10.0) for seed, count in enumerate(right)]
+    return Outcome("vafl", "curious client", "gradients", 10, trials)
 
 
 def test_mean_and_student_interval() -> None:
@@ -29,3 +30,5 @@ def test_summary_has_what_readers_need() -> None:
     said = outcome(100, 100).summary()
     assert said["success"] == 1.0 and said["margin"] == 0.0 and said["uniform"] == 0.1 and said["asked"] == 4
     assert said["trials"][1]["seed"] == 1
+    assert said["chance"] == pytest.approx(0.55) and said["matched"] == pytest.approx((0.38 + 0.46) / 2)
+    assert said["control_expected"] == pytest.approx(0.1)

@@ -24,7 +24,7 @@ PARTS = re.split(r"^(three|bank|shop|insurer|)\$ (.+)\n", BLOCKS, flags=re.MULTI
 TYPED = list(zip(PARTS[::3], PARTS[1::3], PARTS[2::3], strict=True))  # where, command, what the page says it printed
 PATIENCE_S = 120.0
 # A small federation: little to compute, no port that others use, no deadline on a slow machine.
-SMALL = "--synthetic --rows 700 --new 200"
+SMALL = "--rows 700 --new 200"
 SHRINK = {"batch_size = 256": "batch_size = 32", "0.001": "0.01", "epochs = 10": "epochs = 6", ":7450": ":{port}"}
 SHRINK |= {"[network]\n": "[network]\nlost_after_s = 60\n"}  # nobody is away because the machine is slow
 PREDICT = {"[predict]\n": '[predict]\nhttp = "127.0.0.1:0"\ndeadline_s = 60\n'}

@@ -129,6 +129,51 @@ def test_google_has_1600_machines_and_says_so() -> None:
     assert str(error).endswith("GCD_VMs.tar.gz has 1,600 machines: give a number from 0 to 1599")
 
 
+def test_an_archive_of_csv_files_is_read_as_csv_files_are(tmp_path: Path) -> None:
+    """With headings, and what a Mac adds."""
+    texts = {"vms/b.csv": b"time,cpu\n0,50\n300,80\n", "vms/a": b"cpu mem\n25 7\n", "vms/._b.csv": b"\x00\x05"}
+    file = pack(tmp_path / "vms.tar.gz", texts)
+    assert [read_trace("k", file, machine).tolist() for machine in range(2)] == [[25], [50, 80]]
+
+
+# --- the unit
+
+
+FRACTIONS = {"cpu.csv": b"time,cpu\n0,0.5\n10,0.8\n20,0\n", "vms.tar.gz": b"0.5 0.1\n0.8 0.1\n0 0.1\n"}
+
+
+@pytest.mark.parametrize("name", [*FRACTIONS, "cpu"])
+def test_what_could_be_fractions_or_percent_needs_its_unit(tmp_path: Path, name: str) -> None:
+    """0.8 is 80 % or 0.8 %: nothing in the numbers tells."""
+    file = tmp_path / name
+    fields: dict[str, Any] = {"file": str(file)}
+    if name == "cpu":
+        fields = {"cpu": [0.5, 0.8, 0.0]}
+    elif name == "cpu.csv":
+        file.write_bytes(FRACTIONS[name])
+    else:
+        pack(file, {"vm": FRACTIONS[name]})
+        fields["machine"] = 0
+    error = refusal(ClockConfig(compute=trace(**fields)))
+    assert (error.key, error.value) == ("clock.compute.unit", None)
+    assert error.advice.endswith("is 0.8, which could be 0.8 % or 80 %: say 'percent' or 'fraction'")
+    assert trace(**fields, unit="fraction").utilisation().tolist() == [50, 80, 0]
+    assert trace(**fields, unit="percent").utilisation().tolist() == [0.5, 0.8, 0]
+    assert seconds(trace(**fields, unit="fraction"), 8) == pytest.approx(13.5)  # as with 50, 80, 0
+
+
+def test_an_idle_machine_is_idle_in_any_unit() -> None:
+    assert trace(cpu=[0.0, 0.0]).utilisation().tolist() == [0, 0]
+
+
+def test_a_fraction_above_one_is_refused_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.csv"
+    file.write_text("0,0.5\n10,85\n")
+    error = refusal(ClockConfig(compute=trace(file=str(file), unit="fraction")))
+    assert "line 2: CPU use must be from 0 to 1 with unit = 'fraction', not 85" in str(error)
+    assert "value 2: CPU use" in str(refusal(ClockConfig(compute=trace(cpu=[0.5, 85], unit="fraction"))))
+
+
 # --- CSV
 
 
@@ -160,10 +205,12 @@ def test_csv_with_and_without_headings(tmp_path: Path, text: str) -> None:
     [
         ("", "there are no values"),
         ("time,cpu\n", "there are no values"),
-        ("0,50\n10,fifty\n", "could not convert string to float: 'fifty'"),
-        ("0,50\n10\n", "its rows differ in their number of columns"),
-        ("0,50\n10,100.5\n", "must be percentages from 0 to 100, not 100.5"),
-        ("0,-1\n", "must be percentages from 0 to 100, not -1"),
+        ("0,50\n10,fifty\n", "line 2: 'fifty' is no number"),
+        ("# made by hand\ntime,cpu\n\n0,50\n10,\n20,60\n", "line 5: the cell is empty"),
+        ("12:00,\n12:05,60\n", "line 1: the cell is empty"),  # no headings
+        ("0,50\n10\n", "line 2: 1 columns, where line 1 has 2"),
+        ("0,50\n10,100.5\n", "line 2: CPU use must be percentages from 0 to 100, not 100.5"),
+        ("0,-1\n", "line 1: CPU use must be percentages from 0 to 100, not -1"),
         ("0,nan\n", "must be percentages from 0 to 100, not nan"),
         ("\x00\n", "cannot be read as a CSV"),
     ],
@@ -179,6 +226,13 @@ def test_bad_csv(tmp_path: Path, text: str, words: str) -> None:
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "cpu.csv").write_bytes(b"\xff\xfe0,50\n")
     assert "can't decode" in str(refusal(ClockConfig(compute=trace(file=str(tmp_path / "cpu.csv")))))
+
+
+def test_a_compressed_file_that_is_no_archive_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "vms.gz"
+    file.write_bytes(gzip.compress(b"0,50\n"))
+    words = "it is compressed; an archive of machines must be named *.tar.gz, a single file be unpacked"
+    assert words in str(refusal(ClockConfig(compute=trace(file=str(file)))))
 
 
 @pytest.mark.parametrize("name", ["none.csv", "none.tar.gz", "none.tgz"])
@@ -219,13 +273,14 @@ def test_a_list_outside_the_percentages(cpu: list[float]) -> None:
     ("text", "words"),
     [
         (b"", "there are no values"),
-        (b"cpu mem\n50 1\n", "could not convert string to float: 'cpu'"),
+        (b"cpu mem\n50 1\n\nfifty 1\n", "line 4: 'fifty' is no number"),
+        (b"0,50\n5,60\n", "line 1: '0,50' has commas: name the file *.csv if it is time, utilisation"),
         (b"\xff\xfe", "can't decode"),
-        (b"50 1\n200 1\n", "must be percentages from 0 to 100, not 200"),
+        (b"50 1\n200 1\n", "line 2: CPU use must be percentages from 0 to 100, not 200"),
     ],
 )
 def test_a_member_that_is_no_trace(tmp_path: Path, text: bytes, words: str) -> None:
-    file = pack(tmp_path / "vms.tar.gz", {"good": b"1 1\n", "odd": text})
+    file = pack(tmp_path / "vms.tar.gz", {"good": b"2 1\n", "odd": text})
     ClockConfig(compute=trace(file=file, machine=0)).check(("a",))
     error = refusal(ClockConfig(compute=trace(file=file, machine=1)))
     assert (error.key, error.value) == ("clock.compute.machine", 1)
@@ -255,9 +310,9 @@ def nested() -> bytes:
 
 
 BROKEN: list[tuple[Callable[[], bytes], str]] = [
-    (lambda: b"", "empty"),
+    (lambda: b"", "no archive; make one with: tar czf NAME.tar.gz FOLDER"),
     (lambda: b"time,cpu\n", "Not a gzipped file"),
-    (lambda: gzip.compress(b"no archive"), ""),
+    (lambda: gzip.compress(b"0,50\n10,60\n"), "no archive; make one with: tar czf NAME.tar.gz FOLDER"),
     (lambda: gzip.compress(bytes(10_000))[:-4], "ended before"),
     (lambda: gzip.compress(bytes(10_240)), "it holds no files"),
     (huge, "it holds more than 64 MiB"),

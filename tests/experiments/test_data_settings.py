@@ -3,8 +3,10 @@
 import numpy as np
 import polars
 import pytest
+from typer.testing import CliRunner
 
 import colonnade
+from colonnade.cli.main import app
 from colonnade.data import load, split
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.resolve import load_partition
@@ -43,3 +45,48 @@ def test_prediction_of_rows_by_name(shop):
     tables = {"city": ["Rom", "Ulm"], "age": [3, 4]}, {"code": [1, 2], "spent": [None, 0.5]}
     own = [polars.DataFrame(table) for table in tables]
     np.testing.assert_array_equal(result.predict(own), predicted)
+
+
+ONE_SIDE = [
+    ("server", "data", "labels.csv"),
+    ("server", "rows", 100),
+    ("party", "data", "clinic.csv"),
+    ("party", "columns", ["a..c"]),
+    ("network", "parties", ["clinic", "lab"]),
+    ("network", "members", "members.toml"),
+]
+
+
+@pytest.mark.parametrize(("section", "name", "value"), ONE_SIDE)
+def test_one_sides_config_is_not_given_embedded_data(section, name, value):
+    tables = {section: {name: value}, "data": {"test_fraction": 0.1}}
+    with pytest.raises(ConfigError, match=rf"{section}.{name} = .*data.source=TABLE.csv") as refused:
+        load_partition(from_dict(tables))
+    assert refused.value.value == value
+    chosen = load_partition(from_dict(tables | {"data": {"source": "digits"}}))
+    assert chosen.name == "digits", "chosen, not put in its place"
+
+
+COMMANDS = [["run"], ["up"], ["run", "--driver", "processes"], ["compare"], ["sweep", "--grid", "train.epochs=1"],
+            ["attack", "feature-inversion"], ["privacy", "fedvs"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_that_wants_all_columns_refuses_one_sides_config(command, tmp_path, monkeypatch):
+    (tmp_path / "clinic.toml").write_text('[party]\ndata = "clinic.csv"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="party.data = 'clinic.csv': is a setting of one side"):
+        CliRunner().invoke(app, [*command, "clinic.toml"], catch_exceptions=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["clinic.toml"], "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"server": {"table": "file"}},
+        {"party": {"budget": {"epsilon": 1.0, "delta": 1e-5}}},
+        {"network": {"lost_after_s": 20.0, "address": "127.0.0.1:0"}},
+    ],
+)
+def test_settings_that_simulations_have_too_need_no_source(tables):
+    assert load_partition(from_dict(tables)).name == "digits"

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
@@ -13,13 +14,13 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 
 from colonnade.data import Partition
-from colonnade.data.suggest import did_you_mean
+from colonnade.data.suggest import did_you_mean, listing
 from colonnade.experiments.config import Config
 from colonnade.experiments.folder import RunFolder, note_command
 from colonnade.experiments.resolve import load_partition
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Attack", "Order", "Outcome", "Progress", "Trial", "attack", "choose", "margin_of"]
+__all__ = ["Attack", "Attacked", "Order", "Outcome", "Progress", "Trial", "attack", "choose", "margin_of"]
 
 LEVEL = 0.95
 Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
@@ -35,6 +36,30 @@ class Order:
     trials: int = 5
     load: Callable[[Config], Partition] = load_partition
     on_progress: Progress = lambda text, done: None
+    on_data: Callable[["Attacked"], None] = lambda data: None  # told once, when they are loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """Whose rows the numbers are about."""
+
+    name: str
+    rows: int  # to train on: these are attacked
+    parties: tuple[str, ...]
+    columns: tuple[int, ...]  # of each party
+    classes: int  # 0: numbers are predicted
+
+    @classmethod
+    def of(cls, data: Partition) -> "Attacked":
+        """What a reader must know of the data."""
+        columns = tuple(len(names) for names in data.columns)
+        return cls(data.name, len(data.y_train), data.parties, columns, len(data.task.classes))
+
+    def __str__(self) -> str:
+        held = listing([f"{name} ({count})" for name, count in zip(self.parties, self.columns, strict=True)])
+        classes = f", {self.classes} classes" if self.classes else ""
+        parties = f"{len(self.parties)} parties with their columns"
+        return f"{self.name}: {self.rows:,} training rows{classes}; {parties}: {held}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +73,8 @@ class Trial:
     read: int  # rows about which the attacker had an answer; the others it guessed blindly
     asked: int
     refused: int
+    shares: tuple[float, ...]  # p: of each class among the labels
+    expected: float  # what `control` must be near: Σ (guesses of a class) · (its share of the labels)
     first_refusal: str = ""
 
 
@@ -64,9 +91,18 @@ class Outcome:
     method: str
     attacker: str
     answers: str  # what the method tells a party: "gradients" or "losses"
-    chance: float  # the share of the most frequent class
     classes: int
     trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def chance(self) -> float:
+        """The best that can be done without any answer: always the most frequent class."""
+        return mean(max(trial.shares) for trial in self.trials)
+
+    @property
+    def matched(self) -> float:
+        """Σp²: blind guesses that are as often of each class as the labels are."""
+        return mean(sum(share**2 for share in trial.shares) for trial in self.trials)
 
     @property
     def success(self) -> float:
@@ -100,8 +136,10 @@ class Outcome:
             "margin": self.margin,
             "wilson": list(self.wilson),
             "chance": self.chance,
+            "matched": self.matched,
             "uniform": 1 / self.classes,
             "control": self.control,
+            "control_expected": mean(trial.expected / trial.rows for trial in self.trials),
             "read": mean(trial.read / trial.rows for trial in self.trials),
             "asked": sum(trial.asked for trial in self.trials),
             "refused": sum(trial.refused for trial in self.trials),
@@ -134,16 +172,30 @@ def attack(which: Attack, order: Order, out: str | Path | None = None, command: 
         raise ConfigError("--trials", order.trials, "must be 1 or more")
     if out is not None:
         RunFolder.refuse_used(out)
-    outcomes = which.run(order)
+    seen: list[Attacked] = []
+    outcomes = which.run(replace(order, load=partial(_load, order, seen)))
     if out is not None:
-        _write(Path(out), which.name, order, outcomes, command)
+        _write(Path(out), which.name, order, seen, outcomes, command)
     return outcomes
 
 
-def _write(out: Path, name: str, order: Order, outcomes: list[Any], command: str) -> None:
+def _load(order: Order, seen: list[Attacked], config: Config) -> Partition:
+    data = order.load(config)
+    if not seen:
+        seen.append(Attacked.of(data))
+        order.on_data(seen[0])
+    return data
+
+
+def _write(out: Path, name: str, order: Order, seen: list[Attacked], outcomes: list[Any], command: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if command:
         note_command(out, command)
     (out / "config.toml").write_text(tomli_w.dumps(order.tables), encoding="utf-8")
-    content = {"attack": name, "trials": order.trials, "outcomes": [outcome.summary() for outcome in outcomes]}
+    content = {
+        "attack": name,
+        "data": asdict(seen[0]) | {"text": str(seen[0])} if seen else None,
+        "trials": order.trials,
+        "outcomes": [outcome.summary() for outcome in outcomes],
+    }
     (out / "attack.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

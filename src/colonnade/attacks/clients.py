@@ -10,13 +10,13 @@ A client is a plain object: `ask` makes the next question, `read` takes the answ
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, floor, log2
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, Walk
+from colonnade.attacks.wires import RowsOf
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
@@ -34,20 +34,14 @@ class Place:
     classes: int
     width: int
     index: int
-    batch_size: int
     seed: int
     options: Any
+    walk: Walk | RowsOf  # of an honest party
 
     @property
     def coordinated(self) -> bool:
         """Whether all parties must upload the same rows."""
-        return bool(self.options.coordinated)
-
-    @cached_property
-    def walk(self) -> Walk:
-        """The walk of an honest party."""
-        path = ("batches",) if self.options.batches == "shared" else ("batches", self.index)
-        return Walk(self.rows, self.batch_size, self.seed, *path, smallest=self.options.min_batch)
+        return bool(getattr(self.options, "coordinated", True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
+from colonnade.algorithms.vafl.messages import Embeddings, Gradient
 from colonnade.algorithms.zeroth.messages import Losses, Probe
 from colonnade.attacks.clients import UNKNOWN, Place, estimated, label_of
-from colonnade.protocol.errors import ConfigError
+from colonnade.attacks.wires import read_answer
 from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Ear", "known_direction", "random_direction", "unreadable"]
+__all__ = ["Ear", "known_direction", "random_direction"]
 
 Direction = Callable[[np.random.Generator, Probe], Array]  # (directions, batch, width): what stands for u
 
@@ -29,12 +29,6 @@ def known_direction(random: np.random.Generator, probe: Probe) -> Array:
     """A sharper ear: ĉ − c lies open on the wire and is what u did to the embeddings."""
     difference: Array = probe.perturbed - probe.values[: probe.batch].astype(np.float64)
     return difference
-
-
-def unreadable(message: Message) -> ConfigError:
-    """An answer that is not understood must not pass for one that tells nothing."""
-    advice = "no attacker here can read this; docs/attacks.md says how to add one that can"
-    return ConfigError("--protocols", f"answers with {type(message).__name__}", advice)
 
 
 class Ear:
@@ -53,26 +47,27 @@ class Ear:
         return bool((self.guesses != UNKNOWN).all())
 
     def hear(self, message: Message) -> None:
-        """Uploads are kept until their answer passes by."""
-        match message:
-            case Embeddings(step=step, batch=batch) if batch:
-                self._uploads[step] = message
-            case Gradient(step=step, values=values):
-                self._read(step, values)
-            case Losses(step=step, values=values):
-                probe = self._uploads.get(step)
-                if isinstance(probe, Probe):
-                    self._read(step, estimated(values, self._direction(self._random, probe)))
-            case Embeddings() | Query() | Skip() | FreshRequest():
-                pass
-            case _:
-                raise unreadable(message)
-
-    def _read(self, step: int, gradient: Array) -> None:
-        upload = self._uploads.pop(step, None)
-        if upload is None:
+        """Uploads that name their rows are kept until their answer passes by."""
+        if isinstance(message, Embeddings) and message.batch:
+            self._uploads[message.step] = message
+        answer = read_answer(message)
+        if answer is None or answer.values is None:
             return
-        rows = upload.rows[: upload.batch]
+        upload = self._uploads.pop(answer.step, None)
+        if isinstance(message, Losses):
+            if isinstance(upload, Probe):
+                self._learn(_rows(upload), estimated(answer.values, self._direction(self._random, upload)))
+        elif isinstance(message, Gradient):
+            if upload is not None:
+                self._learn(_rows(upload), answer.values)
+        else:  # rounds on a walk that all members know: no message names its rows
+            self._learn(self.place.walk.batch(answer.step), answer.values)
+
+    def _learn(self, rows: Array, gradient: Array) -> None:
         new = self.guesses[rows] == UNKNOWN
         self.guesses[rows[new]] = label_of(gradient)[new]
         self.heard += 1
+
+
+def _rows(upload: Embeddings) -> Array:
+    return upload.rows[: upload.batch]

@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms import find_method
+from colonnade.algorithms.fedvs.messages import Gradient as AverageGradient
 from colonnade.algorithms.method import Method
-from colonnade.algorithms.vafl.messages import Gradient
-from colonnade.algorithms.zeroth.messages import Losses
 from colonnade.attacks.attack import Attack, Order, Outcome, Trial
 from colonnade.attacks.clients import UNKNOWN, Client, GradientReader, LossReader, PackedRows, RowByRow
 from colonnade.attacks.ears import Direction, Ear, known_direction, random_direction
 from colonnade.attacks.stage import Stage
+from colonnade.attacks.wires import CODED, GRADIENTS, LOSSES, answers_of
 from colonnade.data import Partition
 from colonnade.experiments.compare import Contestant, contestants
 from colonnade.experiments.config import apply_overrides, from_dict
-from colonnade.experiments.resolve import federation
+from colonnade.experiments.resolve import federation, method_of, scale_of
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["CASES", "LABEL_INFERENCE", "Case", "answers_of", "infer_labels", "summing_tables"]
+__all__ = ["CASES", "LABEL_INFERENCE", "Case", "infer_labels", "summing_tables"]
 
 ATTACKERS = {
     "curious": "a party that uploads random numbers and reads the answers (Sec. VI-B)",
@@ -46,7 +46,7 @@ class Case:
     attacker: str
     title: str
     answers: str
-    client: type[Client] | None = None  # None: an eavesdropper
+    client: type[Client] | None = None  # None: it sends nothing of its own, and reads a benign party's messages
     direction: Direction = random_direction
     rules: bool = True
     per_sample: bool = False
@@ -74,24 +74,25 @@ class Found:
 
 
 CASES = (
-    Case("curious", "curious client", "gradients", GradientReader),
-    Case("curious", "curious client", "losses", LossReader),
-    Case("eavesdropper", "eavesdropper", "gradients"),
-    Case("eavesdropper", "eavesdropper, random u", "losses"),
-    Case("eavesdropper", "eavesdropper, ĉ − c for u", "losses", direction=known_direction),
-    Case("per-sample", "curious client, losses per sample", "losses", LossReader, per_sample=True),
-    Case("adaptive", "row by row, against the rules", "losses", RowByRow, own_rows=True),
-    Case("adaptive", "row by row, no rules", "losses", RowByRow, rules=False, own_rows=True),
-    Case("adaptive", "packed rows, inside the rules", "losses", PackedRows),
+    Case("curious", "curious client", GRADIENTS, GradientReader),
+    Case("curious", "curious client, by the protocol", CODED),  # its uploads are coded: it reads what it is sent
+    Case("curious", "curious client", LOSSES, LossReader),
+    Case("eavesdropper", "eavesdropper", GRADIENTS),
+    Case("eavesdropper", "eavesdropper", CODED),
+    Case("eavesdropper", "eavesdropper, random u", LOSSES),
+    Case("eavesdropper", "eavesdropper, ĉ − c for u", LOSSES, direction=known_direction),
+    Case("per-sample", "curious client, losses per sample", LOSSES, LossReader, per_sample=True),
+    Case("adaptive", "row by row, against the rules", LOSSES, RowByRow, own_rows=True),
+    Case("adaptive", "row by row, no rules", LOSSES, RowByRow, rules=False, own_rows=True),
+    Case("adaptive", "packed rows, inside the rules", LOSSES, PackedRows),
 )
 
 
 def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
     """Every attacker against every method, with one seed after the other."""
-    tables = summing_tables(order.tables)
-    entrants = contestants(tables, order.protocols)
+    entrants = _entrants(order)
     methods = {entrant.label: _method(entrant) for entrant in entrants}
-    first = from_dict(tables).train.seed
+    first = from_dict(entrants[0].tables).train.seed
     outcomes: dict[tuple[str, str], Outcome] = {}
     steps = [
         (entrant, case, seed)
@@ -100,22 +101,35 @@ def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
         for case in cases
         if case.attacker in order.attackers and case.answers == answers_of(methods[entrant.label])
     ]
-    data: tuple[int, Partition] | None = None
+    loaded: dict[tuple[int, str | None], Partition] = {}  # methods may want another scale
     for number, (entrant, case, seed) in enumerate(steps):
-        if data is None or data[0] != seed:
-            data = seed, order.load(from_dict(apply_overrides(tables, {"train.seed": seed})))
-            _refuse(data[1])
-        stage = _stage(entrant, seed, data[1])
+        config = from_dict(apply_overrides(entrant.tables, {"train.seed": seed}))
+        key = seed, scale_of(config)
+        if key not in loaded:
+            loaded = {known: data for known, data in loaded.items() if known[0] == seed} | {key: order.load(config)}
+            _refuse(loaded[key])
+        data = loaded[key]
+        stage = _stage(entrant, seed, data)
         if case.own_rows and stage.place.coordinated:
             continue
-        task, y = data[1].task, data[1].y_train
-        chance = float(np.bincount(y.astype(np.int64)).max() / len(y))
-        fresh = Outcome(entrant.label, case.title, case.answers, chance, len(task.classes))
+        y = data.y_train.astype(np.int64)
+        fresh = Outcome(entrant.label, case.title, case.answers, len(data.task.classes))
         outcome = outcomes.setdefault((entrant.label, case.title), fresh)
         show = partial(_show, order, f"{entrant.label}: {case.title}, seed {seed}", number, len(steps))
-        outcome.trials.append(_trial(case, stage, y.astype(np.int64), show))
+        outcome.trials.append(_trial(case, stage, y, show))
     order.on_progress("", 1.0)
+    if not outcomes:
+        advice = f"none of them attacks {', '.join(methods)}: curious and eavesdropper attack every method here"
+        raise ConfigError("--attackers", ",".join(order.attackers), advice)
     return list(outcomes.values())
+
+
+def _entrants(order: Order) -> list[Contestant]:
+    """Every method with the defaults of Sec. VI-B, all on the same columns."""
+    found = contestants(order.tables, order.protocols)
+    coded = any(answers_of(find_method(entrant.tables["protocol"]["name"])) == CODED for entrant in found)
+    parties = 3 if coded else 2  # the fewest that fedvs can code for, with T = 1
+    return [Contestant(entrant.label, summing_tables(entrant.tables, parties)) for entrant in found]
 
 
 def _show(order: Order, text: str, number: int, count: int, done: float) -> None:
@@ -131,24 +145,18 @@ def _trial(case: Case, stage: Stage, y: Array, show: Callable[[float], None]) ->
     guesses = np.where(known, found.guesses, random.integers(place.classes, size=place.rows))
     right, control = int((guesses == y).sum()), int((guesses == random.permutation(y)).sum())
     counts = (int(known.sum()), found.asked, found.refused)
-    return Trial(place.seed, place.rows, right, control, *counts, found.first_refusal)
-
-
-def answers_of(method: Method) -> str:
-    """What the method tells a party: its payloads say it."""
-    if method.party is None:
-        raise ConfigError("--protocols", method.name, "has no parties and no messages: there is nothing to attack")
-    if Losses in method.payloads:
-        return "losses"
-    if Gradient in method.payloads:
-        return "gradients"
-    advice = "answers with messages that no attacker here can read; docs/attacks.md says how to add one"
-    raise ConfigError("--protocols", method.name, advice)
+    of_guesses, of_labels = (np.bincount(labels, minlength=place.classes) for labels in (guesses, y))
+    shares = of_labels / len(y)
+    by_luck = float(of_guesses @ shares)
+    return Trial(place.seed, place.rows, right, control, *counts, tuple(shares.tolist()), by_luck, found.first_refusal)
 
 
 def _method(entrant: Contestant) -> Method:
-    method = find_method(entrant.tables["protocol"]["name"])
-    if answers_of(method) == "losses" and not getattr(method.options(), "directions", 0):
+    method, options = method_of(entrant.tables["protocol"])
+    if getattr(options, "labels", "server") == "shared":
+        advice = "the server sends the labels themselves to every party: there is nothing to infer; 'server' keeps them"
+        raise ConfigError("protocol.labels", "shared", advice)
+    if answers_of(method) == LOSSES and not getattr(method.options(), "directions", 0):
         advice = (
             "its parties send no perturbed embeddings, and the attackers here read differences of losses; take cascaded"
         )
@@ -156,22 +164,24 @@ def _method(entrant: Contestant) -> Method:
     return method
 
 
-def summing_tables(tables: Any) -> dict[str, Any]:
-    """The config with the defaults of Sec. VI-B, refused if its server does more than add up."""
+def summing_tables(tables: Any, parties: int = 2) -> dict[str, Any]:
+    """The config with the defaults of Sec. VI-B, refused if its server does more than add up (or average)."""
     model = dict(tables.get("model", {}))
-    for key, wanted in (("server", "none"), ("aggregate", "sum")):
-        if model.setdefault(key, wanted) != wanted:
+    method = find_method(str(tables.get("protocol", {}).get("name", "vafl")))
+    averages = AverageGradient in method.payloads
+    for key, allowed in (("server", ("none",)), ("aggregate", ("mean", "sum") if averages else ("sum", "mean"))):
+        if model.setdefault(key, allowed[0]) not in allowed:
             advice = "the direct attack needs a server that only adds up (Sec. VI-B): --set model.server=none "
-            advice += "--set model.aggregate=sum --set model.embedding=CLASSES"
+            advice += f"--set model.aggregate={'mean' if averages else 'sum'} --set model.embedding=CLASSES"
             raise ConfigError(f"model.{key}", model[key], advice)
-    model.setdefault("party", "linear")
+    model.setdefault("party", "polynomial:1" if answers_of(method) == CODED else "linear")
     train = {
         key: value for key, value in tables.get("train", {}).items() if key not in ("epochs", "updates", "seconds")
     }
     train |= {"epochs": 1e6, "eval_every": NEVER}  # the attacker ends the run
     data = dict(tables.get("data", {}))
     if not isinstance(data.get("split"), dict):
-        data.setdefault("parties", 2)
+        data.setdefault("parties", parties)
     return {**tables, "data": data, "model": model, "train": train}
 
 

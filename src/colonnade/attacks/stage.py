@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 
 from colonnade.algorithms.method import SERVER, PartySetup, ServerSetup
-from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Skip
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
 from colonnade.algorithms.zeroth.config import SynZooOptions, ZooOptions
-from colonnade.algorithms.zeroth.messages import Losses, Probe
+from colonnade.algorithms.zeroth.messages import Losses
 from colonnade.algorithms.zeroth.server import Server as LossServer
 from colonnade.attacks.clients import Client, Place
-from colonnade.attacks.ears import Ear, unreadable
+from colonnade.attacks.ears import Ear
+from colonnade.attacks.wires import Answer, Pen, read_answer, walk_of
 from colonnade.drivers.simulator import ClockConfig, Simulator
 from colonnade.drivers.simulator.clock import Compute
 from colonnade.experiments.resolve import Federation
@@ -58,8 +59,8 @@ class Refused(Message, frozen=True):
 class Intruder:
     """A role that carries a client: it speaks the method's messages and never trains."""
 
-    def __init__(self, setup: PartySetup, client: Client, begin_s: float = 0.0) -> None:
-        self.name, self._width, self.client = setup.name, setup.width, client
+    def __init__(self, setup: PartySetup, client: Client, pen: Pen, begin_s: float = 0.0) -> None:
+        self.name, self._width, self.client, self._pen = setup.name, setup.width, client, pen
         self._begin = round(begin_s * NANOSECONDS)
         self.step, self.asked, self.first_refusal = 0, 0, ""
         self.waiting = self.finished = False
@@ -72,45 +73,44 @@ class Intruder:
             case TimerFired():
                 return self._next()
             case WorkDone():
-                return self._question()
+                return self._question(now)
             case Received(message=message):
-                return self._received(message)
+                return self._received(message, now)
         return []
 
     def _next(self) -> list[Effect]:
         return [Work(1, "step", self.client.effort, Ask())]
 
-    def _question(self) -> list[Effect]:
+    def _question(self, now: int) -> list[Effect]:
         question = self.client.ask(self.step)
         if question is None:
             self.finished = True
             return []
         self.step, self.waiting = question.step, True
         self.asked += 1
-        upload = (question.step, len(question.rows), question.rows, question.values)
-        if question.perturbed is None:
-            return [Send(SERVER, Embeddings(*upload))]
-        return [Send(SERVER, Probe(*upload, perturbed=question.perturbed))]
+        upload = self._pen.upload(question.step, question.rows, question.values, question.perturbed, now)
+        return [Send(SERVER, upload)]
 
-    def _received(self, message: Message) -> list[Effect]:
+    def _received(self, message: Message, now: int) -> list[Effect]:
         match message:
             case EvaluationRequest(number=number, start=start, stop=stop):
                 return [Send(SERVER, EvaluationReply(number, start, 0, self._zeros(stop - start)))]
             case FreshRequest(request=request, rows=rows):
                 return [Send(SERVER, Embeddings(self.step, 0, rows, self._zeros(len(rows)), request=request))]
-            case Gradient(step=step, values=values) | Losses(step=step, values=values):
-                if not self.waiting or step != self.step:
-                    return []
-                self.client.read(values)
             case Refused(cause=cause):
                 self.client.refused()
                 self.first_refusal = self.first_refusal or cause
-            case Skip(step=step):
-                self.step = step - 1
+                answer: Answer | None = Answer(self.step, None, self.step + 1)
             case _:
-                raise unreadable(message)
-        self.waiting = False
-        self.step += 1
+                answer = read_answer(message)
+        if answer is None or not self.waiting or answer.following < self.step:
+            return []
+        self._pen.note(message, now)
+        if answer.values is not None:
+            if answer.step != self.step:
+                return []
+            self.client.read(answer.values)
+        self.step, self.waiting = answer.following, False
         return self._next()
 
     def _zeros(self, rows: int) -> Any:
@@ -194,9 +194,8 @@ class Stage:
         setting, setup = self.setting, self.setting.parties[self.index]
         training = setting.training
         classes = len(setting.data.task.classes)
-        return Place(
-            training.rows, classes, setup.width, self.index, training.batch_size, training.seed, setting.options
-        )
+        walk = walk_of(setting, self.index)
+        return Place(training.rows, classes, setup.width, self.index, training.seed, setting.options, walk)
 
     def intrude(
         self,
@@ -210,7 +209,7 @@ class Stage:
         setting, setups = self.setting, self.setting.parties
         assert setting.method.party is not None
         begin_s = HONEST_STEP_S * setting.training.rows / setting.training.batch_size if client.hurried else 0.0
-        intruder = Intruder(setups[self.index], client, begin_s)
+        intruder = Intruder(setups[self.index], client, Pen(setting), begin_s)
         roles: list[Role] = [self._server(intruder.name, rules, per_sample)]
         roles += [intruder if setup.index == self.index else setting.method.party(setup) for setup in setups]
         # An honest step takes long against the questions of one who hurries; it begins when the table is warm.

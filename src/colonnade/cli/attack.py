@@ -80,6 +80,7 @@ def _attack(
             trials,
             lambda config: load_with_bar(config, Console(quiet=True)),
             lambda text, done: progress.update(task, completed=done, text=text),
+            lambda data: console.print(f"Data: {data}", markup=False, highlight=False, soft_wrap=True),
         )
         outcomes = attack(which, order, out, shlex.join(["colonnade", *sys.argv[1:]]))
     console.print(_table(outcomes) if hasattr(outcomes[0], "success") else _inversion_table(outcomes))
@@ -119,8 +120,9 @@ def _table(outcomes: list[Any]) -> Any:
     first: dict[str, Any] = outcomes[0].summary()
     caption = (
         f"{len(first['trials'])} trials, mean ± 95 % interval; in brackets the 95 % interval over all rows (Wilson). "
-        f"Chance is {first['chance']:.1%} (the most frequent class) or {first['uniform']:.1%} (one class of all); "
-        "luck: the same guesses against shuffled labels."
+        f"Without any answer: {first['chance']:.1%} by always guessing the most frequent class, "
+        f"{first['matched']:.1%} by guessing each class as often as it occurs (Σp²). Luck: the same guesses against "
+        "shuffled labels; in brackets what that must be near, Σ (share of guesses · share of labels)."
     )
     table = Table("method", "attacker", box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     for title in ("success %", "rows", "luck %", "refused"):
@@ -135,7 +137,7 @@ def _table(outcomes: list[Any]) -> Any:
             outcome.attacker,
             f"{mark}{100 * said['success']:.2f}" + (f" ± {100 * said['margin']:.2f}[/]" if several else "[/]"),
             f"({100 * low:.2f}–{100 * high:.2f})",
-            f"{100 * said['control']:.1f}",
+            f"{100 * said['control']:.1f} ({100 * said['control_expected']:.1f})",
             f"{said['refused']} of {said['asked']}" if said["refused"] else "–",
         )
     return table

@@ -43,7 +43,7 @@ def load_with_bar(config: Config, console: Console | None = None) -> Partition:
     """Load a config's data under a bar that says how far it is."""
     console = console or Console()
     with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"loading {config.data.source}", total=1.0, text="")
+        task = progress.add_task(f"loading {config.data.name}", total=1.0, text="")
         return load_partition(config, lambda text, done: progress.update(task, completed=done, text=text))
 
 

@@ -40,10 +40,13 @@ __all__ = [
 ]
 
 
+EMBEDDED = "digits"  # what there is without a file
+
+
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the table comes from and who holds which columns."""
 
-    source: str = "digits"
+    source: str | None = None  # left out: `name`, unless the config belongs to one side of a federation
     format: str | None = None  # of the file that `source` names, if its name does not tell
     dir: str | None = None
     parties: int | None = None
@@ -56,6 +59,11 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     categorical: list[str] = []
     missing: str = "refuse"
     sparse: bool = False
+
+    @property
+    def name(self) -> str:
+        """What is loaded."""
+        return EMBEDDED if self.source is None else self.source
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,6 +245,19 @@ class ResourcesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.server if role == SERVER else self.parties.get(role, self.party)
 
 
+# What only one side's config of a real federation says; [server] table, [party] budget, … are for simulations, too.
+_ONE_SIDE = {
+    "server": ("data", "label", "id", "aligned", "rows"),
+    "party": ("data", "id", "aligned", "label", "columns", "predict_data"),
+    "network": ("parties", "certificate", "key", "authority", "members"),
+}
+_NO_DATA = (
+    "is a setting of one side of a real federation, and this command needs the columns of all sides in one table; "
+    "nothing else is taken in their place. To train with the other sides: colonnade serve, or colonnade join. To "
+    "simulate: --set data.source=TABLE.csv --set data.label=COLUMN, or --set data.source=digits for embedded data"
+)
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole run."""
 
@@ -253,6 +274,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predict: PredictConfig = PredictConfig()
     privacy: PrivacySettings = PrivacySettings()
     resources: ResourcesConfig = ResourcesConfig()
+
+    def refuse_one_side(self) -> None:
+        """Refuse to put embedded data in the place of a federation's own, which no single side has."""
+        if self.data.source is not None:
+            return
+        for section, names in _ONE_SIDE.items():
+            for name in names:
+                value = getattr(getattr(self, section), name)
+                if value:
+                    raise ConfigError(f"{section}.{name}", value, _NO_DATA)
 
     def budget_of(self, party: str) -> Budget | None:
         """What this party is ready to spend."""

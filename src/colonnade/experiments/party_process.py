@@ -232,7 +232,7 @@ def _party_share(config: Config, name: str) -> PartyShare:
     if party.data.endswith(SHARE):
         return load_party_share(Path(party.data))
     scale = scale_of(config) if party.scale is None else party.scale
-    refuse_fitted(config, scale != "none")  # left out: "standard"
+    refuse_fitted(config, scale != "none", "party.scale", scale)  # left out: "standard"
     return read_party_share(
         Path(party.data),
         name=name,

@@ -71,10 +71,11 @@ Loading = Callable[[str, float], None]  # told what is being read and how much o
 
 
 def load_partition(config: Config, progress: Loading | None = None) -> Partition:
-    """The data as the parties hold them."""
+    """The data as the parties hold them; refused if the config is of one side only, which has not all of them."""
+    config.refuse_one_side()
     data = config.data
     table = load(
-        data.source,
+        data.name,
         format=data.format,
         dir=data.dir,
         label=data.label,
@@ -109,7 +110,7 @@ def federation(
     data = load_data(config) if data is None else data
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
-    refuse_fitted(config, any(scaler.fitted for scaler in data.scalers))
+    refuse_fitted(config, any(scaler.fitted for scaler in data.scalers), "data.scale", scale_of(config))
     if not plan.method.sparse and any(issparse(block) for block in data.train):
         raise ConfigError("protocol.name", plan.method.name, "takes dense tables; the linear methods take sparse ones")
     server = plan.server(data.task, data.y_train, data.y_test)
@@ -254,14 +255,18 @@ def _check_privacy(
     return budgets
 
 
-def refuse_fitted(config: Config, scaled: bool) -> None:
-    """Statistics of the training rows move with the record, and every row with them: no account by record has that."""
+def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> None:
+    """Statistics of the training rows move with the record, and every row with them: no account by record has that.
+
+    `scale` is what `key` says; None: nothing, so that the data's own scale is fitted.
+    """
     if not (config.privacy.on and config.privacy.by_record):
         return
     updates = f"with privacy.local_updates = {config.privacy.local_updates!r} only a record's own row may move"
     if scaled:
-        advice = f"is fitted on the training rows; {updates}: use 'none', and columns within bounds that all may know"
-        raise ConfigError("data.scale", config.data.scale, advice)
+        what = "is" if scale else "the scale that is then taken is"
+        bounds = f"set {key} = 'none' (the word), and give columns within bounds that all may know"
+        raise ConfigError(key, scale or "(left out)", f"{what} fitted on the training rows; {updates}: {bounds}")
     if "mean" in (config.data.missing, config.party.missing):
         raise ConfigError(
             "data.missing", "mean", f"is fitted on the training rows; {updates}: fill the gaps beforehand"

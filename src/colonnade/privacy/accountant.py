@@ -98,6 +98,19 @@ class Account:
         """Of everything so far; of the record that has paid most."""
         return sqrt(self._worst())
 
+    def squares_by_noise(self) -> dict[float, float]:
+        """For each noise c, the largest μ² that the releases with it cost any record."""
+        found = {noise: 0.0 for _, noise in self.counts} | {noise: 0.0 for _, _, noise in self._times}
+        for (delta, noise), count in self.counts.items():
+            found[noise] += count * _square(GAUSSIAN, delta, noise)
+        of_records: dict[tuple[str, float], Array] = {}
+        for (part, delta, noise), times in self._times.items():
+            of_records[part, noise] = of_records.get((part, noise), 0.0) + times * _square(GAUSSIAN, delta, noise)
+        for noise in found:
+            own = (squares for (_, of), squares in of_records.items() if of == noise)
+            found[noise] += max((float(squares.max(initial=0.0)) for squares in own), default=0.0)
+        return found
+
     def event(self) -> Any:
         """The same as an event of `dp_accounting`: all messages, or those of the record that has paid most."""
         counts = Counter(self.counts)

@@ -1,13 +1,14 @@
 """How much noise a guarantee takes, before anything is run; and which guarantee a noise gives."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, floor, log10, sqrt
 
 from colonnade.privacy.accountant import claim_of_theorem_6
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Wish", "Workload", "planned"]
+__all__ = ["Needs", "Noise", "Wish", "Workload", "noise_for", "planned"]
 
 
 @dataclass(frozen=True)
@@ -122,3 +123,42 @@ def _private(work: Workload, wish: Wish, gradient_clip: float) -> list[str]:
         f"privacy.clip = {wish.clip:g}, privacy.noise = {noise:.6g}, privacy.dp_sgd = {{clip = {gradient_clip:g}, "
         f"noise = {gradient_noise:.6g}}}: {_guarantee(total, wish.delta)}",
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one party uploads in a run of a config, and what that costs at a noise of 1."""
+
+    party: str
+    uploads: int
+    rows: int
+    steps: int  # private ones
+    of_rows: float  # Σ Δ² of its uploads, for the record that pays most
+    of_steps: float  # and of its private steps
+
+    def mu(self, noise: "Noise") -> float:
+        """Of everything, with this noise; of a record that pays most for both."""
+        return sqrt(self.of_rows / noise.rows**2 + (self.of_steps / noise.steps**2 if noise.steps else 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """privacy.noise, and privacy.dp_sgd.noise where steps are private."""
+
+    rows: float
+    steps: float | None = None
+
+
+def noise_for(parties: Sequence[Needs], wanted: Mapping[str, float], share: float) -> Noise:
+    """The least with which every party keeps its μ: all have the same noise, so the one that uploads most decides."""
+    private = any(need.of_steps for need in parties)
+    of_rows, of_steps = (share, 1 - share) if private else (1.0, 0.0)
+    rows = max(sqrt(need.of_rows / of_rows) / wanted[need.party] for need in parties)
+    steps = max(sqrt(need.of_steps / of_steps) / wanted[need.party] for need in parties) if private else None
+    return Noise(_up(rows), None if steps is None else _up(steps))
+
+
+def _up(value: float) -> float:
+    """To six digits, as they are printed; never down, or the last upload would not fit the budget."""
+    unit = 10.0 ** (floor(log10(value)) - 5)
+    return float(f"{ceil(value / unit) * unit:.6g}")

@@ -11,13 +11,23 @@ from colonnade.report.style import colours, titled
 
 __all__ = ["attack_section", "attack_table"]
 
-HEAD = ("method", "attacker", "success", "95 % over all rows", "chance", "shuffled labels", "asked", "refused")
+HEAD = (
+    *("method", "attacker", "success", "95 % over all rows", "most frequent class", "Σp²"),
+    *("shuffled labels (expected)", "asked", "refused"),
+)
 
 
 def attack_table(attack: Mapping[str, Any]) -> str:
     """Every attacker against every method."""
-    if _inverts(attack):
-        return _inversion_table(attack["outcomes"])
+    return _data(attack) + (_inversion_table(attack["outcomes"]) if _inverts(attack) else _guesses_table(attack))
+
+
+def _data(attack: Mapping[str, Any]) -> str:
+    said = attack.get("data")
+    return f"<p>Data: {escape(said['text'])}</p>" if said else "<p>Data: not recorded by the release that ran it.</p>"
+
+
+def _guesses_table(attack: Mapping[str, Any]) -> str:
     head = "".join(f"<th>{escape(title)}</th>" for title in HEAD)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(outcome)) + "</tr>"
@@ -34,7 +44,8 @@ def _cells(outcome: Mapping[str, Any]) -> list[str]:
         f"{100 * outcome['success']:.2f} ± {100 * outcome['margin']:.2f} %",
         f"{100 * low:.2f}–{100 * high:.2f} %",
         f"{100 * outcome['chance']:.1f} %",
-        f"{100 * outcome['control']:.1f} %",
+        f"{100 * outcome['matched']:.1f} %",
+        f"{100 * outcome['control']:.1f} % ({100 * outcome['control_expected']:.1f} %)",
         str(outcome["asked"]),
         str(outcome["refused"]),
     ]
@@ -47,7 +58,8 @@ def attack_section(attack: Mapping[str, Any]) -> Section:
     count = attack["trials"]
     text = (
         f"The share of training rows whose label was guessed rightly: the mean of {count} trials, with its 95 % "
-        "interval. The dotted line is the share of the most frequent class, which needs no attack at all."
+        "interval. The dotted line is the share of the most frequent class, which needs no attack at all. Σp² is what "
+        "blind guesses reach that are as often of each class as the labels are."
     )
     return Section(f"Attack: {attack['attack']}", text, [Chart("attack", "Success", _bars(attack["outcomes"]))], True)
 

@@ -4,8 +4,8 @@ fixed        mean_s
 exponential  mean_s · Exp(1)
 poisson      unit_s · Poisson(mean_s / unit_s); VAFL's Poisson(2m)/2M is mean_s = m/M, unit_s = 1/2M
 lognormal    mean_s · exp(sigma·Z − sigma²/2)
-trace        mean_s of work at the speed 1 − cpu(t), cpu in percent from `cpu` or `file`, a value per `interval_s`;
-             a file is a CSV, or an archive of machines (see traces.py) with the number of one, `machine`
+trace        mean_s of work at the speed 1 − cpu(t), cpu from `cpu` or `file` in percent, or as `unit` says, a value per
+             `interval_s`; a file is a CSV, or an archive of machines (see traces.py) with the number of one, `machine`
 """
 
 from math import inf, isfinite
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from colonnade.data.suggest import listing
-from colonnade.drivers.simulator.traces import is_archive, percentages, read_trace
+from colonnade.drivers.simulator.traces import Unit, is_archive, percentages, read_trace
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
 
@@ -32,6 +32,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu: list[float] | None = None
     file: str | None = None
     machine: int | None = None
+    unit: Unit | None = None  # of `cpu` or `file`; needed if no value is above 1
     interval_s: float = 300.0
 
     def check(self, key: str) -> None:
@@ -63,9 +64,9 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def utilisation(self, key: str = "clock.compute") -> np.ndarray:
         """The trace's CPU use in percent, from the file or the list."""
         if self.file is not None:
-            return read_trace(key, self.file, self.machine)
+            return read_trace(key, self.file, self.machine, self.unit)
         try:
-            return percentages(self.cpu or [])
+            return percentages(f"{key}.unit", self.cpu or [], self.unit)
         except ValueError as error:
             raise ConfigError(f"{key}.cpu", self.cpu, str(error)) from None
 

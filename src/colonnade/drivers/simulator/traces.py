@@ -1,12 +1,15 @@
-"""CPU use over time from files, in percent: what drives a clock's `kind = "trace"`.
+"""CPU use over time from files: what drives a clock's `kind = "trace"`.
 
 *.csv            time, utilisation: the last column; comments (#) and one line of headings may be there
-*.tar.gz, *.tgz  a plain file for each machine, its lines "cpu mem": the first column; machines are numbered from 0 in
-                 the order of their files' sorted names
+*.tar.gz, *.tgz  a plain file for each machine: a *.csv as above, any other with lines "cpu mem", of which the first
+                 column is used; machines are numbered from 0 in the order of their files' sorted names
 
 So come the 1,600 machines of Google's cluster traces (May 2011) that were made for "Virtual Machine Consolidation with
 Multiple Usage Prediction for Energy-Efficient Cloud Data Centers" (IEEE Transactions on Services Computing): 24 hours
 in steps of five minutes. An archive is read in memory, within limits; nothing of it is written to disk.
+
+Values are percentages, or with `unit = "fraction"` shares. Where all lie from 0 to 1 they could be either, and one
+reading is a hundred times the other: then `unit` must be said.
 """
 
 import csv
@@ -14,17 +17,21 @@ import gzip
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from colonnade.data.suggest import listing
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["ended_note", "is_archive", "percentages", "read_trace"]
+__all__ = ["Unit", "ended_note", "is_archive", "percentages", "read_trace"]
 
+Unit = Literal["percent", "fraction"]
+COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")  # gzip, zip, bzip2, xz
 LIMIT_BYTES = 64 * 2**20  # of a file, unpacked; Google's 1,600 machines are 13 MiB
 UNREADABLE = (OSError, EOFError, ValueError, OverflowError, RecursionError, csv.Error, tarfile.TarError, zlib.error)
 
@@ -34,31 +41,53 @@ def is_archive(file: str) -> bool:
     return file.endswith((".tar.gz", ".tgz"))
 
 
-def read_trace(key: str, file: str, machine: int | None) -> np.ndarray:
-    """The CPU use, a value per step; `machine` is a number in an archive."""
+def read_trace(key: str, file: str, machine: int | None, unit: Unit | None = None) -> np.ndarray:
+    """The CPU use in percent, a value per step; `machine` is a number in an archive."""
     expected = "a .tar.gz of one file per machine" if is_archive(file) else "a CSV of time, utilisation"
     try:
         found = Path(file).stat()
         stamp = found.st_mtime_ns, found.st_size
         if not is_archive(file):
-            return _from_csv(file, stamp)
+            return _in_percent(_from_csv(file, stamp), unit, f"{key}.unit", file)
         machines = _machines(file, stamp)
     except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or error  # without the path, which stands before it
         raise ConfigError(f"{key}.file", file, f"cannot be read as {expected}: {reason}") from None
-    return _from_archive(key, file, machine, machines)
+    return _from_archive(key, file, machine, machines, unit)
 
 
-def percentages(values: Iterable[float | str]) -> np.ndarray:
-    """The values as an array that cannot be written to; ValueError if they are no CPU use."""
-    array = np.array([float(value) for value in values])
-    wrong = array[~((array >= 0) & (array <= 100))]  # nan is wrong, too
-    if not len(array):
+def percentages(key: str, values: Iterable[float], unit: Unit | None) -> np.ndarray:
+    """The values of a list in percent, as an array that cannot be written to; ValueError if they are no CPU use."""
+    array = np.array(list(values), dtype=float)
+    return _in_percent(Column(array, [f"value {place}" for place in range(1, len(array) + 1)]), unit, key, "the list")
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Numbers, and where each stands."""
+
+    values: np.ndarray
+    places: list[str]
+
+
+def _in_percent(column: Column, unit: Unit | None, key: str, where: str) -> np.ndarray:
+    values, most = column.values, 1.0 if unit == "fraction" else 100.0
+    if not len(values):
         raise ValueError("there are no values; CPU use is a list of percentages from 0 to 100")
+    wrong = np.flatnonzero(~((values >= 0) & (values <= most)))  # nan is wrong, too
     if len(wrong):
-        raise ValueError(f"CPU use must be percentages from 0 to 100, not {wrong[0]:g}")
-    array.flags.writeable = False
-    return array
+        asked = "percentages from 0 to 100" if most > 1 else "from 0 to 1 with unit = 'fraction'"
+        raise ValueError(f"{column.places[wrong[0]]}: CPU use must be {asked}, not {values[wrong[0]]:g}")
+    largest = float(values.max())
+    if unit is None and 0 < largest <= 1:
+        advice = (
+            f"the largest value of {where} is {largest:g}, which could be {largest:g} % or {100 * largest:g} %: say "
+            "'percent' or 'fraction'"
+        )
+        raise ConfigError(key, unit, advice)
+    percent: np.ndarray = values * (100 / most)
+    percent.flags.writeable = False
+    return percent
 
 
 def ended_note(lengths_s: Mapping[str, float], clock_s: float) -> str:
@@ -72,15 +101,58 @@ def ended_note(lengths_s: Mapping[str, float], clock_s: float) -> str:
 
 
 @lru_cache(maxsize=4)  # every party may name the same file
-def _from_csv(file: str, stamp: tuple[int, int]) -> np.ndarray:
+def _from_csv(file: str, stamp: tuple[int, int]) -> Column:
     with Path(file).open("rb") as stream:
-        lines = _content(stream).decode("utf-8-sig").splitlines()
-    rows = [row for row in csv.reader(line.partition("#")[0].strip() for line in lines) if row]
-    if rows and not any(map(_is_number, rows[0])):
-        del rows[0]  # headings
-    if len({len(row) for row in rows}) > 1:
-        raise ValueError("its rows differ in their number of columns")
-    return percentages(row[-1] for row in rows)
+        content = _content(stream)
+    if content.startswith(COMPRESSED):
+        raise ValueError("it is compressed; an archive of machines must be named *.tar.gz, a single file be unpacked")
+    return _csv_column(content)
+
+
+def _csv_column(content: bytes) -> Column:
+    """The last column; the first line may be headings."""
+    rows: list[tuple[int, list[str]]] = []
+    for number, line in enumerate(content.decode("utf-8-sig").splitlines(), start=1):
+        if text := line.partition("#")[0].strip():
+            rows.append((number, [cell.strip() for cell in next(csv.reader([text]))]))
+    rows = _without_headings(rows)
+    for number, row in rows:
+        if len(row) != len(rows[0][1]):
+            expected = f"line {rows[0][0]} has {len(rows[0][1])}"
+            raise ValueError(
+                f"line {number}: {len(row)} columns, where {expected}: rows must not differ in their number"
+            )
+    return _column((number, row[-1]) for number, row in rows)
+
+
+def _first_column(content: bytes) -> Column:
+    """Lines of CPU and memory; the first may be headings."""
+    rows: list[tuple[int, list[str]]] = []
+    for number, line in enumerate(content.decode().splitlines(), start=1):
+        if "," in line:
+            advice = "name the file *.csv if it is time, utilisation; else put spaces between CPU and memory"
+            raise ValueError(f"line {number}: {line.strip()[:40]!r} has commas: {advice}")
+        if cells := line.partition("#")[0].split():
+            rows.append((number, cells))
+    return _column((number, row[0]) for number, row in _without_headings(rows))
+
+
+def _without_headings(rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+    """A first line in which every cell is a word."""
+    heads = rows and not any(not cell or _is_number(cell) for cell in rows[0][1])
+    return rows[1:] if heads else rows
+
+
+def _column(cells: Iterable[tuple[int, str]]) -> Column:
+    values: list[float] = []
+    places: list[str] = []
+    for number, text in cells:
+        if not _is_number(text):
+            found = f"{text[:40]!r} is no number" if text else "the cell is empty"
+            raise ValueError(f"line {number}: {found}; every interval needs the CPU use of the machine")
+        values.append(float(text))
+        places.append(f"line {number}")
+    return Column(np.array(values), places)
 
 
 @lru_cache(maxsize=2)  # as above; unpacking takes a tenth of a second
@@ -88,27 +160,39 @@ def _machines(file: str, stamp: tuple[int, int]) -> list[tuple[str, bytes]]:
     with gzip.open(file) as stream:
         content = _content(stream)
     texts: dict[str, bytes] = {}
-    with tarfile.open(fileobj=BytesIO(content), mode="r:") as archive:
+    with _opened(content) as archive:
         for member in archive:
             if member.size < 0 or member.issparse():  # tarfile may go round in circles
                 raise tarfile.TarError(f"{member.name!r} in it is not a plain file")
-            if member.isreg() and (text := archive.extractfile(member)) is not None:
+            hidden = Path(member.name).name.startswith(".")  # what a Mac adds about its files
+            if member.isreg() and not hidden and (text := archive.extractfile(member)) is not None:
                 texts[member.name] = text.read()
     if not texts:
         raise ValueError("it holds no files")
     return sorted(texts.items())
 
 
-def _from_archive(key: str, file: str, machine: int | None, machines: list[tuple[str, bytes]]) -> np.ndarray:
+def _opened(content: bytes) -> tarfile.TarFile:
+    try:
+        return tarfile.open(fileobj=BytesIO(content), mode="r:")
+    except tarfile.ReadError:
+        raise ValueError("what it unpacks to is no archive; make one with: tar czf NAME.tar.gz FOLDER") from None
+
+
+def _from_archive(
+    key: str, file: str, machine: int | None, machines: list[tuple[str, bytes]], unit: Unit | None
+) -> np.ndarray:
     if machine is None or not 0 <= machine < len(machines):
         advice = f"{file} has {len(machines):,} machines: give a number from 0 to {len(machines) - 1}"
         raise ConfigError(f"{key}.machine", machine, advice)
     name, text = machines[machine]
+    is_csv = name.endswith(".csv")
     try:
-        return percentages(row[0] for line in text.decode().splitlines() if (row := line.split()))
-    except ValueError as error:
-        advice = f"{name} in {file} is not lines of CPU and memory: {error}"
-        raise ConfigError(f"{key}.machine", machine, advice) from None
+        column = _csv_column(text) if is_csv else _first_column(text)
+        return _in_percent(column, unit, f"{key}.unit", f"{name} in {file}")
+    except (ValueError, csv.Error) as error:
+        what = "a CSV of time, utilisation" if is_csv else "lines of CPU and memory"
+        raise ConfigError(f"{key}.machine", machine, f"{name} in {file} is not {what}: {error}") from None
 
 
 def _content(stream: BufferedIOBase) -> bytes:

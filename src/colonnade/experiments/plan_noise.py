@@ -1,0 +1,132 @@
+"""How much noise a config's parties need, by a dry run: its event loop and its clock, without the learning.
+
+Real roles run in the simulator under the config's method, clock, faults, length, seed and evaluations, with the privacy
+guard on and no budget. Networks do not change what is uploaded when, so parties are linear and rates are 0. The guard's
+own account says what the releases cost: whatever a role uploads is counted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from colonnade.data import Partition
+from colonnade.experiments.config import Config
+from colonnade.experiments.resolve import limit_of, method_of
+from colonnade.experiments.run import Run, prepare
+from colonnade.privacy.accountant import STEP
+from colonnade.privacy.gaussian import mu_for
+from colonnade.privacy.guard import Guard
+from colonnade.privacy.plan import Needs, Noise, Wish, noise_for
+from colonnade.privacy.settings import DpSgd, PrivacySettings
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["Asked", "Planned", "plan_noise"]
+
+ROWS_NOISE, STEPS_NOISE = 1.0, 2.0  # different, so that the account tells them apart
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed; what is left out is the config's."""
+
+    clip: float | None = None
+    epsilon: float | None = None
+    mu: float | None = None
+    noise: float | None = None
+    delta: float | None = None
+    gradient_clip: float | None = None
+    gradient_noise: float | None = None
+    share: float = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The noise, and what each party spends with it."""
+
+    needs: list[Needs]
+    noise: Noise
+    clip: float
+    gradient_clip: float | None
+    delta: float
+    assumed: str
+    notes: tuple[str, ...]
+
+
+def plan_noise(config: Config, data: Partition, asked: Asked, show: Callable[[float], None]) -> Planned:
+    """For the party that uploads most; refused if the config's method has no place for noise."""
+    budgets = {name: budget for name in data.parties if (budget := config.budget_of(name)) is not None}
+    own = {name: mu_for(budget.epsilon, budget.delta) for name, budget in budgets.items()}
+    by_budget = asked.epsilon is asked.mu is asked.noise is None and len(own) == len(data.parties)
+    wish = _wish(config.privacy, asked, min(own.values()) if by_budget else asked.mu)
+    needs = _dry_run(_without_learning(config, wish), data, show)
+    if wish.noise is not None:
+        noise = Noise(wish.noise, wish.gradient_noise)
+    else:
+        noise = noise_for(needs, own if by_budget else dict.fromkeys(data.parties, wish.wanted), wish.share)
+    privacy = msgspec.structs.replace(config.privacy, mechanism="output", delta=wish.delta)
+    notes = privacy.notes(len(data.y_train))
+    return Planned(needs, noise, wish.clip, wish.gradient_clip, wish.delta, _assumed(config, data), notes)
+
+
+def _wish(privacy: PrivacySettings, asked: Asked, mu: float | None) -> Wish:
+    """What was typed, filled in from `[privacy]`."""
+    clip = privacy.clip if asked.clip is None else asked.clip
+    if clip is None:
+        raise ConfigError("privacy.clip", None, "needed: without a bound on every row no noise helps; or give --clip")
+    gradient_clip, gradient_noise = asked.gradient_clip, asked.gradient_noise
+    if privacy.dp_sgd is not None:
+        gradient_clip = privacy.dp_sgd.clip if gradient_clip is None else gradient_clip
+        if asked.noise is not None and gradient_noise is None:
+            gradient_noise = privacy.dp_sgd.noise
+    delta = privacy.delta if asked.delta is None else asked.delta
+    return Wish(clip, asked.epsilon, mu, asked.noise, delta, gradient_clip, gradient_noise, asked.share)
+
+
+def _without_learning(config: Config, wish: Wish) -> Config:
+    replaced = msgspec.structs.replace
+    private = wish.gradient_clip is not None
+    privacy = replaced(
+        config.privacy,
+        mechanism="output",
+        clip=wish.clip,
+        noise=ROWS_NOISE,
+        inner=0.0,
+        delta=wish.delta,
+        local_updates="dp-sgd" if private else config.privacy.local_updates,
+        dp_sgd=DpSgd(wish.gradient_clip, STEPS_NOISE) if wish.gradient_clip is not None else None,
+    )
+    train = replaced(config.train, learning_rate=0.0, optimiser="sgd")
+    model = replaced(config.model, party="linear", device="cpu")
+    # `A` of adaptive-flex is a rate as well; left out, it is train.learning_rate.
+    protocol = {key: value for key, value in config.protocol.items() if key != "A"}
+    party = replaced(config.party, budget=None, budgets={})
+    return replaced(config, privacy=privacy, train=train, model=model, protocol=protocol, party=party)
+
+
+def _dry_run(config: Config, data: Partition, show: Callable[[float], None]) -> list[Needs]:
+    run = prepare(config, data)
+    run.execute(lambda run: show(run.fraction))
+    if run.status != "finished":
+        raise ConfigError("CONFIG", run.status, f"a run of this config does not reach its end: {run.note}")
+    return [_needs(name, guard) for name, guard in _guards(run).items()]
+
+
+def _guards(run: Run) -> dict[str, Guard]:
+    return {node.role.name: node.role.guard for node in run.simulator.nodes if hasattr(node.role, "guard")}
+
+
+def _needs(name: str, guard: Guard) -> Needs:
+    kinds, squares = guard.ledger.kinds, guard.ledger.account.squares_by_noise()
+    uploads = sum(times for what, (times, _) in kinds.items() if what != STEP)
+    rows = sum(count for what, (_, count) in kinds.items() if what != STEP)
+    of_rows, of_steps = (squares.get(noise, 0.0) * noise**2 for noise in (ROWS_NOISE, STEPS_NOISE))
+    return Needs(name, uploads, rows, kinds.get(STEP, (0, 0))[0], of_rows, of_steps)
+
+
+def _assumed(config: Config, data: Partition) -> str:
+    limit, (method, _) = limit_of(config.train), method_of(config.protocol)
+    return (
+        f"{method.name} on {data.name} ({len(data.y_train)} training and {len(data.y_test)} test rows), "
+        f"{limit.amount:g} {limit.unit}, the speeds of [clock], seed {config.train.seed}"
+    )
