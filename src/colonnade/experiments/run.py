@@ -30,7 +30,7 @@ from colonnade.experiments.summary import (
     weights_digest,
     withdrawn_note,
 )
-from colonnade.models.network import drawing_in_turn
+from colonnade.models.network import draw_in_turn
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
@@ -162,7 +162,8 @@ class Run:
             with away(self.simulator, self.federation.method.party, setups):
                 yield
             return
-        with closing(Lanes(self.workers)) as workers, drawing_in_turn(Lock()):
+        draw_in_turn(Lock())
+        with closing(Lanes(self.workers)) as workers:
             self.simulator.workers = workers
             try:
                 yield
