@@ -39,7 +39,7 @@ from colonnade.protocol.events import (
 from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
 from colonnade.protocol.seeds import derive
 
-__all__ = ["Request", "Server", "mean_over_uploads"]
+__all__ = ["Request", "Server", "mean_over_uploads", "seed_of"]
 
 
 class Server(Tabled, Withdrawing):
@@ -139,7 +139,11 @@ class Server(Tabled, Withdrawing):
         """A job, without changing any state."""
         match job:
             case Step(seed=seed, batches=batches):
-                passes = [self.network.gradients(batch.h, batch.targets, seed) for batch in batches]
+                # BatchNorm's averages take the batches one after the other, as in a loop that accumulates gradients.
+                passes = [
+                    self.network.gradients(batch.h, batch.targets, seed_of(seed, place), onward=place > 0)
+                    for place, batch in enumerate(batches)
+                ]
                 theta_0 = mean_over_uploads([p.theta_0 for p in passes], [batch.uploads for batch in batches])
                 buffers = self.network.buffers_after_forward()
                 return Stepped([p.loss for p in passes], theta_0, [p.h for p in passes], buffers)
@@ -428,6 +432,11 @@ class Server(Tabled, Withdrawing):
 
 
 _STATE = ("due", "present", "withdrawn", "asked", "requests", "working", "fresh_rows", "round")
+
+
+def seed_of(seed: int, place: int) -> int:
+    """For the random layers: every batch of a step has draws of its own."""
+    return derive(seed, place) if place else seed
 
 
 def mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:

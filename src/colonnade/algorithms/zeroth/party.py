@@ -112,6 +112,7 @@ class Party(VaflParty):
     def _perturbed(self, result: Perturbed, now: int) -> list[Effect]:
         """Alg. 1 l. 4: upload both."""
         self.check_own(result.values)
+        self.check_own(result.perturbed)
         self.busy, self.uploaded = False, True
         self.buffers, self.directions = result.buffers, result.directions
         rows = self.rows
