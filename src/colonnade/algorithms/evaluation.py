@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import rows_per_message
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -131,7 +132,7 @@ class Reading:
 
 
 def read_rows(party: Role, x: Array, number: int) -> Array | None:
-    """What a party would answer if these were its test rows: at its method's own level of privacy.
+    """What a server would make of a party's answer if these were its test rows: at its method's own level of privacy.
 
     Where uploads are perturbed and accounted, this is one more, named by its number; None: the budget has no room.
     """
@@ -142,7 +143,9 @@ def read_rows(party: Role, x: Array, number: int) -> Array | None:
     if guard is not None and guard.on:
         release = Release(guard.draws + number, "prediction", np.arange(len(x)), "any")
     read = alike.compute(EvaluateRows(number, 0, len(x), release))
-    return read.values if isinstance(read, RowsRead) else None
+    if not isinstance(read, RowsRead):
+        return None
+    return alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values
 
 
 class Evaluation:

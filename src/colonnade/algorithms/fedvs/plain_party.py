@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.config import PlainOptions
@@ -55,7 +56,7 @@ def shrink(values: Array, clip: float) -> Array:
     return factors
 
 
-class PlainParty:
+class PlainParty(Encoding):
     """Holds θ_m and its own columns."""
 
     def __init__(self, setup: PartySetup) -> None:
@@ -120,10 +121,10 @@ class PlainParty:
             case Embed(round=round, x=x, noise=noise):
                 values = self.network.forward(x, round, self._layer_seed(round))
                 if not noise:
-                    return Embedded(round, values, np.ones((len(values), 1), np.float32))
+                    return Embedded(round, self.encode(values), np.ones((len(values), 1), np.float32))
                 factors = shrink(values, self._options.clip)
                 seed = self._key.seed("noise", round, noise)
-                return Embedded(round, self._perturbed(values * factors, seed), factors)
+                return Embedded(round, self.encode(self._perturbed(values * factors, seed)), factors)
             case Take(round=round, update=update, x=x, values=values):
                 gradient = self.network.backward(x, round, self._layer_seed(round), values)
                 return Stepped(update, gradient, self.network.buffers_after_forward())
@@ -132,7 +133,7 @@ class PlainParty:
                 if self._sigma:
                     seed = self._key.seed("test noise", number, start, draw)
                     values = self._perturbed(values * shrink(values, self._options.clip), seed)
-                return RowsRead(number, start, values)
+                return RowsRead(number, start, self.encode_tests(values))
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
 
     def _perturbed(self, values: Array, seed: bytes) -> Array:
@@ -154,7 +155,7 @@ class PlainParty:
         return Work(self.jobs, kind, amount, job)
 
     def _embedded(self, result: Embedded) -> list[Effect]:
-        if not are_sane(result.values):
+        if not are_sane(self.decode(result.values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; lower train.learning_rate")
         self.doing, self.shrunk = WAITING, result.shrunk
         return [Send(SERVER, Upload(self.round, result.values))]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, Walk, is_rows, rows_per_message
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
@@ -54,7 +55,7 @@ FORWARD_SHARE = 0.5
 EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these; an answer's are 4·asides + ANSWER
 
 
-class Party(Guarded):
+class Party(Encoding, Guarded):
     """Holds θ_m and its own columns."""
 
     def __init__(self, setup: PartySetup) -> None:
@@ -153,7 +154,8 @@ class Party(Guarded):
         return self.guard.stepped(job.release, lambda: self._refine(job), private)
 
     def _read(self, job: EvaluateRows) -> RowsRead:
-        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
+        values = self.network.read(self._x_test[job.start : job.stop])
+        return RowsRead(job.number, job.start, self.encode_tests(values))
 
     def _embed(self, job: Embed) -> Embedded:
         parts, buffers = [], []
@@ -163,7 +165,7 @@ class Party(Guarded):
         if job.renew is not None:
             # In training mode, as the batches of the table are; evaluation alone reads in evaluation mode.
             parts.append(self.network.renewed(job.renew, job.renew_seed, self._company))
-        return Embedded(parts[0] if len(parts) == 1 else np.concatenate(parts), buffers)
+        return Embedded(self.encode(parts[0] if len(parts) == 1 else np.concatenate(parts)), buffers)
 
     def _activate(self) -> list[Effect]:
         """Alg. 1 l. 3; in the order † the gradient of the last batch is queried first."""
@@ -258,7 +260,7 @@ class Party(Guarded):
 
     def check_own(self, values: Array) -> None:
         """What the server would refuse is this party's own trouble."""
-        if not are_sane(values):
+        if not are_sane(self.decode(values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; lower train.learning_rate")
 
     def learn(self, gradient: Array, rate: float) -> None:

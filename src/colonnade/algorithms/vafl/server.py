@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import Rows
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
@@ -42,7 +43,7 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Request", "Server", "mean_over_uploads", "seed_of"]
 
 
-class Server(Tabled, Withdrawing):
+class Server(Encoding, Tabled, Withdrawing):
     """Holds θ_0, the labels and the table."""
 
     network_type = ServerNetwork
@@ -126,11 +127,11 @@ class Server(Tabled, Withdrawing):
         if sender in self._index:
             match message:
                 case Embeddings():
-                    return self._embeddings(sender, message)
+                    return self._embeddings(sender, self.decoded(sender, message))
                 case Query():
                     return self._query(sender, message.step)
                 case EvaluationReply():
-                    return self.evaluation.receive(sender, message)
+                    return self.evaluation.receive(sender, self.decoded(sender, message))
                 case Withdrawn(why=why):
                     return self.withdraw(sender, why)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")

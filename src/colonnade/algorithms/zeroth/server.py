@@ -9,8 +9,10 @@ rules slow down a party that makes up its embeddings; they do not stop it (docs/
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from colonnade.algorithms.encoding import arrived
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import LARGEST, Batch, Embeddings, Query, are_sane
@@ -63,6 +65,16 @@ class Server(VaflServer):
         if isinstance(message, Query):
             raise RemoteProtocolError(sender, "server does not expect a Query")
         return super().received(sender, message)
+
+    def decoded(self, sender: str, message: Any) -> Any:
+        """With ĉ, which travels as c does, a direction at a time."""
+        message = super().decoded(sender, message)
+        if not isinstance(message, Probe) or not len(message.perturbed):
+            return message
+        parts = [(one, arrived(sender, one, self.decode)) for one in message.perturbed]
+        if all(one is values for one, values in parts):
+            return message
+        return msgspec.structs.replace(message, perturbed=np.stack([values for _, values in parts]))
 
     def check_upload(self, sender: str, message: Embeddings) -> None:
         """A batch comes with its probes, and keeps the rules that keep labels from whoever asks cleverly."""
@@ -123,7 +135,8 @@ class Server(VaflServer):
         """
         if not self._options.server_zeroth:
             return 1.0
-        return FORWARD_SHARE * (self._options.directions + self.network.averages)
+        passes: int = self._options.directions + self.network.averages
+        return FORWARD_SHARE * passes
 
     def _probed(self, request: Request) -> ProbedBlock:
         block = self.table.blocks[request.party]
