@@ -26,7 +26,8 @@ RATES: dict[tuple[str, int], dict[str, Rates]] = {
         "vafl": (0.3, 0.3), "cascaded": (0.3, 0.1), "zoo": (0.02, 0.02), "syn-zoo": (0.02, 0.02), "frozen": (0.3, 0.3),
     },
     ("digits", 32): {
-        "vafl": (0.1, 0.1), "cascaded": (0.1, 0.1), "zoo": (0.005, 0.005), "syn-zoo": (0.01, 0.01), "frozen": (0.3, 0.3),
+        "vafl": (0.1, 0.1), "cascaded": (0.1, 0.1), "zoo": (0.005, 0.005), "syn-zoo": (0.01, 0.01),
+        "frozen": (0.3, 0.3),
     },
     ("mnist", 4): {
         "vafl": (0.1, 0.1), "cascaded": (0.1, 0.001), "zoo": (0.001, 0.001), "syn-zoo": (0.001, 0.001),
