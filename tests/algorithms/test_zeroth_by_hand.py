@@ -253,6 +253,34 @@ def test_two_of_three_are_averaged_and_each_is_told_its_own(made):
     assert run.server.k == 1
 
 
+def test_a_server_that_estimates_draws_a_direction_for_every_batch(made):
+    """t = 2: u_{0,i} of App. B l. 9 belongs to batch i; one u for both would leave the mean as noisy as one of them."""
+    options = ZooOptions(table="zeros", t=2, **FREE)
+    run, table = made(options, 3), np.zeros((3, 3))
+    uploads = {m: probe_of(run, m) for m in (2, 0)}
+    assert not np.array_equal(uploads[2].rows, uploads[0].rows), "the case is about two different batches"
+    run.told(run.server, Received("party-3", uploads[2]))
+    for m, upload in uploads.items():
+        table[upload.rows, m] = W[m] * np.array(X[m])[upload.rows]
+    run.work(run.server, run.told(run.server, Received("party-1", uploads[0])))
+    names = [("server", 1), ("server", 1, 1)]
+    us = [directions(run.server._secret.seed(*name), 1, 1, "gaussian").astype(float)[0, 0] for name in names]
+    assert us[0] != us[1]
+    estimates = []
+    for u, upload in zip(us, uploads.values(), strict=True):
+        s, y = table[upload.rows].sum(1), Y[upload.rows]
+        estimates.append((loss(A + MU * u, s, y) - loss(A, s, y)) / MU * u)
+    assert weight(run.server) == pytest.approx(A - ETA_0 * np.mean(estimates), rel=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_server_that_estimates_is_charged_for_its_forward_passes_alone(made, count):
+    run = made(ZooOptions(table="zeros", directions=count, **FREE))
+    effects = run.told(run.server, Received("party-1", probe_of(run, 0)))
+    (work,) = [effect for effect in effects if isinstance(effect, Work)]
+    assert work.amount == 0.5 * (1 + 2 * count), "h, ĥ of every direction of the party, and of every one of its own"
+
+
 def test_same_rows_share_one_pass_and_have_one_base(made):
     run = made(CascadedOptions(table="zeros", t=2, batches="shared", **FREE))
     uploads = [probe_of(run, m) for m in (0, 1)]

@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -165,12 +166,49 @@ def test_too_large_a_rate_diverges(simulate):
         simulate(tables)
 
 
-def test_a_perturbed_loss_that_is_not_finite_ends_training_and_names_the_batch(roles):
-    server, party, *_ = roles(table="zeros")
-    server.handle(Started(b"key"), 0)
+# --- what a party may not send
+
+
+@pytest.fixture
+def uploading(roles):
+    """A server, and the first probe of a party."""
+
+    def make(method):
+        server, party, *_ = roles(method, **({} if method == "syn-zoo" else {"table": "zeros"}))
+        server.handle(Started(b"key"), 0)
+        (work,) = party.handle(Started(b"key"), 0)
+        (send,) = party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+        return server, send.message
+
+    return make
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+def test_one_absurd_number_in_a_perturbed_embedding_is_its_senders_fault(method, value, uploading):
+    server, probe = uploading(method)
+    bad = probe.perturbed.copy()
+    bad[0, 3, 1] = value
+    before = state.pack(server.save())
+    with pytest.raises(RemoteProtocolError, match=r"^party-1: perturbed embeddings that are not finite, or beyond"):
+        server.handle(Received("party-1", msgspec.structs.replace(probe, perturbed=bad)), 0)
+    assert state.pack(server.save()) == before
+    server.handle(Received("party-1", probe), 0)
+    assert len(server.line) + len(server.taken) == 1, "a good one is still taken"
+
+
+def test_a_party_that_diverges_says_so_itself(roles):
+    _, party, *_ = roles(table="zeros")
     (work,) = party.handle(Started(b"key"), 0)
-    (send,) = party.handle(WorkDone(work.token, party.compute(work.job)), 0)
-    send.message.perturbed[0, 0, 0] = np.inf
-    (step,) = [e for e in server.handle(Received("party-1", send.message), 0) if getattr(e, "kind", "") == "step"]
+    result = party.compute(work.job)
+    result.perturbed[0, 0, 0] = np.inf
+    with pytest.raises(TrainingDiverged, match="^party-1: its embeddings have left"):
+        party.handle(WorkDone(work.token, result), 0)
+
+
+def test_a_loss_that_is_not_finite_ends_training_and_names_the_batch(uploading):
+    server, probe = uploading("cascaded")
+    server.network.theta.fill_(np.nan)
+    (step,) = [e for e in server.handle(Received("party-1", probe), 0) if getattr(e, "kind", "") == "step"]
     with pytest.raises(TrainingDiverged, match=r"not finite at update 0 \(batch of party-1\)"):
         server.handle(WorkDone(step.token, server.compute(step.job)), 0)

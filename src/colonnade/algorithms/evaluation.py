@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import rows_per_message
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -128,7 +129,7 @@ class Reading:
 
 
 def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withheld:
-    """What a party would answer if these rows of `x` were its test rows: at its method's own level of privacy.
+    """What a server would make of a party's answer if these rows of `x` were its test rows: at its method's privacy.
 
     Each distinct row is embedded once, and its answer is copied: a row that is asked for many times has one noise, and
     averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is one more
@@ -146,8 +147,8 @@ def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withhe
     read = alike.compute(EvaluateRows(number, 0, len(distinct), release))
     if isinstance(read, Withheld):
         return read
-    values: Array = read.values[copies]
-    return values
+    values: Array = alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values
+    return values[copies]
 
 
 class Evaluation:

@@ -31,7 +31,7 @@ from colonnade.experiments.summary import (
     withdrawn_note,
 )
 from colonnade.experiments.verdict import warnings_of
-from colonnade.models.network import drawing_in_turn
+from colonnade.models.network import draw_in_turn
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
@@ -163,7 +163,8 @@ class Run:
             with away(self.simulator, self.federation.method.party, setups):
                 yield
             return
-        with closing(Lanes(self.workers)) as workers, drawing_in_turn(Lock()):
+        draw_in_turn(Lock())
+        with closing(Lanes(self.workers)) as workers:
             self.simulator.workers = workers
             try:
                 yield

@@ -33,6 +33,8 @@ class BlackBox(Protocol):
 class BlackBoxNetwork(Parameters):
     """A black box with its parameters, checked at every call: it is somebody else's code."""
 
+    averages = False
+
     def __init__(
         self,
         function: BlackBox,
@@ -61,6 +63,10 @@ class BlackBoxNetwork(Parameters):
     def read(self, x: Array) -> Array:
         """The committed embedding."""
         return self._call(self.theta.numpy(), x)
+
+    def renewed(self, x: Array, seed: int, company: Array) -> Array:
+        """The same: a black box has no training mode."""
+        return self.read(x)
 
     def buffers_after_forward(self) -> list[Array]:
         """It has none."""

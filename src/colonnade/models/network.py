@@ -26,9 +26,9 @@ from colonnade.models.shaped import Recurrent
 from colonnade.privacy.perturb import MARGIN, Perturbed, Replay, drawing, keeping
 from colonnade.protocol.messages import Array
 
-__all__ = ["Network", "Twin", "bind", "drawing_in_turn", "flatten"]
+__all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten"]
 
-_turn: AbstractContextManager[Any] = nullcontext()  # where several threads compute: who draws waits for the others
+_turn: AbstractContextManager[Any] = nullcontext()  # where several threads compute, they draw one after the other
 PRIVATE_ROWS = 256  # at a time: each has a gradient of its own
 READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
 
@@ -58,13 +58,19 @@ class Network(Parameters):
         self._committed = flatten_by_dtype(list(self._reader.buffers()))
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
         self._recorder = None if self._draws else Recorder(self._trainer)
+        self.averages = bool(self._buffers)  # of the rows it has seen (BatchNorm): then a row's output is the pass's
+        self._apart = self.twin() if self._draws or self.averages else None
         self._tape: tuple[int, Tensor] | None = None
 
-    def run(self, x: Tensor, seed: int) -> Tensor:
-        """One pass in training mode; random layers draw from `seed`, buffers start from the committed ones."""
+    def run(self, x: Tensor, seed: int, onward: bool = False) -> Tensor:
+        """One pass in training mode; random layers draw from `seed`.
+
+        Buffers start from the committed ones or, `onward`, from where the last pass left them.
+        """
+        starts = [live.clone() for live in self._buffers] if onward else self._committed
         compute, self._replayed = (self._trainer, False) if self._recorder is None else self._recorder.pass_for(x)
-        for live, committed in zip(self._buffers, self._committed, strict=True):
-            live.copy_(committed)
+        for live, start in zip(self._buffers, starts, strict=True):
+            live.copy_(start)
         with _generator(seed) if self._draws else nullcontext():
             output: Tensor = compute(x)
         return output
@@ -160,6 +166,24 @@ class Network(Parameters):
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
         return output
 
+    def renewed(self, x: Array, seed: int, company: Array) -> Array:
+        """The output in training mode for rows that are not learned from: keeps no graph and moves no buffer.
+
+        Random layers draw from `seed`. Where the network keeps averages, a pass has at least as many rows as
+        `company`, which fills it up: BatchNorm cannot normalise over one row, and over a few it gives noise.
+        """
+        if self._apart is None:
+            return self.read(x)  # both modes are the same
+        self._apart.move(self.theta)
+        parts = []
+        for place, start in enumerate(range(0, max(len(x), 1), READ_ROWS)):
+            part = x[start : start + READ_ROWS]
+            rows, missing = len(part), len(company) - len(part) if self.averages else 0
+            filled = np.concatenate([part, company[:missing]]) if missing > 0 else part
+            parts.append(self._apart.run(self.tensor(filled), (seed + place) % 2**63)[:rows])
+        output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return output
+
     @property
     def reader(self) -> nn.Module:
         """The committed module in evaluation mode."""
@@ -240,15 +264,11 @@ def _may_draw(part: nn.Module) -> bool:
     return type(part) not in _DRAWS_NOTHING
 
 
-@contextmanager
-def drawing_in_turn(lock: AbstractContextManager[Any]) -> Iterator[None]:
-    """For a while several threads compute: torch has one generator for all of them."""
+def draw_in_turn(lock: AbstractContextManager[Any]) -> None:
+    """From now on several threads may compute. Torch has one generator for all of them; the first lock stays."""
     global _turn  # noqa: PLW0603
-    before, _turn = _turn, lock
-    try:
-        yield
-    finally:
-        _turn = before
+    if isinstance(_turn, nullcontext):
+        _turn = lock
 
 
 @contextmanager

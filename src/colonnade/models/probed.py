@@ -86,16 +86,16 @@ class ProbedServerNetwork(ServerNetwork):
         losses: Array = self.objective.row_losses(output, targets).cpu().numpy()
         return losses
 
-    def gradient(self, h: Array, targets: Array, seed: int) -> Array:
+    def gradient(self, h: Array, targets: Array, seed: int, onward: bool = False) -> Array:
         """∇θ_0 of the mean loss, in float32 as any first-order server; ∂ℓ/∂h is nobody's business here."""
-        output = self.run(aggregate(self._how, self.tensor(h), self._parties), seed)
+        output = self.run(aggregate(self._how, self.tensor(h), self._parties), seed, onward)
         if not self.parameters:
             return np.zeros(0, np.float32)
         loss = self.objective.loss(output, self.tensor(targets))
         return self.joined(torch.autograd.grad(loss, self.parameters, allow_unused=True))
 
     @torch.no_grad()
-    def observe(self, h: Array, seed: int) -> None:
+    def observe(self, h: Array, seed: int, onward: bool = False) -> None:
         """A pass for the sake of the buffers (BatchNorm's averages), where no gradient is taken."""
-        if self._buffers:
-            self.run(aggregate(self._how, self.tensor(h), self._parties), seed)
+        if self.averages:
+            self.run(aggregate(self._how, self.tensor(h), self._parties), seed, onward)

@@ -63,14 +63,14 @@ class ServerNetwork(Network):
         self.objective, self._how, self._parties = objective, how, parties
         self._alike = how in ("sum", "mean")
 
-    def gradients(self, h: Array, targets: Array, seed: int = 0) -> Gradients:
-        """VAFL Eq. (2a), (2b): both gradients from the same pass, before any step of θ_0."""
+    def gradients(self, h: Array, targets: Array, seed: int = 0, onward: bool = False) -> Gradients:
+        """VAFL Eq. (2a), (2b): both gradients from the same pass, before any step of θ_0; `onward` as in `run`."""
         leaf = self.tensor(h)
         if self._alike:
             leaf = aggregate(self._how, leaf, self._parties).requires_grad_()
-            output = self.run(leaf, seed)
+            output = self.run(leaf, seed, onward)
         else:
-            output = self.run(aggregate(self._how, leaf.requires_grad_(), self._parties), seed)
+            output = self.run(aggregate(self._how, leaf.requires_grad_(), self._parties), seed, onward)
         loss = self.objective.loss(output, self.tensor(targets))
         value = number(loss)
         parts = torch.autograd.grad(loss, [leaf, *self.parameters], allow_unused=True)

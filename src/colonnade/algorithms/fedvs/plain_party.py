@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
@@ -42,7 +43,7 @@ __all__ = ["PlainParty"]
 EMBEDDING, WAITING, STEPPING = "embedding", "waiting", "stepping"
 
 
-class PlainParty(Guarded):
+class PlainParty(Encoding, Guarded):
     """Holds θ_m and its own columns."""
 
     def __init__(self, setup: PartySetup) -> None:
@@ -113,14 +114,16 @@ class PlainParty(Guarded):
         raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
 
     def _embed_rows(self, job: Embed) -> Embedded:
-        return Embedded(job.round, self.network.forward(job.x, job.round, self._layer_seed(job.round)))
+        values = self.network.forward(job.x, job.round, self._layer_seed(job.round))
+        return Embedded(job.round, self.encode(values))
 
     def _gradient(self, job: Learn) -> Stepped:
         gradient = self.network.backward(job.x, job.round, self._layer_seed(job.round), job.values)
         return Stepped(job.update, gradient, self.network.buffers_after_forward())
 
     def _read(self, job: EvaluateRows) -> RowsRead:
-        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
+        values = self.network.read(self._x_test[job.start : job.stop])
+        return RowsRead(job.number, job.start, self.encode_tests(values))
 
     def _layer_seed(self, round: int) -> int:
         return (self._seed + round) % 2**63
@@ -138,7 +141,7 @@ class PlainParty(Guarded):
         return Work(self.jobs, kind, amount, job)
 
     def _embedded(self, result: Embedded) -> list[Effect]:
-        if not are_sane(result.values):
+        if not are_sane(self.decode(result.values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; lower train.learning_rate")
         self.doing = WAITING
         return [Send(SERVER, Upload(self.round, result.values))]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.config import PlainOptions, WaitDpOptions
@@ -48,7 +49,7 @@ class AveragedEvaluation(Evaluation):
         return average
 
 
-class PlainServer(Withdrawing):
+class PlainServer(Encoding, Withdrawing):
     """Holds θ_0 and the labels, and sees every party's embeddings."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -108,9 +109,9 @@ class PlainServer(Withdrawing):
         if sender in self._index:
             match message:
                 case Upload():
-                    return self._upload(sender, message)
+                    return self._upload(sender, self.decoded(sender, message))
                 case EvaluationReply():
-                    return self.evaluation.receive(sender, message)
+                    return self.evaluation.receive(sender, self.decoded(sender, message))
                 case Withdrawn(why=why):
                     return self.withdraw(sender, why)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")

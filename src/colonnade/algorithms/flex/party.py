@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.flex.local import BELL, LOWER, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import (
@@ -64,7 +65,7 @@ EMBEDDING, READY, LOCAL = "embedding", "ready", "local"  # what a party is doing
 LONGEST_S = 1e9  # of a timeout: thirty years
 
 
-class Party(Guarded):
+class Party(Encoding, Guarded):
     """Holds θ_m, its own columns and its own local optimiser."""
 
     def __init__(self, setup: PartySetup) -> None:
@@ -149,10 +150,11 @@ class Party(Guarded):
 
     def _embed_batch(self, job: Embed) -> Embedded:
         assert job.batch is not None
-        return Embedded(self.network.forward(job.batch, job.step, job.seed), [])
+        return Embedded(self.encode(self.network.forward(job.batch, job.step, job.seed)), [])
 
     def _read(self, job: EvaluateRows) -> RowsRead:
-        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
+        values = self.network.read(self._x_test[job.start : job.stop])
+        return RowsRead(job.number, job.start, self.encode_tests(values))
 
     def _guarded_step(self, job: LocalStep) -> Payload:
         def private(clip: float, noise: Callable[[int], Array]) -> LocalStepped:
@@ -227,7 +229,7 @@ class Party(Guarded):
 
     def _embedded(self, result: Embedded, now: int) -> list[Effect]:
         """Alg. 1 l. 6, with the report of the phase before (Alg. 2 l. 15)."""
-        if not are_sane(result.values):
+        if not are_sane(self.decode(result.values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; {LOWER}")
         self.doing = READY
         held_s = (now - self.local.began) / NANOSECONDS

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.flex.local import BELL, LOWER, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import (
@@ -65,7 +66,7 @@ TRIES = 10  # phases in which nobody is in time: the first ones may be slow, whe
 MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
 
 
-class Server(Tabled, Withdrawing):
+class Server(Encoding, Tabled, Withdrawing):
     """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
 
     def __init__(self, setup: ServerSetup) -> None:
@@ -148,11 +149,11 @@ class Server(Tabled, Withdrawing):
         if sender in self._index:
             match message:
                 case Ready():
-                    return self._ready(sender, message, now)
+                    return self._ready(sender, self.decoded(sender, message), now)
                 case Late(phase=phase):
                     return self._is_late(sender, phase)
                 case EvaluationReply():
-                    return self.evaluation.receive(sender, message)
+                    return self.evaluation.receive(sender, self.decoded(sender, message))
                 case Withdrawn(why=why):
                     return self.withdraw(sender, why)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")

@@ -63,6 +63,7 @@ class Embed(Payload, frozen=True):
     batch: Array | None  # features of the batch
     renew: Array | None  # features of further rows
     release: Release | None = None
+    renew_seed: int = 0  # of the random layers in the pass over `renew`
 
 
 class Embedded(Payload, frozen=True):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, Walk, is_rows, rows_per_message
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
@@ -54,7 +55,7 @@ FORWARD_SHARE = 0.5
 EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these; an answer's are 4·asides + ANSWER
 
 
-class Party(Guarded):
+class Party(Encoding, Guarded):
     """Holds θ_m and its own columns."""
 
     def __init__(self, setup: PartySetup) -> None:
@@ -72,6 +73,7 @@ class Party(Guarded):
         self._walk = Walk(len(self._x), batch_size, seed, *path, smallest=setup.options.min_batch)
         self._extra = round(setup.options.extra_rows * batch_size)
         self._seed = derive(seed, "layers", setup.index)
+        self._company = self._x[self._walk.batch(0)] if self.network.averages else self._x[:0]  # see Network.renewed
         self._pauses = generator(seed, "pause", setup.index)
 
         self.step = 0  # position in the walk
@@ -152,7 +154,8 @@ class Party(Guarded):
         return self.guard.stepped(job.release, lambda: self._refine(job), private)
 
     def _read(self, job: EvaluateRows) -> RowsRead:
-        return RowsRead(job.number, job.start, self.network.read(self._x_test[job.start : job.stop]))
+        values = self.network.read(self._x_test[job.start : job.stop])
+        return RowsRead(job.number, job.start, self.encode_tests(values))
 
     def _embed(self, job: Embed) -> Embedded:
         parts, buffers = [], []
@@ -160,8 +163,9 @@ class Party(Guarded):
             parts.append(self.network.forward(job.batch, job.step, job.seed))
             buffers = self.network.buffers_after_forward()
         if job.renew is not None:
-            parts.append(self.network.read(job.renew))
-        return Embedded(parts[0] if len(parts) == 1 else np.concatenate(parts), buffers)
+            # In training mode, as the batches of the table are; evaluation alone reads in evaluation mode.
+            parts.append(self.network.renewed(job.renew, job.renew_seed, self._company))
+        return Embedded(self.encode(parts[0] if len(parts) == 1 else np.concatenate(parts)), buffers)
 
     def _activate(self) -> list[Effect]:
         """Alg. 1 l. 3; in the order † the gradient of the last batch is queried first."""
@@ -177,9 +181,9 @@ class Party(Guarded):
         self.rows = np.arange(
             self.warmed, min(self.warmed + rows_per_message(self._width), len(self._x)), dtype=np.int32
         )
-        amount = FORWARD_SHARE * len(self.rows) / self._training.batch_size
         release = self.guard.plan("warm-up", self.rows)
-        return [Work(EMBED, "warm-up", amount, Embed(0, 0, None, self._x[self.rows], release))]
+        job = Embed(0, 0, None, self._x[self.rows], release, self._renew_seed("warm-up", self.warmed))
+        return [Work(EMBED, "warm-up", self._renewing(len(self.rows)) / self._training.batch_size, job)]
 
     def select(self) -> list[Effect]:
         """Alg. 1 l. 4: choose the next batch and embed it, with further rows if asked for (†)."""
@@ -188,14 +192,23 @@ class Party(Guarded):
         extra = self._further_rows() if self._extra else None
         amount = float(len(rows))
         if extra is not None:
-            amount += FORWARD_SHARE * len(extra)
+            amount += self._renewing(len(extra))
         self.sent = rows if extra is None else np.concatenate([rows, extra])
         renew = None if extra is None else self._x[extra]
         self._batch = self._x[rows]
         release = self.guard.plan("batch", self.sent)
         self.draw_of_batch = self.guard.draws
-        job = Embed(self.step, self._layer_seed(), self._batch, renew, release)
+        renew_seed = 0 if renew is None else self._renew_seed("further rows", self.step)
+        job = Embed(self.step, self._layer_seed(), self._batch, renew, release, renew_seed)
         return [Work(4 * self.step + EMBED, "step", amount / self._training.batch_size, job)]
+
+    def _renew_seed(self, what: str, number: int) -> int:
+        """For the random layers of a pass that only renews the table."""
+        return derive(self._training.seed, "layers", self._index, what, number)
+
+    def _renewing(self, rows: int) -> float:
+        """What such a pass costs, in rows of a whole step; with averages it has at least a batch of them."""
+        return FORWARD_SHARE * max(rows, len(self._company))
 
     def _further_rows(self) -> Rows:
         if self._options.batches == "shared":
@@ -247,7 +260,7 @@ class Party(Guarded):
 
     def check_own(self, values: Array) -> None:
         """What the server would refuse is this party's own trouble."""
-        if not are_sane(values):
+        if not are_sane(self.decode(values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; lower train.learning_rate")
 
     def learn(self, gradient: Array, rate: float) -> None:
@@ -288,9 +301,9 @@ class Party(Guarded):
         self.asides += 1
         token = 4 * self.asides + ANSWER
         self.answers[token] = (message.request, rows)
-        amount = FORWARD_SHARE * len(rows) / self._training.batch_size
-        job = Embed(self.step, 0, None, self._x[rows], self.guard.plan("fresh rows", rows))
-        return [Work(token, "answer", amount, job, aside=True)]
+        release = self.guard.plan("fresh rows", rows)
+        job = Embed(self.step, 0, None, self._x[rows], release, self._renew_seed("fresh rows", self.asides))
+        return [Work(token, "answer", self._renewing(len(rows)) / self._training.batch_size, job, aside=True)]
 
     def _answer(self, token: int, result: Embedded) -> list[Effect]:
         request, rows = self.answers.pop(token)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import Rows
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
@@ -39,10 +40,10 @@ from colonnade.protocol.events import (
 from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
 from colonnade.protocol.seeds import derive
 
-__all__ = ["Request", "Server", "mean_over_uploads"]
+__all__ = ["Request", "Server", "mean_over_uploads", "seed_of"]
 
 
-class Server(Tabled, Withdrawing):
+class Server(Encoding, Tabled, Withdrawing):
     """Holds θ_0, the labels and the table."""
 
     network_type = ServerNetwork
@@ -126,11 +127,11 @@ class Server(Tabled, Withdrawing):
         if sender in self._index:
             match message:
                 case Embeddings():
-                    return self._embeddings(sender, message)
+                    return self._embeddings(sender, self.decoded(sender, message))
                 case Query():
                     return self._query(sender, message.step)
                 case EvaluationReply():
-                    return self.evaluation.receive(sender, message)
+                    return self.evaluation.receive(sender, self.decoded(sender, message))
                 case Withdrawn(why=why):
                     return self.withdraw(sender, why)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
@@ -139,7 +140,11 @@ class Server(Tabled, Withdrawing):
         """A job, without changing any state."""
         match job:
             case Step(seed=seed, batches=batches):
-                passes = [self.network.gradients(batch.h, batch.targets, seed) for batch in batches]
+                # BatchNorm's averages take the batches one after the other, as in a loop that accumulates gradients.
+                passes = [
+                    self.network.gradients(batch.h, batch.targets, seed_of(seed, place), onward=place > 0)
+                    for place, batch in enumerate(batches)
+                ]
                 theta_0 = mean_over_uploads([p.theta_0 for p in passes], [batch.uploads for batch in batches])
                 buffers = self.network.buffers_after_forward()
                 return Stepped([p.loss for p in passes], theta_0, [p.h for p in passes], buffers)
@@ -428,6 +433,11 @@ class Server(Tabled, Withdrawing):
 
 
 _STATE = ("due", "present", "withdrawn", "asked", "requests", "working", "fresh_rows", "round")
+
+
+def seed_of(seed: int, place: int) -> int:
+    """For the random layers: every batch of a step has draws of its own."""
+    return derive(seed, place) if place else seed
 
 
 def mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:

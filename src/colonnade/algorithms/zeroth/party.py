@@ -89,13 +89,13 @@ class Party(VaflParty):
     def _perturb(self, job: Perturb) -> Perturbed:
         """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both, noise for privacy never does."""
         secret, seed, batch = self._secret.seed("directions", job.draw), job.seed, job.batch
-        values = self.network.embed(batch, seed)
+        values = self.encode(self.network.embed(batch, seed))
         buffers = self.network.buffers_after_forward()
         w_m, mu = self.network.vector(), np.float32(self._options.smoothing)
-        perturbed = [self.network.embed_at(w_m + mu * u, batch, seed) for u in self._directions(secret)]
+        perturbed = [self.encode(self.network.embed_at(w_m + mu * u, batch, seed)) for u in self._directions(secret)]
         if len(perturbed) == 1:
             return Perturbed(values, perturbed[0][None], secret, buffers)
-        stacked = np.stack(perturbed) if perturbed else np.zeros((0, *values.shape), np.float32)
+        stacked = np.stack(perturbed) if perturbed else np.zeros((0, len(batch), self._width), np.float32)
         return Perturbed(values, stacked, secret, buffers)
 
     def select(self) -> list[Effect]:
@@ -112,6 +112,8 @@ class Party(VaflParty):
     def _perturbed(self, result: Perturbed, now: int) -> list[Effect]:
         """Alg. 1 l. 4: upload both."""
         self.check_own(result.values)
+        for perturbed in result.perturbed:
+            self.check_own(perturbed)
         self.busy, self.uploaded = False, True
         self.buffers, self.directions = result.buffers, result.directions
         rows = self.rows

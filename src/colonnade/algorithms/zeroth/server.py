@@ -9,14 +9,16 @@ rules slow down a party that makes up its embeddings; they do not stop it (docs/
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from colonnade.algorithms.encoding import arrived
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.vafl.line import Request
-from colonnade.algorithms.vafl.messages import Batch, Embeddings, Query
+from colonnade.algorithms.vafl.messages import LARGEST, Batch, Embeddings, Query, are_sane
 from colonnade.algorithms.vafl.party import FORWARD_SHARE
 from colonnade.algorithms.vafl.server import Server as VaflServer
-from colonnade.algorithms.vafl.server import mean_over_uploads
+from colonnade.algorithms.vafl.server import mean_over_uploads, seed_of
 from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
 from colonnade.algorithms.zeroth.messages import Losses, Probe, ProbedBlock, ProbedStep, ProbedStepped
 from colonnade.models.probed import ProbedServerNetwork
@@ -64,6 +66,16 @@ class Server(VaflServer):
             raise RemoteProtocolError(sender, "server does not expect a Query")
         return super().received(sender, message)
 
+    def decoded(self, sender: str, message: Any) -> Any:
+        """With ĉ, which travels as c does, a direction at a time."""
+        message = super().decoded(sender, message)
+        if not isinstance(message, Probe) or not len(message.perturbed):
+            return message
+        parts = [(one, arrived(sender, one, self.decode)) for one in message.perturbed]
+        if all(one is values for one, values in parts):
+            return message
+        return msgspec.structs.replace(message, perturbed=np.stack([values for _, values in parts]))
+
     def check_upload(self, sender: str, message: Embeddings) -> None:
         """A batch comes with its probes, and keeps the rules that keep labels from whoever asks cleverly."""
         super().check_upload(sender, message)
@@ -75,6 +87,8 @@ class Server(VaflServer):
         perturbed = message.perturbed
         if perturbed.shape != expected or perturbed.dtype != np.float32:
             raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
+        if not are_sane(perturbed):
+            raise RemoteProtocolError(sender, f"perturbed embeddings that are not finite, or beyond ±{LARGEST:g}")
         if self.rules:
             self._check_question(sender, message)
 
@@ -106,11 +120,23 @@ class Server(VaflServer):
         """Line 9 to 11 in one job, at one w_0."""
         self.draw += 1
         probes = [[self._probed(request) for request in group] for group in groups]
-        rows = sum(len(batch.h) for batch in batches)
-        forwards = sum(len(batch.h) * (1 + len(found) * self._options.directions) for batch, found in
-                       zip(batches, probes, strict=True))  # fmt: skip
-        amount = (FORWARD_SHARE * forwards + rows) / self._training.batch_size
-        return Work(self.k, "step", amount, ProbedStep(seed, self.draw, batches, probes))
+        rows = sum(
+            len(batch.h) * (FORWARD_SHARE * (1 + len(found) * self._options.directions) + self._own_share)
+            for batch, found in zip(batches, probes, strict=True)
+        )
+        return Work(self.k, "step", rows / self._training.batch_size, ProbedStep(seed, self.draw, batches, probes))
+
+    @property
+    def _own_share(self) -> float:
+        """What w_0's own step costs beside the losses, in whole steps.
+
+        By backpropagation that is one step. By Eq. (3) it is a forward pass for each direction, and one more where
+        BatchNorm's averages are kept; the pass at w_0 itself is that of the loss h.
+        """
+        if not self._options.server_zeroth:
+            return 1.0
+        passes: int = self._options.directions + self.network.averages
+        return FORWARD_SHARE * passes
 
     def _probed(self, request: Request) -> ProbedBlock:
         block = self.table.blocks[request.party]
@@ -121,9 +147,11 @@ class Server(VaflServer):
         """A job, without changing any state."""
         if not isinstance(job, ProbedStep):
             return super().compute(job)
-        told = [self._told(batch, probes, job.seed) for batch, probes in zip(job.batches, job.probes, strict=True)]
+        told, steps = [], []
+        for place, (batch, probes) in enumerate(zip(job.batches, job.probes, strict=True)):
+            told.append(self._told(batch, probes, seed_of(job.seed, place)))
+            steps.append(self._gradient(told[-1][0], batch, job, place))
         bases = [base for base, _ in told]
-        steps = [self._gradient(base, batch, job) for base, batch in zip(bases, job.batches, strict=True)]
         theta_0 = mean_over_uploads(steps, [batch.uploads for batch in job.batches])
         buffers = self.network.buffers_after_forward()
         return ProbedStepped(bases, theta_0, [replies for _, replies in told], buffers)
@@ -147,17 +175,21 @@ class Server(VaflServer):
                 h[:, probe.start : probe.stop] = perturbed
                 yield h
 
-    def _gradient(self, base: float, batch: Batch, job: ProbedStep) -> Array:
-        """Line 10 by backpropagation, or App. B l. 9 by Eq. (3)."""
+    def _gradient(self, base: float, batch: Batch, job: ProbedStep, place: int) -> Array:
+        """Line 10 by backpropagation, or App. B l. 9 by Eq. (3), with a direction u_{0,i} of each batch i its own.
+
+        One direction for all batches of a step would leave their mean as noisy as one of them.
+        """
         # DEVIATION: line 9 of App. B mixes ĉ into the first term; unperturbed c stand in both here, or the
         # estimate would be of another function.
-        options = self._options
+        options, seed = self._options, seed_of(job.seed, place)
         if not options.server_zeroth:
-            return self.network.gradient(batch.h, batch.targets, job.seed)
-        self.network.observe(batch.h, job.seed)
+            return self.network.gradient(batch.h, batch.targets, seed, onward=place > 0)
+        self.network.observe(batch.h, seed, onward=place > 0)
         w_0, mu = self.network.vector(), np.float32(options.smoothing)
-        u = directions(self._secret.seed("server", job.draw), options.directions, len(w_0), options.distribution)
-        probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, job.seed)[0].mean() for one in u]
+        name = ("server", job.draw, place) if place else ("server", job.draw)
+        u = directions(self._secret.seed(*name), options.directions, len(w_0), options.distribution)
+        probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, seed)[0].mean() for one in u]
         return estimate(np.array(probed) - base, u, options.smoothing, options.distribution)
 
     def stepped(self, result: Any) -> list[Effect]:

@@ -8,9 +8,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from time import perf_counter_ns
 
 from colonnade.drivers.processes.timeline import Lane
+from colonnade.models.network import draw_in_turn
 from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.events import NANOSECONDS, Work
 from colonnade.protocol.messages import Payload
@@ -33,6 +35,7 @@ class Jobs:
         self._compute, self._deliver, self._fail = compute, deliver, fail
         self.lane = Lane()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="compute")
+        draw_in_turn(Lock())  # the lane and a job aside may both have random layers
         self._loop: asyncio.AbstractEventLoop | None = None
         self.pending: list[Work] = []  # in the order of asking; a restart runs these again
         self._waiting: deque[Work] = deque()
