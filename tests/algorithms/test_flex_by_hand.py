@@ -257,14 +257,43 @@ def test_the_server_and_a_list_of_momenta(flex):
     assert [up.weight for up in follow] == [1.5, 1.0]
 
 
-def test_a_partys_own_choice_comes_before_what_protocol_says_to_all(flex):
+def test_a_list_of_momenta_leaves_out_a_party_whose_optimiser_has_none(flex):
     """labels = "server": party 2 asks for Adagrad, and gets neither ρ nor w̄ of `protocol.momentum`."""
-    run = flex(options("server", momentum=0.5), (PLAIN, OptimiserSpec("Adagrad")))
+    run = flex(options("server", momentum=[0.5, 0.0]), (PLAIN, OptimiserSpec("Adagrad")))
     follow = run.round(run.uploads(), (2, 2, 2))
     assert weight(run.parties[0]) == 2 - 1 / 16 - 3 / 32
     # g/√(g²) = 1, then g/√(2g²)
     assert weight(run.parties[1]) == pytest.approx(1 - ETA * (1 + 1 / np.sqrt(2)), rel=1e-6)
     assert [up.weight for up in follow] == [1.5, 1.0]
+
+
+# ρ of protocol.momentum, what the role asks for itself, and the ρ that it steps with.
+OF_SGD = {
+    "weight decay": ({"weight_decay": 0.5}, 0.5),
+    "no momentum of its own": ({"momentum": 0.0}, 0.0),
+    "another one": ({"momentum": 0.25, "weight_decay": 0.5}, 0.25),
+}
+
+
+@pytest.mark.parametrize("name", ["sgd", "SGD", "momentum"])
+@pytest.mark.parametrize("own", OF_SGD)
+def test_protocol_momentum_holds_for_every_kind_of_sgd(own, name, flex):
+    """labels = "server", two rounds: as torch itself steps with that ρ, and a momentum that is forgotten in between."""
+    fields, rho = OF_SGD[own]
+    spec = OptimiserSpec(name, fields)
+    run = flex(options("server", momentum=0.5), (spec, PLAIN), spec)
+    uploads = run.uploads()
+    for r, steps in enumerate((3, 2)):
+        own_gradient = gradients([weight(party) for party in run.parties], weight(run.server), "server")[0]
+        theta = torch.nn.Parameter(torch.tensor([weight(run.parties[0])], dtype=torch.float64))
+        optimiser = torch.optim.SGD([theta], lr=ETA, **(fields | {"momentum": rho}))
+        for _ in range(steps):
+            theta.grad = torch.tensor([own_gradient(theta.item())], dtype=torch.float64)
+            optimiser.step()
+        uploads = run.round(uploads, (steps, 1, 2), began=20 * r)
+        assert weight(run.parties[0]) == pytest.approx(theta.item(), rel=1e-6), f"round {r}"
+        assert uploads[0].weight == pytest.approx((1 - rho**steps) / (1 - rho))
+    assert run.server.local.report().weight == pytest.approx((1 - rho**2) / (1 - rho)), "the server's too"
 
 
 @BOTH

@@ -42,6 +42,24 @@ def test_momentum_is_at_least_0_and_below_1(name, rho, resolve):
     refused_setting(resolve, {"name": name, "momentum": rho}, "protocol.momentum", "ρ must be at least 0 and below 1")
 
 
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("other", ["adam", "RMSprop", {"name": "Adagrad", "lr_decay": 0.1}])
+def test_momentum_is_of_sgd(name, other, resolve):
+    """Refused for the roles whose optimiser has none; a list with one value for each party says 0 for them."""
+    for rho in (0.5, [0.0, 0.5, 0.0]):
+        given = {"server": "sgd", "party": ["sgd", other, "sgd"]}
+        cause = (
+            r"protocol\.momentum = .*: party 2 steps by '\w+', .*: use 'sgd' there, or a list with 0\.0 for this party"
+        )
+        refused_setting(resolve, {"name": name, "momentum": rho}, "protocol.momentum", cause, {"optimiser": given})
+    given = {"server": other, "party": "sgd"}
+    cause = "the server steps by .* a list with one value for each party, which leaves the server out"
+    refused_setting(resolve, {"name": name, "momentum": 0.5}, "protocol.momentum", cause, {"optimiser": given})
+    fine = {"protocol": {"name": name, "momentum": [0.5, 0.0, 0.5]}}
+    for given in ({"server": other, "party": "sgd"}, {"server": "sgd", "party": ["sgd", other, "sgd"]}):
+        assert resolve(fine | {"train": {"optimiser": given}}, parties=3).roles()
+
+
 @pytest.mark.parametrize("rho", [1.0, 1.5, NAN, INF])
 @pytest.mark.parametrize("name", ["sgd", "momentum", "SGD"])
 @pytest.mark.parametrize("where", ["all", "server", "party"])

@@ -25,6 +25,8 @@ from colonnade.protocol.messages import Array
 __all__ = ["BELL", "LOWER", "LocalPhase", "LocalRule", "Report", "local_rule"]
 
 BELL = "bell"
+STEP_ROUNDING_NS = 1  # a clock counts whole nanoseconds: six steps of 10/6 s take 2 ns more than 10 s
+SGD = ("sgd", "SGD", "momentum")  # the names of the optimisers with a local momentum
 LOWER = "lower train.learning_rate (every local step takes it: 'adaptive-flex' divides it by their number)"
 
 
@@ -42,19 +44,34 @@ class LocalRule:
 
 
 def local_rule(spec: OptimiserSpec, options: RoundOptions, party: int | None) -> tuple[OptimiserSpec, LocalRule]:
-    """A role's local optimiser: its own choice in `optimiser`, else what `[protocol]` says to everybody."""
+    """A role's local optimiser: its own choice in `optimiser`, else what `[protocol]` says to all roles.
+
+    Raises ConfigError if `protocol.momentum` is above 0 for a role whose optimiser has no local momentum.
+    """
     common = {name: options.of_party(name, party) for name in ("momentum", "prox", "decay")}
-    default = MOMENTUM if spec.name == "momentum" else 0.0
-    own = spec.options.get("momentum", default) if spec.name in ("sgd", "SGD", "momentum") else 0.0
-    if common["momentum"] and spec.plain:
-        spec = OptimiserSpec("momentum", {"momentum": common["momentum"]}, spec.prox, spec.decay)
-        own = common["momentum"]
+    own = 0.0
+    if spec.name in SGD:
+        default = common["momentum"] or (MOMENTUM if spec.name == "momentum" else 0.0)
+        own = spec.options.get("momentum", default)
+        if own:
+            spec = msgspec.structs.replace(spec, options=spec.options | {"momentum": own})
+    elif common["momentum"]:
+        _refuse_momentum(spec.name, options, party)
     if not 0 <= own < 1:
         raise ConfigError("train.optimiser", {"momentum": own}, "ρ must be at least 0 and below 1")
     prox, decay = spec.prox or common["prox"], common["decay"] if spec.decay == 1 else spec.decay
     if not (0 <= prox < float("inf") and 0 < decay <= 1):
         raise ConfigError("train.optimiser", {"prox": prox, "decay": decay}, "prox ≥ 0 and 0 < decay ≤ 1 are needed")
     return msgspec.structs.replace(spec, prox=0.0, decay=1.0), LocalRule(own, prox, decay)
+
+
+def _refuse_momentum(optimiser: str, options: RoundOptions, party: int | None) -> None:
+    """The local momentum of Eq. (8) is SGD's; other optimisers keep what they remember from round to round."""
+    whose, otherwise = f"party {(party or 0) + 1}", "a list with 0.0 for this party"
+    if party is None:
+        whose, otherwise = "the server", "a list with one value for each party, which leaves the server out"
+    advice = f"{whose} steps by {optimiser!r}, which has no local momentum: use 'sgd' there, or {otherwise}"
+    raise ConfigError("protocol.momentum", options.momentum, advice)
 
 
 class Report(NamedTuple):

@@ -79,6 +79,8 @@ class Server(Tabled, Withdrawing):
         module = server_module(setup.model, inputs, setup.task.outputs, derive(seed, "init", self.name))
         module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate)
         optimiser, rule = local_rule(training.server_optimiser, setup.options, None)
+        for index, spec in enumerate(training.party_optimisers):
+            local_rule(spec, setup.options, index)  # refused here, before parties on other machines meet it
         self.network = ServerNetwork(module.to(setup.device), optimiser, objective, how, len(setup.parties))
         self._targets = objective.targets_in(setup.y_train)
         self._walk = Walk(len(setup.y_train), training.batch_size, seed, "batches")
