@@ -135,7 +135,7 @@ def test_prox_and_decay_are_for_local_steps(method, own, resolve):
 @BOTH
 @pytest.mark.parametrize("name", ["flex", "adaptive-flex"])
 def test_a_timeout_shorter_than_anybodys_step(name, labels, simulate):
-    """Both `labels` modes: said once three rounds have passed, with how long the quickest's step took."""
+    """Both `labels` modes: said once ten rounds have passed, with how long the quickest's step took."""
     compute = [{"mean_s": mean_s} for mean_s in (0.5, 0.04, 0.3, 0.2)]
     tables = {"protocol": {"name": name, "timeout_s": 0.03, "labels": labels}, "clock": {"compute": compute}}
     cause = r"timeout_s = 0.03: no party finished a step within it: the quickest took 0.04 s; give more, or use 'auto'"

@@ -245,6 +245,7 @@ def test_adaptive_rates_under_a_cpu_trace(labels, simulate, phases):
         tau = [20 * (100 - percent) // 100 for percent in cpu]
         assert [message.steps for _, message in uploads(run, name)[1:]] == tau
         assert taken[name] == tau[:-1]
+        assert run.server.summary()["method"]["local_steps"][name] == sum(tau[1:]) / 4, "not of the dummy round"
 
 
 def test_what_is_applied_is_the_rate_that_was_said(simulate, monkeypatch):
@@ -357,4 +358,9 @@ def test_a_party_that_comes_late_is_not_waited_for_and_then_is(simulate):
     run = simulate(tables("flex", 2.0, updates=8, clock={"faults": [fault]}))
     rounds = list(begun(run, "party-3"))
     assert rounds[0] in (2, 3, 4) and rounds[1:] == list(range(rounds[0] + 1, 8))
+    adaptive = simulate(tables("adaptive-flex", 2.0, updates=4, clock={"faults": [fault]}))
+    without = 4 - len(begun(adaptive, "party-3"))
+    assert without > 0 and sum(adaptive.server.summary()["staleness_counts"]["counts"]) == without * 64, (
+        "no dummy round"
+    )
     assert np.diff(list(begun(run, "party-1").values())) == pytest.approx([22.0] * 7, abs=1e-6)

@@ -78,12 +78,12 @@ class Pacing:
         self.timeout_of: dict[str, float] = {}  # that τ_k was reached in
 
     def note(self, name: str, report: Report, timeout_s: float) -> None:
-        """A role's report of a phase; 0: a phase without a bell."""
+        """A role's report of a phase with this timeout; 0: a phase without a bell."""
         # A slow-down is believed at once: a timeout just short of a step would waste it.
         self.step_s[name] = max(report.step_s, _follow(self.step_s.get(name), report.step_s))
         if timeout_s:
             self.shares[name] = 1 / (report.steps * report.weight)
-            self.timeout_of[name] = timeout_s
+            self.timeout_of[name] = max(timeout_s, report.step_s)  # a late party's one step took longer
 
     def note_round_trip(self, name: str, seconds: float) -> None:
         """Between the server and a party."""
