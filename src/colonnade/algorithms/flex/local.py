@@ -22,7 +22,7 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS, Effect, Promised, SetTimer, once_made
 from colonnade.protocol.messages import Array
 
-__all__ = ["BELL", "LOWER", "LocalPhase", "LocalRule", "Report", "local_rule"]
+__all__ = ["BELL", "LOWER", "STEP_ROUNDING_NS", "LocalPhase", "LocalRule", "Report", "local_rule"]
 
 BELL = "bell"
 STEP_ROUNDING_NS = 1  # a clock counts whole nanoseconds: six steps of 10/6 s take 2 ns more than 10 s
@@ -132,7 +132,14 @@ class LocalPhase:
         if not self.timeout:
             return True
         # Steps that take no time at all (on a simulated clock) would never end: one has to do.
-        return self.shortest > 0 and now + self.shortest <= self.began + self.timeout
+        # As in `steps_that_fit`, each step may be a nanosecond longer than its length says.
+        spare = (self.steps + 1) * STEP_ROUNDING_NS
+        return self.shortest > 0 and now + self.shortest <= self.began + self.timeout + spare
+
+    def wait_for_next(self, now: int) -> list[Effect]:
+        """Move the bell by the few nanoseconds by which the next step would miss it because of rounding."""
+        end = now + self.shortest
+        return [SetTimer(BELL, end)] if self.timeout and end > self.began + self.timeout else []
 
     @property
     def over(self) -> bool:

@@ -10,13 +10,13 @@ step times or round trips have changed so much that another one is a tenth bette
 """
 
 from collections.abc import Collection
-from math import floor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from colonnade.algorithms.flex.config import AUTO, RoundOptions
-from colonnade.algorithms.flex.local import Report
+from colonnade.algorithms.flex.local import STEP_ROUNDING_NS, Report
+from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array
 
 __all__ = ["Pacing", "Plan", "best_timeout", "steps_within"]
@@ -27,18 +27,24 @@ BETTER = 1.1  # how much better another timeout must be
 MEASURED_STEPS = 4  # of a phase that measures speeds: the first ones may be slow, so the shortest counts
 SURPRISE = 2  # how many times the expected steps a phase with an automatic timeout takes at most
 FOLLOW = 0.5  # weight of the newest measurement
-ROUNDING = 1e-9  # of step times: steps that fit exactly fit
+
+
+def steps_that_fit(timeout_s: Array | float, step_s: Array | float) -> Array:
+    """How many steps of these lengths fit, in whole nanoseconds; each may be one longer than it says."""
+    step_ns = np.maximum(np.rint(step_s * NANOSECONDS) - STEP_ROUNDING_NS, 1)
+    fitting: Array = np.floor_divide(np.rint(timeout_s * NANOSECONDS), step_ns)
+    return fitting
 
 
 def steps_within(timeout_s: float, step_s: float) -> int:
     """τ: how many steps of this length fit, at least one."""
-    return max(1, floor(timeout_s / step_s * (1 + ROUNDING))) if step_s else 1
+    return max(1, int(steps_that_fit(timeout_s, step_s))) if step_s else 1
 
 
 def useful_per_second(timeouts: Array, step_s: Array, round_trip_s: float, worth: float) -> Array:
     """What the rule maximises, for each timeout; `worth` is c."""
     rounds_s = timeouts[:, None] + round_trip_s
-    fitting = np.floor(timeouts[:, None] / step_s * (1 + ROUNDING))
+    fitting = steps_that_fit(timeouts[:, None], step_s)
     useful = worth * (1 - np.exp(-np.maximum(1, fitting) / worth))
     every = np.where(fitting >= 1, 1, np.ceil((step_s + round_trip_s) / rounds_s))  # rounds that a slow party takes
     per_second: Array = (useful / every / rounds_s).sum(1)

@@ -384,7 +384,7 @@ class Server(Tabled, Withdrawing):
         rate = self._training.rule.rate(self._rate, self.k)
         self.local.learn(result, rate, now)
         if self.local.goes_on(now):
-            return [self._step()]
+            return [*self.local.wait_for_next(now), self._step()]
         return self._finish(now) if self.local.over else []
 
     def _rung(self, due: int, now: int) -> list[Effect]:
