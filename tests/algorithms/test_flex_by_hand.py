@@ -122,7 +122,7 @@ def flex(tiny, regression):
 
 
 def options(labels, kind=FlexOptions, **fields):
-    return kind(labels=labels, timeout_s=float(TIMEOUT), **fields)
+    return kind(labels=labels, timeout_s=float(TIMEOUT), **({"server_steps": "fit"} | fields))
 
 
 # Two steps of every local optimiser. Labels at the server: both steps take ∂ℓ/∂h of the round's start, so the second

@@ -32,7 +32,7 @@ def test_a_timeout_is_above_zero_or_auto(name, timeout_s, resolve):
 
 
 def test_p_bcd_has_nothing_of_local_steps(resolve):
-    for key in ("timeout_s", "momentum", "prox", "decay", "max_steps", "A", "on_lost"):
+    for key in ("timeout_s", "momentum", "prox", "decay", "max_steps", "server_steps", "A", "on_lost"):
         refused_setting(resolve, {"name": "p-bcd", key: 1}, f"protocol.{key}", "p-bcd: unknown key")
 
 
@@ -92,6 +92,9 @@ def test_torch_refuses_a_negative_one_itself(resolve):
         ("max_steps", 1.5, "expected `int"),
         ("labels", "nobody", "use one of 'server', 'shared'"),
         ("on_lost", "shrug", "use one of 'continue', 'wait'"),
+        ("server_steps", "many", "use one of 'quickest', 'fit'"),
+        ("server_steps", 64, "use one of 'quickest', 'fit'"),
+        ("rate_follows_timeout", True, "flex: unknown key"),
     ],
 )
 def test_other_settings(key, value, advice, resolve):

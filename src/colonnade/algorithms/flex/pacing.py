@@ -113,31 +113,38 @@ class Pacing:
             self.timeout_s = best_timeout(known, round_trip_s, worth, self.timeout_s)
         measures = self.measures(parties)
         scales = {name: 0.0 if measures else self._scale(name) for name in roles}
-        fitting = [steps_within(self.timeout_s, self.step_s[name]) for name in parties if name in self.step_s]
-        limit = self._limit(fitting)
-        if options.timeout_s == AUTO and not limit:
-            limit = SURPRISE * max(fitting)  # speeds measured wrongly must not lead to thousands of steps
-        # DEVIATION: a server many times quicker than the parties would fit θ_0 to one batch of stale embeddings, and
-        # training diverges at rates that suit everybody else: it takes no more steps than the quickest party.
-        quickest = max(fitting, default=LONGEST)
-        server_limit = min(limit, quickest) if limit else quickest
+        limit, server_limit = self._limits(parties, server, measures)
         return Plan(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
 
     def longest_round_trip_s(self, parties: Collection[str]) -> float:
         """Of these parties, as far as measured."""
         return max((self.round_trip_s.get(name, 0.0) for name in parties), default=0.0)
 
-    def _limit(self, fitting: list[int]) -> int:
-        """How many steps everybody takes, if the parties have time for so many; 0: as many as fit."""
-        cap = self._options.max_steps or 0
-        match self._options.common:
+    def _limits(self, parties: Collection[str], server: str, measures: bool) -> tuple[int, int]:
+        """How many steps a party and the server may take; 0: as many as fit."""
+        options, most = self._options, self._options.max_steps or 0
+        fitting = [self._fitting(name) for name in parties if name in self.step_s]
+        of_server = [self._fitting(server)] if server in self.step_s else []  # it may have nothing to learn
+        # DEVIATION: a server many times quicker than the parties would fit θ_0 to one batch of stale embeddings, and
+        # training diverges at rates that suit the parties. So it takes no more steps than the quickest party: one,
+        # before a party has reported. In a round that measures τ^0 and learns nothing, there is no such danger.
+        quickest = max(fitting, default=0 if measures else 1)
+        cap = quickest if options.caps_server else 0
+        match options.common:
             case "one":
-                return 1
+                common = 1
             case "min":
-                return min([*fitting, cap] if cap else fitting)
+                common = min(fitting + of_server)
             case "max":
-                return min(max(fitting), cap) if cap else max(fitting)
-        return cap
+                common = max(fitting + [_tightest(own, cap) for own in of_server])
+            case _:
+                # Speeds measured wrongly must not lead to thousands of steps.
+                surprise = SURPRISE if options.timeout_s == AUTO else 0
+                return most or surprise * quickest, _tightest(most, cap or surprise * max(of_server, default=0))
+        return _tightest(common, most), _tightest(common, most)
+
+    def _fitting(self, name: str) -> int:
+        return steps_within(self.timeout_s, self.step_s[name])
 
     def _scale(self, name: str) -> float:
         """1, or Alg. 2 l. 17: η_k = A_k/(τ_k·w̄_k), of which A_k is the role's own."""
@@ -158,6 +165,11 @@ class Pacing:
 
 
 _STATE = ("timeout_s", "step_s", "round_trip_s", "shares", "timeout_of")
+
+
+def _tightest(*limits: int) -> int:
+    """The smallest of these limits, of which 0 is none."""
+    return min((limit for limit in limits if limit), default=0)
 
 
 def _follow(before: float | None, now: float) -> float:
