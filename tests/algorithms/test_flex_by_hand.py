@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from colonnade.algorithms.flex.config import AdaptiveOptions, FlexOptions
-from colonnade.algorithms.flex.local import BELL, LocalPhase, local_rule
+from colonnade.algorithms.flex.local import BELL, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import BeginWithGradient, BeginWithSnapshot, Late, LocalStepped, Ready
+from colonnade.algorithms.flex.pacing import Pacing
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Top
@@ -375,6 +376,51 @@ def test_alg_2_measures_first_and_then_divides(labels, flex):
         before = [(tau, (1 - 0.5**tau) / (1 - 0.5)) for tau in steps]
         assert [(up.steps, up.weight) for up in uploads] == before[:2]
     assert run.server.k == 2
+
+
+@pytest.mark.parametrize(("follows", "factor"), [(True, 1 / 2), (False, 1.0)])
+def test_alg_2_has_no_factor_for_another_timeout(follows, factor):
+    """τ = 5 in 10 s; for 20 s the default expects τ = 10 and halves the rate, Alg. 2 l. 17 takes 1/(τ·w̄) as it is."""
+    pacing = Pacing(AdaptiveOptions(rate_follows_timeout=follows))
+    pacing.note("server", Report(1, 5, 1.5, 2.0), 10.0)
+    pacing.note("party-1", Report(1, 5, 1.5, 2.0), 10.0)
+    pacing.note("slow", Report(1, 1, 1.0, 40.0), 10.0)
+    pacing.note_round_trip("party-1", 10.0)
+    pacing.timeout_s = 20.0  # which the rule keeps, since no other is much better
+    plan = pacing.plan(["party-1", "slow", "new"], "server")
+    assert plan.timeout_s == 20.0
+    assert plan.scales["party-1"] == plan.scales["server"] == pytest.approx(factor / (5 * 1.5))
+    assert plan.scales["slow"] == 1.0, "its one step took 40 s, so in 20 s it takes one again"
+    assert plan.scales["new"] == plan.scales["party-1"], "the most careful of the others"
+
+
+@BOTH
+def test_a_late_report_changes_the_adaptive_rate(labels, flex):
+    """Both `labels` modes: party 2 took 3 steps in the dummy round, then a step of 12 s: τ = 1, so η = A_2."""
+    run = flex(options(labels, AdaptiveOptions))
+    server, (quick, slow) = run.server, run.parties
+    uploads = run.round(run.uploads(), (2, 3, 1))
+    opened = run.at(20).open(uploads)
+    begins = {effect.to: effect.message for effect in of(opened, Send)}
+    assert begins["party-2"].scale == 1 / 3
+    running = of(run.told(slow, Received("server", begins["party-2"])), Work)
+    run.step(quick, run.at(20).told(quick, Received("server", begins["party-1"])), 2, 20)
+    run.step(server, opened, 1, 20)
+    upload = of(run.work(quick, run.at(30).ring(quick, 30))[1], Send)[0].message
+    run.ring(server, 30)
+    run.told(server, Received("party-1", upload))
+    opened = run.work(server, run.told(server, Received("party-2", of(run.ring(slow, 30), Send)[0].message)))[1]
+    assert [effect.to for effect in of(opened, Send)] == ["party-1"], "the round goes on without it"
+
+    _, effects = run.at(32).work(slow, running)
+    (skip,) = run.told(server, Received("party-2", of(run.work(slow, effects)[1], Send)[0].message))
+    _, effects = run.work(slow, run.told(slow, Received("server", skip.message)))
+    run.told(server, Received("party-2", of(effects, Send)[0].message))
+    run.step(server, opened, 1, 30)
+    run.at(40).ring(server, 40)
+    upload = Ready(2, upload.values, 3, 2, 1.0, 1.0, 10.0)
+    opened = run.work(server, run.told(server, Received("party-1", upload)))[1]
+    assert {effect.to: effect.message.scale for effect in of(opened, Send)} == {"party-1": 1 / 2, "party-2": 1.0}
 
 
 @BOTH

@@ -144,6 +144,7 @@ class AdaptiveOptions(FlexOptions, frozen=True, kw_only=True):
     """Algorithm 2."""
 
     A: float | Rates | None = None  # A_k; the roles' learning rates, if left out
+    rate_follows_timeout: bool = True  # false: as in Alg. 2, whatever the timeout was in which τ_k was reached
 
     adaptive = True
 

@@ -150,8 +150,14 @@ class Pacing:
         """1, or Alg. 2 l. 17: η_k = A_k/(τ_k·w̄_k), of which A_k is the role's own."""
         if not self._options.adaptive:
             return 1.0
-        if name not in self.shares:  # it has just joined: the most careful of the others' rates
-            return min(self.shares.values())
+        if name not in self.shares:
+            # DEVIATION: the paper's parties all take part in the dummy round. A party that has just joined has no
+            # τ yet: it gets the most careful of the others' rates.
+            return min(map(self._scale, self.shares))
+        if not self._options.rate_follows_timeout:
+            return self.shares[name]
+        # DEVIATION: Alg. 2 l. 17 has no such factor, since its timeout is fixed. τ_k grows with the timeout: after
+        # timeout_s = "auto" has changed it, A_k/(τ_k·w̄_k) of the old τ_k would move θ_k too far or too little.
         return min(1.0, self.shares[name] * self.timeout_of[name] / self.timeout_s)
 
     def save(self) -> dict[str, Any]:
