@@ -49,7 +49,7 @@ def test_momentum_is_of_sgd(name, other, resolve):
     for rho in (0.5, [0.0, 0.5, 0.0]):
         given = {"server": "sgd", "party": ["sgd", other, "sgd"]}
         cause = (
-            r"protocol\.momentum = .*: party 2 steps by '\w+', .*: use 'sgd' there, or a list with 0\.0 for this party"
+            r"protocol\.momentum = .*: party 2 steps by '\w+', .*: use 'sgd', set 0, or a list with 0\.0 for this party"
         )
         refused_setting(resolve, {"name": name, "momentum": rho}, "protocol.momentum", cause, {"optimiser": given})
     given = {"server": other, "party": "sgd"}

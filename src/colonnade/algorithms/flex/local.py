@@ -67,11 +67,11 @@ def local_rule(spec: OptimiserSpec, options: RoundOptions, party: int | None) ->
 
 def _refuse_momentum(optimiser: str, options: RoundOptions, party: int | None) -> None:
     """The local momentum of Eq. (8) is SGD's; other optimisers keep what they remember from round to round."""
-    whose, otherwise = f"party {(party or 0) + 1}", "a list with 0.0 for this party"
+    whose, values = f"party {(party or 0) + 1}", "0.0 for this party"
     if party is None:
-        whose, otherwise = "the server", "a list with one value for each party, which leaves the server out"
-    advice = f"{whose} steps by {optimiser!r}, which has no local momentum: use 'sgd' there, or {otherwise}"
-    raise ConfigError("protocol.momentum", options.momentum, advice)
+        whose, values = "the server", "one value for each party, which leaves the server out"
+    cause = f"{whose} steps by {optimiser!r}, which has no local momentum"
+    raise ConfigError("protocol.momentum", options.momentum, f"{cause}: use 'sgd', set 0, or a list with {values}")
 
 
 class Report(NamedTuple):
