@@ -40,6 +40,7 @@ class LocalRule:
 
     def largest_weight(self, steps: int) -> float:
         """w̄ after so many steps."""
+        # DEVIATION: the printed exponent of the proximal weights, τ − t + 1, does not follow from their recursion.
         return (1 - self.momentum**steps) / (1 - self.momentum)
 
 

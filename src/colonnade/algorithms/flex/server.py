@@ -270,6 +270,7 @@ class Server(Tabled, Withdrawing):
 
     def _is_late(self, sender: str, phase: int) -> list[Effect]:
         """It had not done a step at the bell: the round goes on without it."""
+        # DEVIATION: the paper's parties take part in every round, and each finishes at least one step in time.
         if phase != self.phase or sender not in self.taken or sender in self.late or sender in self.line:
             return []
         self.late[sender] = True
