@@ -141,6 +141,10 @@ def test_repeats_itself_and_continues_identically(variant, resolve, tmp_path, mo
     monkeypatch.setattr(ledger, "datetime", Noon)
     short = tables(variant)
     optimiser = {} if variant[0] in LINEAR else {"optimiser": "adam"}
+    if "momentum" in variant[1]:  # which adam does not have
+        optimiser = {
+            "optimiser": {"server": "adam", "party": ["adam" if not rho else "sgd" for rho in variant[1]["momentum"]]}
+        }
     epochs = 6 if variant[0] in LINEAR else 1  # of fewer rows
     short["train"] |= {"epochs": epochs, "learning_rate": 0.01, "eval_every": 15, **optimiser}
     setting, whole_records = resolve(short, source(variant[0])), []

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from colonnade.algorithms.flex.config import AdaptiveOptions, FlexOptions
-from colonnade.algorithms.flex.local import BELL, LocalPhase, local_rule
+from colonnade.algorithms.flex.local import BELL, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import BeginWithGradient, BeginWithSnapshot, Late, LocalStepped, Ready
+from colonnade.algorithms.flex.pacing import Pacing
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Top
@@ -122,7 +123,7 @@ def flex(tiny, regression):
 
 
 def options(labels, kind=FlexOptions, **fields):
-    return kind(labels=labels, timeout_s=float(TIMEOUT), **fields)
+    return kind(labels=labels, timeout_s=float(TIMEOUT), **({"server_steps": "fit"} | fields))
 
 
 # Two steps of every local optimiser. Labels at the server: both steps take ∂ℓ/∂h of the round's start, so the second
@@ -257,14 +258,43 @@ def test_the_server_and_a_list_of_momenta(flex):
     assert [up.weight for up in follow] == [1.5, 1.0]
 
 
-def test_a_partys_own_choice_comes_before_what_protocol_says_to_all(flex):
+def test_a_list_of_momenta_leaves_out_a_party_whose_optimiser_has_none(flex):
     """labels = "server": party 2 asks for Adagrad, and gets neither ρ nor w̄ of `protocol.momentum`."""
-    run = flex(options("server", momentum=0.5), (PLAIN, OptimiserSpec("Adagrad")))
+    run = flex(options("server", momentum=[0.5, 0.0]), (PLAIN, OptimiserSpec("Adagrad")))
     follow = run.round(run.uploads(), (2, 2, 2))
     assert weight(run.parties[0]) == 2 - 1 / 16 - 3 / 32
     # g/√(g²) = 1, then g/√(2g²)
     assert weight(run.parties[1]) == pytest.approx(1 - ETA * (1 + 1 / np.sqrt(2)), rel=1e-6)
     assert [up.weight for up in follow] == [1.5, 1.0]
+
+
+# ρ of protocol.momentum, what the role asks for itself, and the ρ that it steps with.
+OF_SGD = {
+    "weight decay": ({"weight_decay": 0.5}, 0.5),
+    "no momentum of its own": ({"momentum": 0.0}, 0.0),
+    "another one": ({"momentum": 0.25, "weight_decay": 0.5}, 0.25),
+}
+
+
+@pytest.mark.parametrize("name", ["sgd", "SGD", "momentum"])
+@pytest.mark.parametrize("own", OF_SGD)
+def test_protocol_momentum_holds_for_every_kind_of_sgd(own, name, flex):
+    """labels = "server", two rounds: as torch itself steps with that ρ, and a momentum that is forgotten in between."""
+    fields, rho = OF_SGD[own]
+    spec = OptimiserSpec(name, fields)
+    run = flex(options("server", momentum=0.5), (spec, PLAIN), spec)
+    uploads = run.uploads()
+    for r, steps in enumerate((3, 2)):
+        own_gradient = gradients([weight(party) for party in run.parties], weight(run.server), "server")[0]
+        theta = torch.nn.Parameter(torch.tensor([weight(run.parties[0])], dtype=torch.float64))
+        optimiser = torch.optim.SGD([theta], lr=ETA, **(fields | {"momentum": rho}))
+        for _ in range(steps):
+            theta.grad = torch.tensor([own_gradient(theta.item())], dtype=torch.float64)
+            optimiser.step()
+        uploads = run.round(uploads, (steps, 1, 2), began=20 * r)
+        assert weight(run.parties[0]) == pytest.approx(theta.item(), rel=1e-6), f"round {r}"
+        assert uploads[0].weight == pytest.approx((1 - rho**steps) / (1 - rho))
+    assert run.server.local.report().weight == pytest.approx((1 - rho**2) / (1 - rho)), "the server's too"
 
 
 @BOTH
@@ -346,6 +376,51 @@ def test_alg_2_measures_first_and_then_divides(labels, flex):
         before = [(tau, (1 - 0.5**tau) / (1 - 0.5)) for tau in steps]
         assert [(up.steps, up.weight) for up in uploads] == before[:2]
     assert run.server.k == 2
+
+
+@pytest.mark.parametrize(("follows", "factor"), [(True, 1 / 2), (False, 1.0)])
+def test_alg_2_has_no_factor_for_another_timeout(follows, factor):
+    """τ = 5 in 10 s; for 20 s the default expects τ = 10 and halves the rate, Alg. 2 l. 17 takes 1/(τ·w̄) as it is."""
+    pacing = Pacing(AdaptiveOptions(rate_follows_timeout=follows))
+    pacing.note("server", Report(1, 5, 1.5, 2.0), 10.0)
+    pacing.note("party-1", Report(1, 5, 1.5, 2.0), 10.0)
+    pacing.note("slow", Report(1, 1, 1.0, 40.0), 10.0)
+    pacing.note_round_trip("party-1", 10.0)
+    pacing.timeout_s = 20.0  # which the rule keeps, since no other is much better
+    plan = pacing.plan(["party-1", "slow", "new"], "server")
+    assert plan.timeout_s == 20.0
+    assert plan.scales["party-1"] == plan.scales["server"] == pytest.approx(factor / (5 * 1.5))
+    assert plan.scales["slow"] == 1.0, "its one step took 40 s, so in 20 s it takes one again"
+    assert plan.scales["new"] == plan.scales["party-1"], "the most careful of the others"
+
+
+@BOTH
+def test_a_late_report_changes_the_adaptive_rate(labels, flex):
+    """Both `labels` modes: party 2 took 3 steps in the dummy round, then a step of 12 s: τ = 1, so η = A_2."""
+    run = flex(options(labels, AdaptiveOptions))
+    server, (quick, slow) = run.server, run.parties
+    uploads = run.round(run.uploads(), (2, 3, 1))
+    opened = run.at(20).open(uploads)
+    begins = {effect.to: effect.message for effect in of(opened, Send)}
+    assert begins["party-2"].scale == 1 / 3
+    running = of(run.told(slow, Received("server", begins["party-2"])), Work)
+    run.step(quick, run.at(20).told(quick, Received("server", begins["party-1"])), 2, 20)
+    run.step(server, opened, 1, 20)
+    upload = of(run.work(quick, run.at(30).ring(quick, 30))[1], Send)[0].message
+    run.ring(server, 30)
+    run.told(server, Received("party-1", upload))
+    opened = run.work(server, run.told(server, Received("party-2", of(run.ring(slow, 30), Send)[0].message)))[1]
+    assert [effect.to for effect in of(opened, Send)] == ["party-1"], "the round goes on without it"
+
+    _, effects = run.at(32).work(slow, running)
+    (skip,) = run.told(server, Received("party-2", of(run.work(slow, effects)[1], Send)[0].message))
+    _, effects = run.work(slow, run.told(slow, Received("server", skip.message)))
+    run.told(server, Received("party-2", of(effects, Send)[0].message))
+    run.step(server, opened, 1, 30)
+    run.at(40).ring(server, 40)
+    upload = Ready(2, upload.values, 3, 2, 1.0, 1.0, 10.0)
+    opened = run.work(server, run.told(server, Received("party-1", upload)))[1]
+    assert {effect.to: effect.message.scale for effect in of(opened, Send)} == {"party-1": 1 / 2, "party-2": 1.0}
 
 
 @BOTH

@@ -32,7 +32,7 @@ def test_a_timeout_is_above_zero_or_auto(name, timeout_s, resolve):
 
 
 def test_p_bcd_has_nothing_of_local_steps(resolve):
-    for key in ("timeout_s", "momentum", "prox", "decay", "max_steps", "A", "on_lost"):
+    for key in ("timeout_s", "momentum", "prox", "decay", "max_steps", "server_steps", "A", "on_lost"):
         refused_setting(resolve, {"name": "p-bcd", key: 1}, f"protocol.{key}", "p-bcd: unknown key")
 
 
@@ -40,6 +40,24 @@ def test_p_bcd_has_nothing_of_local_steps(resolve):
 @pytest.mark.parametrize("rho", [-0.1, 1, 1.5, NAN, INF, [0.5, 1.0, 0.0], [0.0, -0.5, 0.0]])
 def test_momentum_is_at_least_0_and_below_1(name, rho, resolve):
     refused_setting(resolve, {"name": name, "momentum": rho}, "protocol.momentum", "ρ must be at least 0 and below 1")
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("other", ["adam", "RMSprop", {"name": "Adagrad", "lr_decay": 0.1}])
+def test_momentum_is_of_sgd(name, other, resolve):
+    """Refused for the roles whose optimiser has none; a list with one value for each party says 0 for them."""
+    for rho in (0.5, [0.0, 0.5, 0.0]):
+        given = {"server": "sgd", "party": ["sgd", other, "sgd"]}
+        cause = (
+            r"protocol\.momentum = .*: party 2 steps by '\w+', .*: use 'sgd', set 0, or a list with 0\.0 for this party"
+        )
+        refused_setting(resolve, {"name": name, "momentum": rho}, "protocol.momentum", cause, {"optimiser": given})
+    given = {"server": other, "party": "sgd"}
+    cause = "the server steps by .* a list with one value for each party, which leaves the server out"
+    refused_setting(resolve, {"name": name, "momentum": 0.5}, "protocol.momentum", cause, {"optimiser": given})
+    fine = {"protocol": {"name": name, "momentum": [0.5, 0.0, 0.5]}}
+    for given in ({"server": other, "party": "sgd"}, {"server": "sgd", "party": ["sgd", other, "sgd"]}):
+        assert resolve(fine | {"train": {"optimiser": given}}, parties=3).roles()
 
 
 @pytest.mark.parametrize("rho", [1.0, 1.5, NAN, INF])
@@ -74,6 +92,9 @@ def test_torch_refuses_a_negative_one_itself(resolve):
         ("max_steps", 1.5, "expected `int"),
         ("labels", "nobody", "use one of 'server', 'shared'"),
         ("on_lost", "shrug", "use one of 'continue', 'wait'"),
+        ("server_steps", "many", "use one of 'quickest', 'fit'"),
+        ("server_steps", 64, "use one of 'quickest', 'fit'"),
+        ("rate_follows_timeout", True, "flex: unknown key"),
     ],
 )
 def test_other_settings(key, value, advice, resolve):
@@ -117,7 +138,7 @@ def test_prox_and_decay_are_for_local_steps(method, own, resolve):
 @BOTH
 @pytest.mark.parametrize("name", ["flex", "adaptive-flex"])
 def test_a_timeout_shorter_than_anybodys_step(name, labels, simulate):
-    """Both `labels` modes: said once three rounds have passed, with how long the quickest's step took."""
+    """Both `labels` modes: said once ten rounds have passed, with how long the quickest's step took."""
     compute = [{"mean_s": mean_s} for mean_s in (0.5, 0.04, 0.3, 0.2)]
     tables = {"protocol": {"name": name, "timeout_s": 0.03, "labels": labels}, "clock": {"compute": compute}}
     cause = r"timeout_s = 0.03: no party finished a step within it: the quickest took 0.04 s; give more, or use 'auto'"

@@ -9,8 +9,9 @@ import itertools
 import numpy as np
 import pytest
 
-from colonnade.algorithms.flex.local import LocalPhase
+from colonnade.algorithms.flex.local import LocalPhase, LocalRule
 from colonnade.algorithms.flex.messages import Begin, Late, LocalStepped, Ready
+from colonnade.algorithms.flex.pacing import steps_within
 from colonnade.algorithms.flex.server import PATIENCE_S
 from colonnade.algorithms.vafl.messages import Skip
 from colonnade.models import Network
@@ -82,7 +83,8 @@ def begun(run, name):
 )
 def test_a_round_costs_what_the_time_model_says(name, local_s, tau, t_comm, labels, simulate):
     """Both `labels` modes: t_comm + timeout, + timeout·(fastest/slowest) or + slowest step; and τ to the step."""
-    run = simulate(tables(name, t_comm, labels=labels))
+    fields = {"server_steps": "fit"} if "flex" in name else {}
+    run = simulate(tables(name, t_comm, labels=labels, **fields))
     assert run.status == "finished"
     for party, steps in zip(NAMES, tau, strict=True):
         times = list(begun(run, party).values())
@@ -104,13 +106,107 @@ def test_a_run_costs_its_rounds(name, simulate):
     assert run.simulator.now / NANOSECONDS - first == pytest.approx(6 * each, abs=1e-6)
 
 
-def test_the_server_takes_no_more_steps_than_the_quickest_party(simulate):
-    """labels = "server": a server a hundred times as quick, of whose 2000 steps none but 20 are taken; in the first
-    round, when nobody's speed is known, 64."""
-    run = simulate(tables("flex", server_s=0.01, updates=5))
-    assert run.server.network.steps == 64 + 4 * 20
-    few = simulate(tables("flex", server_s=0.01, updates=5, max_steps=7))
-    assert few.server.network.steps == 5 * 7
+@pytest.fixture
+def phases(monkeypatch):
+    """Every role's phases as they begin: its LocalPhase → [(scale, steps and w̄ of the phase before)]."""
+    found, begin = {}, LocalPhase.begin
+
+    def record(phase, now, number, timeout_s, limit, scale):
+        before = (phase.steps, phase.report().weight)
+        found.setdefault(id(phase), []).append((scale, *before))
+        return begin(phase, now, number, timeout_s, limit, scale)
+
+    monkeypatch.setattr(LocalPhase, "begin", record)
+    return found
+
+
+def test_the_server_takes_no_more_steps_than_the_quickest_party(simulate, phases):
+    """labels = "server": a server ten times as quick takes 20 of its 200 steps; one, before a party has reported. With
+    server_steps = "fit" it takes all of them, from the first round on."""
+
+    def by_round(**fields):
+        run = simulate(tables("flex", server_s=0.1, updates=4, **fields))
+        return [steps for _, steps, _ in phases[id(run.server.local)][1:]] + [run.server.local.steps]
+
+    assert by_round() == [1, 20, 20, 20]
+    assert by_round(max_steps=7) == [1, 7, 7, 7]
+    assert by_round(server_steps="fit") == [200] * 4
+    assert by_round(server_steps="fit", max_steps=70) == [70] * 4
+    auto = {"timeout_s": "auto", "step_s": [1.0] * 4}
+    assert by_round(**auto) == [4, 5, 5, 5, 5] and by_round(server_steps="fit", **auto) == [4, 50, 50, 50, 50]
+
+
+def test_the_servers_first_adaptive_rate_is_not_that_of_one_step(simulate, phases):
+    """labels = "server": the dummy round learns nothing, so the server takes all that fit, and its rate is A_0/20."""
+    run = simulate(tables("adaptive-flex", updates=2))
+    (scale, *_), *learning = phases[id(run.server.local)]
+    assert scale == 0.0 and [(scale, steps) for scale, steps, _ in learning] == [(1 / 20, 20)] * 2
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "tau", "most", "round_s"), [(20.0, [5, 10, 15], 20, 81.0), (10.0, [2, 4, 6, 8], 10, 51.0)]
+)
+def test_sync_max_waits_for_as_many_steps_as_the_server_could_take(timeout_s, tau, most, round_s, simulate):
+    """labels = "server", MOSEI and ImageNet100 of the paper's Sec. VII-C, t_comm = 1: the server is the fastest role.
+    Table III's times are multiples of these rounds: 26.41/29.34/42.38 = 81/90/130, 520.05/611.82 = 51/60."""
+    clock = {"timeout_s": timeout_s, "step_s": [timeout_s / steps for steps in tau]}
+    run = simulate(tables("sync-max", **clock), parties=len(tau))
+    assert np.diff(list(begun(run, "party-1").values())) == pytest.approx([round_s] * 3, abs=1e-6)
+    assert run.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, float(most))
+    least = simulate(tables("sync-min", **clock), parties=len(tau))
+    assert least.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, float(min(tau)))
+    slow_server = simulate(tables("sync-min", server_s=timeout_s, **clock), parties=len(tau))
+    assert slow_server.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, 1.0), "nor may it be left"
+
+
+@pytest.mark.parametrize(("timeout_s", "given", "most"), [(20.0, "quickest", 20), (20.0, "fit", 40), ("auto", None, 0)])
+def test_sync_max_without_a_quick_server(timeout_s, given, most, simulate):
+    """labels = "server": the server is twice as quick as the quickest party; automatic timeouts are the parties'."""
+    fields = {} if given is None else {"server_steps": given}
+    run = simulate(tables("sync-max", server_s=0.5, updates=2, timeout_s=timeout_s, **fields))
+    steps = run.server.summary()["method"]["local_steps"]
+    assert set(steps.values()) == {most or round(run.server.pacing.timeout_s / 1.0)}
+
+
+FITTING = [*range(1, 51), 1000]
+
+
+@pytest.mark.parametrize("step_s", [1.0, 10 / 6, 1 / 3, 0.1, 0.7, 1e-3 / 3, 12.345678901, 1 / 7000])
+def test_steps_that_fill_the_timeout_exactly_all_fit(step_s):
+    """No labels involved. timeout = n·step makes n steps, in whole nanoseconds of a clock that rounds each of them:
+    planned, taken one by one, and taken before a bell that waits for the last. timeout < n·step makes n − 1."""
+    took = round(step_s * NANOSECONDS)
+    for n in FITTING:
+        for timeout_s in (n * step_s, sum([step_s] * n), round(n * step_s, 9)):
+            assert steps_within(timeout_s, step_s) == steps_within(timeout_s, took / NANOSECONDS) == n
+            assert steps_in(timeout_s, took) == n
+        if n > 1:
+            short_s = (n - 0.1) * step_s
+            assert steps_within(short_s, step_s) == steps_in(short_s, took) == n - 1
+
+
+def steps_in(timeout_s, took):
+    """The steps of a phase, each of so many nanoseconds; its bell rings when it was last set to."""
+    phase = LocalPhase(None, LocalRule(0.0, 0.0, 1.0))
+    (bell,), now = phase.begin(5, 1, timeout_s, 0, 0.0), 5
+    while True:
+        now += took
+        if now > bell.at:
+            return phase.steps
+        phase.learn(None, 0.0, now)
+        if not phase.goes_on(now):
+            return phase.steps
+        bell = next(iter(phase.wait_for_next(now)), bell)
+
+
+@pytest.mark.parametrize("n", [6, 7, 11, 48])
+def test_a_run_takes_the_steps_that_fill_its_timeout(n, simulate):
+    """labels = "server", timeout 10, steps of 10/n: n of them, in the parties and the server, and rounds of 11 s."""
+    clock = {"step_s": [10 / n, 10 / 6, 5.0, 2.5], "server_s": 10 / n, "timeout_s": 10.0, "server_steps": "fit"}
+    run = simulate(tables("flex", updates=3, **clock))
+    expected = dict(zip(["server", *NAMES], map(float, (n, n, 6, 2, 4)), strict=True))
+    assert run.server.summary()["method"]["local_steps"] == expected
+    assert np.diff(list(begun(run, "party-1").values())) == pytest.approx([11.0] * 2, abs=1e-6)
 
 
 @BOTH
@@ -150,7 +246,7 @@ def test_p_bcd_is_flex_with_one_step(labels, fields, simulate):
 def test_sync_min_is_flex_where_all_are_equally_quick(labels, fields, simulate):
     """Both `labels` modes, bit for bit, the server as quick as the parties, batches of one size; else they differ."""
     equal = {"step_s": [2.5] * 4, "server_s": 2.5, "labels": labels, "updates": 12} | fields
-    least, flex = (simulate(tables(name, **equal)) for name in ("sync-min", "flex"))
+    least, flex = simulate(tables("sync-min", **equal)), simulate(tables("flex", server_steps="fit", **equal))
     assert weights(least) == weights(flex)
     assert flex.roles["party-1"].network.steps == 12 * 8
     unequal = equal | {"step_s": [2.5, 2.5, 2.5, 5.0]}
@@ -193,20 +289,6 @@ def test_the_round_that_measures_changes_no_weight(labels, simulate, resolve):
 # Rates that follow speeds.
 
 
-@pytest.fixture
-def phases(monkeypatch):
-    """Every role's phases as they begin: its LocalPhase → [(scale, steps and w̄ of the phase before)]."""
-    found, begin = {}, LocalPhase.begin
-
-    def record(phase, now, number, timeout_s, limit, scale):
-        before = (phase.steps, phase.report().weight)
-        found.setdefault(id(phase), []).append((scale, *before))
-        return begin(phase, now, number, timeout_s, limit, scale)
-
-    monkeypatch.setattr(LocalPhase, "begin", record)
-    return found
-
-
 def follow_speeds(run, phases):
     """The scale of each role's every phase is exactly 1/(τ·w̄) of its phase before; those τ."""
     taken = {}
@@ -245,6 +327,7 @@ def test_adaptive_rates_under_a_cpu_trace(labels, simulate, phases):
         tau = [20 * (100 - percent) // 100 for percent in cpu]
         assert [message.steps for _, message in uploads(run, name)[1:]] == tau
         assert taken[name] == tau[:-1]
+        assert run.server.summary()["method"]["local_steps"][name] == sum(tau[1:]) / 4, "not of the dummy round"
 
 
 def test_what_is_applied_is_the_rate_that_was_said(simulate, monkeypatch):
@@ -282,6 +365,12 @@ def test_who_misses_the_bell_is_not_waited_for(labels, simulate):
     assert skips == [2, 4, 6, 8] and run.server.late_uploads == slow.skipped == 4
     late = [message for _, message in uploads(run, "party-4") if message.phase]
     assert {(message.steps, message.step_s) for message in late} == {(1, 30.0)}
+    summary = run.server.summary()
+    assert summary["method"]["local_steps"] == {"party-1": 5.0, "party-2": 10.0, "party-3": 20.0, "party-4": 1.0} | {
+        "server": round((1 + 8 * 20) / 9, 2)
+    }, "of the rounds that each took part in"
+    counts = np.array(summary["staleness_counts"]["counts"])
+    assert counts.sum() == 4 * 64 and counts[0] == 0, "nothing of a party that has just uploaded"
 
 
 @BOTH
@@ -357,4 +446,9 @@ def test_a_party_that_comes_late_is_not_waited_for_and_then_is(simulate):
     run = simulate(tables("flex", 2.0, updates=8, clock={"faults": [fault]}))
     rounds = list(begun(run, "party-3"))
     assert rounds[0] in (2, 3, 4) and rounds[1:] == list(range(rounds[0] + 1, 8))
+    adaptive = simulate(tables("adaptive-flex", 2.0, updates=4, clock={"faults": [fault]}))
+    without = 4 - len(begun(adaptive, "party-3"))
+    assert without > 0 and sum(adaptive.server.summary()["staleness_counts"]["counts"]) == without * 64, (
+        "no dummy round"
+    )
     assert np.diff(list(begun(run, "party-1").values())) == pytest.approx([22.0] * 7, abs=1e-6)

@@ -20,6 +20,7 @@ NONE: Any = 0.0
 ONE: Any = 1.0
 UNSET: Any = None
 WAIT: Any = "wait"
+FIT: Any = "fit"
 PLAIN = {"momentum": 0.0, "prox": 0.0, "decay": 1.0}
 Each = float | list[float]  # one for everybody, or a list with one for each party
 
@@ -43,6 +44,8 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     decay = ONE
     A = UNSET
     max_steps = UNSET
+    server_steps = FIT
+    rate_follows_timeout = False
     on_lost = WAIT
     adaptive = False  # rates follow measured speeds
     common = ""  # how many steps all take: "one", as the slowest can ("min"), as the fastest can ("max")
@@ -56,6 +59,11 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     def needs_speeds(self) -> bool:
         """Whether the first phase only measures."""
         return self.timeout_s == AUTO or self.common in ("min", "max")
+
+    @property
+    def caps_server(self) -> bool:
+        """Whether the server takes no more local steps than the quickest party."""
+        return bool(self.server_steps == "quickest")
 
     @property
     def rings(self) -> bool:
@@ -128,6 +136,7 @@ class _Local(RoundOptions, frozen=True, kw_only=True):
 class FlexOptions(_Local, frozen=True, kw_only=True):
     """Algorithm 1."""
 
+    server_steps: Literal["quickest", "fit"] = "quickest"  # as many as the quickest party takes, or as many as fit
     on_lost: Literal["continue", "wait"] = "continue"
 
 
@@ -135,6 +144,7 @@ class AdaptiveOptions(FlexOptions, frozen=True, kw_only=True):
     """Algorithm 2."""
 
     A: float | Rates | None = None  # A_k; the roles' learning rates, if left out
+    rate_follows_timeout: bool = True  # false: as in Alg. 2, whatever the timeout was in which τ_k was reached
 
     adaptive = True
 
@@ -152,6 +162,16 @@ class SyncMinOptions(_Local, frozen=True, kw_only=True):
 
 
 class SyncMaxOptions(_Local, frozen=True, kw_only=True):
-    """All take as many steps as the fastest can, and the round waits for them."""
+    """All, the server too, take as many steps as the fastest can, and the round waits for them."""
+
+    server_steps: Literal["quickest", "fit"] | None = None  # "fit", as in the paper; with "auto" "quickest"
 
     common = "max"
+
+    @property
+    def caps_server(self) -> bool:
+        """Whether the server does not count if it is the fastest."""
+        # DEVIATION: the paper has no automatic timeout. That one is chosen for the parties, and a server a hundred
+        # times quicker would make them take a hundred times as many steps as it was chosen for.
+        chosen = self.server_steps or ("quickest" if self.timeout_s == AUTO else "fit")
+        return chosen == "quickest"

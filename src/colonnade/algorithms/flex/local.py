@@ -22,9 +22,11 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS, Effect, Promised, SetTimer, once_made
 from colonnade.protocol.messages import Array
 
-__all__ = ["BELL", "LOWER", "LocalPhase", "LocalRule", "Report", "local_rule"]
+__all__ = ["BELL", "LOWER", "STEP_ROUNDING_NS", "LocalPhase", "LocalRule", "Report", "local_rule"]
 
 BELL = "bell"
+STEP_ROUNDING_NS = 1  # a clock counts whole nanoseconds: six steps of 10/6 s take 2 ns more than 10 s
+SGD = ("sgd", "SGD", "momentum")  # the names of the optimisers with a local momentum
 LOWER = "lower train.learning_rate (every local step takes it: 'adaptive-flex' divides it by their number)"
 
 
@@ -38,23 +40,39 @@ class LocalRule:
 
     def largest_weight(self, steps: int) -> float:
         """w̄ after so many steps."""
+        # DEVIATION: the printed exponent of the proximal weights, τ − t + 1, does not follow from their recursion.
         return (1 - self.momentum**steps) / (1 - self.momentum)
 
 
 def local_rule(spec: OptimiserSpec, options: RoundOptions, party: int | None) -> tuple[OptimiserSpec, LocalRule]:
-    """A role's local optimiser: its own choice in `optimiser`, else what `[protocol]` says to everybody."""
+    """A role's local optimiser: its own choice in `optimiser`, else what `[protocol]` says to all roles.
+
+    Raises ConfigError if `protocol.momentum` is above 0 for a role whose optimiser has no local momentum.
+    """
     common = {name: options.of_party(name, party) for name in ("momentum", "prox", "decay")}
-    default = MOMENTUM if spec.name == "momentum" else 0.0
-    own = spec.options.get("momentum", default) if spec.name in ("sgd", "SGD", "momentum") else 0.0
-    if common["momentum"] and spec.plain:
-        spec = OptimiserSpec("momentum", {"momentum": common["momentum"]}, spec.prox, spec.decay)
-        own = common["momentum"]
+    own = 0.0
+    if spec.name in SGD:
+        default = common["momentum"] or (MOMENTUM if spec.name == "momentum" else 0.0)
+        own = spec.options.get("momentum", default)
+        if own:
+            spec = msgspec.structs.replace(spec, options=spec.options | {"momentum": own})
+    elif common["momentum"]:
+        _refuse_momentum(spec.name, options, party)
     if not 0 <= own < 1:
         raise ConfigError("train.optimiser", {"momentum": own}, "ρ must be at least 0 and below 1")
     prox, decay = spec.prox or common["prox"], common["decay"] if spec.decay == 1 else spec.decay
     if not (0 <= prox < float("inf") and 0 < decay <= 1):
         raise ConfigError("train.optimiser", {"prox": prox, "decay": decay}, "prox ≥ 0 and 0 < decay ≤ 1 are needed")
     return msgspec.structs.replace(spec, prox=0.0, decay=1.0), LocalRule(own, prox, decay)
+
+
+def _refuse_momentum(optimiser: str, options: RoundOptions, party: int | None) -> None:
+    """The local momentum of Eq. (8) is SGD's; other optimisers keep what they remember from round to round."""
+    whose, values = f"party {(party or 0) + 1}", "0.0 for this party"
+    if party is None:
+        whose, values = "the server", "one value for each party, which leaves the server out"
+    cause = f"{whose} steps by {optimiser!r}, which has no local momentum"
+    raise ConfigError("protocol.momentum", options.momentum, f"{cause}: use 'sgd', set 0, or a list with {values}")
 
 
 class Report(NamedTuple):
@@ -115,7 +133,14 @@ class LocalPhase:
         if not self.timeout:
             return True
         # Steps that take no time at all (on a simulated clock) would never end: one has to do.
-        return self.shortest > 0 and now + self.shortest <= self.began + self.timeout
+        # As in `steps_that_fit`, each step may be a nanosecond longer than its length says.
+        spare = (self.steps + 1) * STEP_ROUNDING_NS
+        return self.shortest > 0 and now + self.shortest <= self.began + self.timeout + spare
+
+    def wait_for_next(self, now: int) -> list[Effect]:
+        """Move the bell by the few nanoseconds by which the next step would miss it because of rounding."""
+        end = now + self.shortest
+        return [SetTimer(BELL, end)] if self.timeout and end > self.began + self.timeout else []
 
     @property
     def over(self) -> bool:

@@ -10,13 +10,13 @@ step times or round trips have changed so much that another one is a tenth bette
 """
 
 from collections.abc import Collection
-from math import floor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from colonnade.algorithms.flex.config import AUTO, RoundOptions
-from colonnade.algorithms.flex.local import Report
+from colonnade.algorithms.flex.local import STEP_ROUNDING_NS, Report
+from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array
 
 __all__ = ["Pacing", "Plan", "best_timeout", "steps_within"]
@@ -27,18 +27,24 @@ BETTER = 1.1  # how much better another timeout must be
 MEASURED_STEPS = 4  # of a phase that measures speeds: the first ones may be slow, so the shortest counts
 SURPRISE = 2  # how many times the expected steps a phase with an automatic timeout takes at most
 FOLLOW = 0.5  # weight of the newest measurement
-ROUNDING = 1e-9  # of step times: steps that fit exactly fit
+
+
+def steps_that_fit(timeout_s: Array | float, step_s: Array | float) -> Array:
+    """How many steps of these lengths fit, in whole nanoseconds; each may be one longer than it says."""
+    step_ns = np.maximum(np.rint(step_s * NANOSECONDS) - STEP_ROUNDING_NS, 1)
+    fitting: Array = np.floor_divide(np.rint(timeout_s * NANOSECONDS), step_ns)
+    return fitting
 
 
 def steps_within(timeout_s: float, step_s: float) -> int:
     """τ: how many steps of this length fit, at least one."""
-    return max(1, floor(timeout_s / step_s * (1 + ROUNDING))) if step_s else 1
+    return max(1, int(steps_that_fit(timeout_s, step_s))) if step_s else 1
 
 
 def useful_per_second(timeouts: Array, step_s: Array, round_trip_s: float, worth: float) -> Array:
     """What the rule maximises, for each timeout; `worth` is c."""
     rounds_s = timeouts[:, None] + round_trip_s
-    fitting = np.floor(timeouts[:, None] / step_s * (1 + ROUNDING))
+    fitting = steps_that_fit(timeouts[:, None], step_s)
     useful = worth * (1 - np.exp(-np.maximum(1, fitting) / worth))
     every = np.where(fitting >= 1, 1, np.ceil((step_s + round_trip_s) / rounds_s))  # rounds that a slow party takes
     per_second: Array = (useful / every / rounds_s).sum(1)
@@ -78,12 +84,12 @@ class Pacing:
         self.timeout_of: dict[str, float] = {}  # that τ_k was reached in
 
     def note(self, name: str, report: Report, timeout_s: float) -> None:
-        """A role's report of a phase; 0: a phase without a bell."""
+        """A role's report of a phase with this timeout; 0: a phase without a bell."""
         # A slow-down is believed at once: a timeout just short of a step would waste it.
         self.step_s[name] = max(report.step_s, _follow(self.step_s.get(name), report.step_s))
         if timeout_s:
             self.shares[name] = 1 / (report.steps * report.weight)
-            self.timeout_of[name] = timeout_s
+            self.timeout_of[name] = max(timeout_s, report.step_s)  # a late party's one step took longer
 
     def note_round_trip(self, name: str, seconds: float) -> None:
         """Between the server and a party."""
@@ -107,38 +113,51 @@ class Pacing:
             self.timeout_s = best_timeout(known, round_trip_s, worth, self.timeout_s)
         measures = self.measures(parties)
         scales = {name: 0.0 if measures else self._scale(name) for name in roles}
-        fitting = [steps_within(self.timeout_s, self.step_s[name]) for name in parties if name in self.step_s]
-        limit = self._limit(fitting)
-        if options.timeout_s == AUTO and not limit:
-            limit = SURPRISE * max(fitting)  # speeds measured wrongly must not lead to thousands of steps
-        # DEVIATION: a server many times quicker than the parties would fit θ_0 to one batch of stale embeddings, and
-        # training diverges at rates that suit everybody else: it takes no more steps than the quickest party.
-        quickest = max(fitting, default=LONGEST)
-        server_limit = min(limit, quickest) if limit else quickest
+        limit, server_limit = self._limits(parties, server, measures)
         return Plan(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
 
     def longest_round_trip_s(self, parties: Collection[str]) -> float:
         """Of these parties, as far as measured."""
         return max((self.round_trip_s.get(name, 0.0) for name in parties), default=0.0)
 
-    def _limit(self, fitting: list[int]) -> int:
-        """How many steps everybody takes, if the parties have time for so many; 0: as many as fit."""
-        cap = self._options.max_steps or 0
-        match self._options.common:
+    def _limits(self, parties: Collection[str], server: str, measures: bool) -> tuple[int, int]:
+        """How many steps a party and the server may take; 0: as many as fit."""
+        options, most = self._options, self._options.max_steps or 0
+        fitting = [self._fitting(name) for name in parties if name in self.step_s]
+        of_server = [self._fitting(server)] if server in self.step_s else []  # it may have nothing to learn
+        # DEVIATION: a server many times quicker than the parties would fit θ_0 to one batch of stale embeddings, and
+        # training diverges at rates that suit the parties. So it takes no more steps than the quickest party: one,
+        # before a party has reported. In a round that measures τ^0 and learns nothing, there is no such danger.
+        quickest = max(fitting, default=0 if measures else 1)
+        cap = quickest if options.caps_server else 0
+        match options.common:
             case "one":
-                return 1
+                common = 1
             case "min":
-                return min([*fitting, cap] if cap else fitting)
+                common = min(fitting + of_server)
             case "max":
-                return min(max(fitting), cap) if cap else max(fitting)
-        return cap
+                common = max(fitting + [_tightest(own, cap) for own in of_server])
+            case _:
+                # Speeds measured wrongly must not lead to thousands of steps.
+                surprise = SURPRISE if options.timeout_s == AUTO else 0
+                return most or surprise * quickest, _tightest(most, cap or surprise * max(of_server, default=0))
+        return _tightest(common, most), _tightest(common, most)
+
+    def _fitting(self, name: str) -> int:
+        return steps_within(self.timeout_s, self.step_s[name])
 
     def _scale(self, name: str) -> float:
         """1, or Alg. 2 l. 17: η_k = A_k/(τ_k·w̄_k), of which A_k is the role's own."""
         if not self._options.adaptive:
             return 1.0
-        if name not in self.shares:  # it has just joined: the most careful of the others' rates
-            return min(self.shares.values())
+        if name not in self.shares:
+            # DEVIATION: the paper's parties all take part in the dummy round. A party that has just joined has no
+            # τ yet: it gets the most careful of the others' rates.
+            return min(map(self._scale, self.shares))
+        if not self._options.rate_follows_timeout:
+            return self.shares[name]
+        # DEVIATION: Alg. 2 l. 17 has no such factor, since its timeout is fixed. τ_k grows with the timeout: after
+        # timeout_s = "auto" has changed it, A_k/(τ_k·w̄_k) of the old τ_k would move θ_k too far or too little.
         return min(1.0, self.shares[name] * self.timeout_of[name] / self.timeout_s)
 
     def save(self) -> dict[str, Any]:
@@ -152,6 +171,11 @@ class Pacing:
 
 
 _STATE = ("timeout_s", "step_s", "round_trip_s", "shares", "timeout_of")
+
+
+def _tightest(*limits: int) -> int:
+    """The smallest of these limits, of which 0 is none."""
+    return min((limit for limit in limits if limit), default=0)
 
 
 def _follow(before: float | None, now: float) -> float:

@@ -298,7 +298,7 @@ class Party(Encoding, Guarded):
         rate = self._training.rule.rate(self._rate, self.k)
         self.local.learn(result, rate, now)
         if self.local.goes_on(now):
-            return [self._step()]
+            return [*self.local.wait_for_next(now), self._step()]
         return self._finish() if self.local.over else []
 
     def _rung(self, due: int) -> list[Effect]:

@@ -65,6 +65,8 @@ PATIENCE_S = 0.1  # beside a timeout and two round trips: how long silence is wa
 TRIES = 10  # phases in which nobody is in time: the first ones may be slow, when everything is being loaded
 MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
 
+Begun = tuple[int, int, float, bool]  # a party's phase: its number, its round, its timeout, whether it learns
+
 
 class Server(Encoding, Tabled, Withdrawing):
     """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
@@ -80,6 +82,8 @@ class Server(Encoding, Tabled, Withdrawing):
         module = server_module(setup.model, inputs, setup.task.outputs, derive(seed, "init", self.name))
         module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate)
         optimiser, rule = local_rule(training.server_optimiser, setup.options, None)
+        for index, spec in enumerate(training.party_optimisers):
+            local_rule(spec, setup.options, index)  # refused here, before parties on other machines meet it
         self.network = ServerNetwork(module.to(setup.device), optimiser, objective, how, len(setup.parties))
         self._targets = objective.targets_in(setup.y_train)
         self._walk = Walk(len(setup.y_train), training.batch_size, seed, "batches")
@@ -101,6 +105,7 @@ class Server(Encoding, Tabled, Withdrawing):
         self.line: dict[str, bool] = {}  # whose embeddings of the next round are here, by their arrival
         self.taken: dict[str, bool] = {}  # who takes part in this phase
         self.late: dict[str, bool] = {}  # of these, who had not done a step at the bell
+        self.unreported: dict[str, Begun] = {}  # the newest phase of every party that has not yet reported it
         self.doing = GATHERING
         self.round = 0  # the newest that was opened
         self.following = 0  # the one that is gathered
@@ -112,7 +117,7 @@ class Server(Encoding, Tabled, Withdrawing):
         self.working = False  # an own local step is running
         self.due = "evaluate"  # an evaluation or the end, before the next round
         self.in_time = False  # whether anybody ever was
-        self.steps: dict[str, int] = {}  # local steps of every role so far
+        self.steps: dict[str, tuple[int, int]] = {}  # local steps of every role so far, and in how many rounds
         self.late_uploads = 0
 
     @property
@@ -190,8 +195,10 @@ class Server(Encoding, Tabled, Withdrawing):
         self._check(sender, message)
         party, rows = self._index[sender], self._walk.batch(message.round)
         self.table.write(party, rows, message.values, self.k)
-        if 0 < message.phase <= self.phase:  # a later one: of rounds that this server has forgotten
-            self._take_report(sender, message, now)
+        begun = self.unreported.get(sender)
+        if begun is not None and begun[0] == message.phase:  # else of rounds that one of the two has forgotten
+            del self.unreported[sender]
+            self._take_report(sender, message, begun, now)
         if message.round < self.following:
             self.late_uploads += 1
             return [Send(sender, Skip(self.following))]
@@ -225,24 +232,29 @@ class Server(Encoding, Tabled, Withdrawing):
         if not (0 <= message.step_s <= LONGEST_S and 0 <= message.held_s <= LONGEST_S):
             raise RemoteProtocolError(sender, f"reports steps of {message.step_s} s, {message.held_s} s in all")
 
-    def _take_report(self, sender: str, message: Ready, now: int) -> None:
-        """Alg. 2 l. 15."""
+    def _take_report(self, sender: str, message: Ready, begun: Begun, now: int) -> None:
+        """Alg. 2 l. 15, of the newest phase or, from a late party, of an earlier one."""
+        _, round_, timeout_s, learns = begun
         report = Report(message.phase, message.steps, message.weight, message.step_s)
-        newest = message.phase == self.phase
-        round_trip = (now - self.opened_at) / NANOSECONDS - message.held_s if newest else None
-        if not newest or self._tells_speed():
-            self.pacing.note(sender, report, self._timeout_s if newest else 0.0)
-        if round_trip is not None:
-            self.pacing.note_round_trip(sender, round_trip)
-        self.steps[sender] = self.steps.get(sender, 0) + message.steps
-        self.in_time |= not self._timeout_s or message.step_s <= self._timeout_s
+        if self._tells_speed(round_):
+            self.pacing.note(sender, report, timeout_s)
+        if message.phase == self.phase:
+            self.pacing.note_round_trip(sender, (now - self.opened_at) / NANOSECONDS - message.held_s)
+        if learns:
+            self._count_steps(sender, message.steps)
+        self.in_time |= not timeout_s or message.step_s <= timeout_s
         if not self.in_time and self.phase >= TRIES:
             self._refuse_short_timeout()
 
-    def _tells_speed(self) -> bool:
+    def _count_steps(self, name: str, steps: int) -> None:
+        """For the summary: the local steps of a round in which a role learnt."""
+        before, rounds = self.steps.get(name, (0, 0))
+        self.steps[name] = before + steps, rounds + 1
+
+    def _tells_speed(self, round_: int) -> bool:
         """Not of an epoch's last batch, which may be a small one: more steps fit than in the rounds to come."""
         # DEVIATION: Alg. 2 takes every round's τ; its batches are all of one size.
-        return len(self._walk.batch(self.round)) == self._training.batch_size or not self.pacing.step_s
+        return len(self._walk.batch(round_)) == self._training.batch_size or not self.pacing.step_s
 
     def _refuse_short_timeout(self) -> None:
         """Nobody has ever been in time."""
@@ -259,6 +271,7 @@ class Server(Encoding, Tabled, Withdrawing):
 
     def _is_late(self, sender: str, phase: int) -> list[Effect]:
         """It had not done a step at the bell: the round goes on without it."""
+        # DEVIATION: the paper's parties take part in every round, and each finishes at least one step in time.
         if phase != self.phase or sender not in self.taken or sender in self.late or sender in self.line:
             return []
         self.late[sender] = True
@@ -308,7 +321,9 @@ class Server(Encoding, Tabled, Withdrawing):
         rows = self._walk.batch(self.round)
         here = [self._index[name] for name in self.taken]
         self.table.renew(here, rows, self.k)  # θ_m waits for this very round
-        self.staleness.add_others(self.table.ages(rows, self.k), [])
+        if not self.measures:
+            stale = [index for name, index in self._index.items() if name not in self.taken]
+            self.staleness.add(self.table.ages(rows, self.k), stale)
         self.h = self.table.gather(rows)
         job = Open(self._layer_seed(0), self.h, self._targets[rows])
         cancel: list[Effect] = [CancelTimer(PATIENCE_TIMER)]
@@ -329,6 +344,7 @@ class Server(Encoding, Tabled, Withdrawing):
         self.phase += 1
         self.doing = LOCAL
         plan = self.pacing.plan(self.taken, SERVER)
+        self.unreported |= dict.fromkeys(self.taken, (self.phase, self.round, plan.timeout_s, not self.measures))
         begins = self._begins(plan)
         bell = self.local.begin(now, self.phase, plan.timeout_s, plan.server_limit, plan.scales[SERVER])
         if self.network.theta.numel():
@@ -370,7 +386,7 @@ class Server(Encoding, Tabled, Withdrawing):
         rate = self._training.rule.rate(self._rate, self.k)
         self.local.learn(result, rate, now)
         if self.local.goes_on(now):
-            return [self._step()]
+            return [*self.local.wait_for_next(now), self._step()]
         return self._finish(now) if self.local.over else []
 
     def _rung(self, due: int, now: int) -> list[Effect]:
@@ -388,11 +404,11 @@ class Server(Encoding, Tabled, Withdrawing):
         """The server's own phase is over; the parties' reports are on their way."""
         assert self.opened is not None
         self.doing = GATHERING
-        if self.local.steps:
-            if self._tells_speed():
-                self.pacing.note(SERVER, self.local.report(), self._timeout_s)
-            self.steps[SERVER] = self.steps.get(SERVER, 0) + self.local.steps
+        if self.local.steps and self._tells_speed(self.round):
+            self.pacing.note(SERVER, self.local.report(), self._timeout_s)
         if not self.measures:
+            if self.local.steps:
+                self._count_steps(SERVER, self.local.steps)
             rows = len(self._walk.batch(self.round))
             self.progress.count(rows * len(self.taken), [self.opened.loss])
         self.opened = None
@@ -461,7 +477,6 @@ class Server(Encoding, Tabled, Withdrawing):
 
     def summary(self) -> dict[str, Any]:
         """What the run's summary takes from the server."""
-        rounds = max(self.phase, 1)
         return {
             "updates": self.k,
             "epochs": self.progress.epochs,
@@ -473,10 +488,15 @@ class Server(Encoding, Tabled, Withdrawing):
             "note": self.table.note(),
             "method": {
                 "timeout_s": self.pacing.timeout_s,
-                "local_steps": {name: round(self.steps.get(name, 0) / rounds, 2) for name in (SERVER, *self._parties)},
+                "local_steps": {name: self._mean_steps(name) for name in (SERVER, *self._parties)},
                 "late_uploads": self.late_uploads,
             },
         }
+
+    def _mean_steps(self, name: str) -> float:
+        """Local steps in a round that the role took part in; rounds that only measured do not count."""
+        steps, rounds = self.steps.get(name, (0, 1))
+        return round(steps / rounds, 2)
 
 
 _STATE = (
@@ -487,6 +507,7 @@ _STATE = (
         "line",
         "taken",
         "late",
+        "unreported",
         "doing",
         "round",
         "following",
