@@ -357,8 +357,8 @@ def test_who_begins_anew_drops_everything_and_says_hello():
         (Ask(7, [1, 2], False, np.zeros(1, np.int32)), "a sum over parties"),
         (Ask(7, [0, 1, 9], False, np.zeros(1, np.int32)), "single terms"),
         (Ask(7, [0, 1, 2], False, np.array([5], np.int32)), "rows that are not there"),
-        (Masked(1, 7, 0, np.zeros(1)), "a sum that cannot be"),
-        (Masked(9, 7, 0, np.zeros(1, np.uint64)), "a sum that cannot be"),
+        (Masked(1, 7, b"", 0, np.zeros(1)), "a sum that cannot be"),
+        (Masked(9, 7, b"", 0, np.zeros(1, np.uint64)), "a sum that cannot be"),
         (Totals(0, 1, np.zeros(2)), "margins"),
         (Hold(1), "does not expect a Hold"),
     ],
@@ -409,7 +409,7 @@ def messages(effects):
 
 def begun(options=None):
     made, effects = coordinator(options)
-    ((judge, question),) = messages(effects)
+    *_, (judge, question) = messages(effects)  # all hear of it, the judge last
     answer = Judged(question.number, 0.5, {"accuracy": 0.5})
     return made, messages(made.handle(Received(judge, answer), 0))
 

@@ -13,6 +13,7 @@ import numpy as np
 from colonnade.algorithms.asysqn.config import FEWEST, SVRG
 from colonnade.algorithms.asysqn.messages import (
     Begin,
+    Declined,
     Diverged,
     Held,
     Hello,
@@ -74,6 +75,8 @@ class Coordinator:
         self.turn = 0  # whose it is to judge, to aggregate for all
         self.number = 0  # of the newest evaluation
         self.judge = ""  # who is asked to judge
+        self.unmoved = ""  # the last evaluation waits for a step of this party, which declined
+        self.declined = 0  # evaluations that are missing since a party declined
         self.missing: list[str] = []  # from this evaluation
         self.barrier = 0
         self.phase = ""  # of the barrier
@@ -129,6 +132,8 @@ class Coordinator:
                     return self._note(sender, TAKING, barrier)
                 case Judged():
                     return self._judged(sender, message)
+                case Declined(number=number):
+                    return self._decline(sender, number)
                 case Diverged(cause=cause):
                     advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self._options.ahead)
                     raise TrainingDiverged(f"{sender}: {cause[:200]}; {advice}")
@@ -192,7 +197,7 @@ class Coordinator:
         """Somebody came or went: whatever it had a share in begins again, without what was half done."""
         members = self.members
         effects: list[Effect] = [Send(self._parties[m], Members(members)) for m in members if self._parties[m] != peer]
-        if self.judge:
+        if self.judge or self.unmoved:
             effects += self._ask_to_judge()
         if not self.begun or self.progress.ending:
             return effects
@@ -211,6 +216,8 @@ class Coordinator:
         self._check(sender, message)
         party = self._index[sender]
         self.steps[party] = message.steps
+        if sender == self.unmoved:
+            return self._ask_to_judge()
         if not self.begun or self.progress.ending:
             return []
         if self._options.synchronous:
@@ -302,19 +309,26 @@ class Coordinator:
         return [] if self.judge or self.progress.ending else self._ask_to_judge()
 
     def _ask_to_judge(self) -> list[Effect]:
-        """One party aggregates the margins of the test rows, through the same trees, and judges them."""
+        """One party aggregates the margins of the test rows, through the same trees, and judges them.
+
+        All members are told of it, and over which members: they answer that party for these, and no other.
+        """
         self.number += 1
+        self.unmoved = ""
         members = self.members
         self.missing = [name for name, index in self._index.items() if index not in members]
         if len(members) < (FEWEST if self._options.masking == "on" else 1):
             if self.begun and not self.progress.ending:
                 self.judge = ""
-                return self._report(Judged(self.number, float("nan"), {self._training.metric: float("nan")}))
+                return self._report_nothing()
             self.judge = "nobody"  # the first and the last evaluation wait for somebody
             return []
-        self.judge = self._parties[self._next_member()]
+        judge = self._next_member()
+        self.judge = self._parties[judge]
+        message, others = Judge(self.number, judge, members), [m for m in members if m != judge]
+        asked: list[Effect] = [Send(self._parties[m], message) for m in (*others, judge)]  # who judges hears it last
         patience = round(self._options.patience_s * NANOSECONDS)
-        return [Send(self.judge, Judge(self.number, members)), SetTimer(JUDGE_TIMER, self._now + patience)]
+        return [*asked, SetTimer(JUDGE_TIMER, self._now + patience)]
 
     def _judged(self, sender: str, message: Judged) -> list[Effect]:
         if sender != self.judge or message.number != self.number:
@@ -322,13 +336,37 @@ class Coordinator:
         if self._training.metric not in message.values:
             raise RemoteProtocolError(sender, f"a judgement without {self._training.metric}")
         self.judge = ""
-        effects: list[Effect] = [CancelTimer(JUDGE_TIMER), *self._report(message)]
+        return [CancelTimer(JUDGE_TIMER), *self._report(message), *self._go_on()]
+
+    def _decline(self, sender: str, number: int) -> list[Effect]:
+        """A party was judged with others, and has not moved since: this evaluation will not be.
+
+        The last one is asked for again when that party has stepped, if it can.
+        """
+        if not self.judge or number != self.number:
+            return []
+        self.judge = ""
+        cancel: list[Effect] = [CancelTimer(JUDGE_TIMER)]
+        steps = self.begun and self._enough and not self.phase and not self._options.synchronous
+        if self.progress.ending and steps and self._index[sender] in self.members:
+            self.unmoved = sender
+            return cancel
+        self.declined += 1
+        self.missing = [name for name in self._parties if name in self.missing or name == sender]
+        return [*cancel, *self._report_nothing(), *self._go_on()]
+
+    def _go_on(self) -> list[Effect]:
+        """After an evaluation: begin, or the next round."""
         if self.progress.ending:
-            return effects
+            return []
+        effects: list[Effect] = []
         if not self.begun:
             self.begun = True
             effects += [Send(self._parties[m], self._begin()) for m in self.members]
         return [*effects, *(self._next_round() if self._options.synchronous and not self.running else [])]
+
+    def _report_nothing(self) -> list[Effect]:
+        return self._report(Judged(self.number, float("nan"), {self._training.metric: float("nan")}))
 
     def _report(self, message: Judged) -> list[Effect]:
         result = Evaluated(message.number, message.loss, message.values)
@@ -347,7 +385,7 @@ class Coordinator:
         if not self.begun or not self._enough:
             return absent
         if not (self.phase or self.running):
-            return [self.judge] if self.judge in self._index else []
+            return [name for name in (self.judge, self.unmoved) if name in self._index]
         waited = self.members
         return [self._parties[member] for member in waited if member not in self.done]
 
@@ -376,6 +414,7 @@ class Coordinator:
         """What the run's summary takes from the coordinator; it has no weights."""
         return {
             "updates": self.k,
+            "note": self._note_of_run(),
             "epochs": self.progress.epochs,
             "staleness": self.staleness.summary(),
             "staleness_counts": self.staleness.histogram(),
@@ -384,8 +423,15 @@ class Coordinator:
             "method": {"steps": {self._parties[p]: n for p, n in sorted(self.steps.items())}, "barriers": self.barrier},
         }
 
+    def _note_of_run(self) -> str:
+        """What a reader of the summary should know."""
+        if not self.declined:
+            return ""
+        return f"{self.declined} evaluations are missing: parties came or went, and a party had not moved since the last"
+
 
 _STATE = (
     *("present", "nonzeros", "labels", "agreed", "tests", "begun", "steps", "turn", "number", "judge", "missing"),
+    *("unmoved", "declined"),
     *("barrier", "phase", "done", "taker", "snapshots", "round", "running", "round_rows"),
 )
