@@ -14,6 +14,7 @@ from colonnade.algorithms.asysqn.config import FEWEST, SVRG
 from colonnade.algorithms.asysqn.messages import (
     Begin,
     Declined,
+    Differs,
     Diverged,
     Held,
     Hello,
@@ -30,7 +31,7 @@ from colonnade.algorithms.evaluation import Evaluated
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
-from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
     CancelTimer,
@@ -67,9 +68,10 @@ class Coordinator:
         self._now = 0  # of the event in hand
         self.present: dict[str, bool] = {}  # within reach
         self.nonzeros: dict[str, int] = {}  # of those that said hello, and have not lost their memory since
-        self.labels: dict[str, str] = {}  # their digests, until they are compared
+        self.labels: dict[str, str] = {}  # their digests, until all are the same
         self.agreed = ""  # the digest of all
         self.tests = 0  # test rows
+        self.left: dict[str, str] = {}  # parties whose own numbers diverged, and how
         self.begun = False
         self.steps: dict[int, int] = {}  # of each party, as last heard
         self.turn = 0  # whose it is to judge, to aggregate for all
@@ -95,7 +97,8 @@ class Coordinator:
     @property
     def members(self) -> list[int]:
         """Who takes part."""
-        return [index for name, index in self._index.items() if name in self.present and name in self.nonzeros]
+        here = [name for name in self._parties if name in self.present and name in self.nonzeros]
+        return [self._index[name] for name in here if name not in self.left]
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
@@ -134,9 +137,8 @@ class Coordinator:
                     return self._judged(sender, message)
                 case Declined(number=number):
                     return self._decline(sender, number)
-                case Diverged(cause=cause):
-                    advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self._options.ahead)
-                    raise TrainingDiverged(f"{sender}: {cause[:200]}; {advice}")
+                case Diverged():
+                    return self._diverged(sender, message)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
@@ -150,26 +152,41 @@ class Coordinator:
         if message.nonzeros < 1 or message.rows != self._training.rows:
             raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {self._training.rows}")
         if self.agreed and message.labels_sha256 != self.agreed:
-            raise RemoteProtocolError(sender, "holds other labels than all parties agreed upon")
+            return [Send(sender, Differs(message.labels_sha256, self._other_labels([sender])))]
         self.nonzeros[sender], self.tests = message.nonzeros, message.tests
+        self.left.pop(sender, None)  # it begins again
         if not self.agreed:
             self.labels[sender] = message.labels_sha256
+            if odd := self._odd():
+                return [Send(name, Differs(self.labels[name], self._other_labels(odd))) for name in odd]
             if len(self.labels) < len(self._parties):
                 return []
-            self._compare_labels()
+            self.agreed, self.labels = message.labels_sha256, {}
         return self._welcome(sender)
 
-    def _compare_labels(self) -> None:
-        """Say who differs: whoever is not with the most."""
+    def _odd(self) -> list[str]:
+        """Parties with other labels than most, once all have said theirs; all parties, if most have no labels alike."""
         counts = Counter(self.labels.values())
-        most, _ = counts.most_common(1)[0]
-        others = [name for name in self._parties if self.labels[name] != most]
-        if others:
-            verb = "holds" if len(others) == 1 else "hold"
-            raise DataError(
-                f"{', '.join(others)} {verb} other labels than the rest: compare the label columns, row by row"
-            )
-        self.agreed, self.labels = most, {}
+        if len(self.labels) < len(self._parties) or len(counts) == 1:
+            return []
+        most, count = counts.most_common(1)[0]
+        return [name for name in self._parties if self.labels[name] != most or 2 * count <= len(self._parties)]
+
+    def _other_labels(self, odd: list[str]) -> str:
+        verb = "holds" if len(odd) == 1 else "hold"
+        rest = "each other" if len(odd) == len(self._parties) else "the rest"
+        return f"{', '.join(odd)} {verb} other labels than {rest}: compare the label columns, row by row"
+
+    def _diverged(self, sender: str, message: Diverged) -> list[Effect]:
+        """Go on without a party whose own numbers diverged, if enough are left; else the run leads nowhere."""
+        if sender in self.left:
+            return []
+        others = [m for m in self.members if self._parties[m] != sender]
+        if not message.own or not self.begun or len(others) < self._options.fewest(len(self._parties)):
+            advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self._options.ahead)
+            raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
+        self.left[sender] = message.cause[:200]
+        return self._changed(sender)
 
     def _begin(self) -> Begin:
         """The unit of work is a mean party's row."""
@@ -180,6 +197,7 @@ class Coordinator:
         self.present[peer] = True
         if anew:
             self.nonzeros.pop(peer, None)  # until it says hello again
+            self.labels.pop(peer, None)
             return self._changed(peer)
         return self._welcome(peer) if peer in self.nonzeros else []
 
@@ -381,7 +399,8 @@ class Coordinator:
 
     def waits_for(self) -> list[str]:
         """Who has to come or to answer before training goes on."""
-        absent = [name for name in self._parties if self._index[name] not in self.members]
+        odd, members = self._odd(), self.members
+        absent = [name for name in self._parties if self._index[name] not in members or name in odd]
         if not self.begun or not self._enough:
             return absent
         if not (self.phase or self.running):
@@ -425,13 +444,16 @@ class Coordinator:
 
     def _note_of_run(self) -> str:
         """What a reader of the summary should know."""
-        if not self.declined:
-            return ""
-        return f"{self.declined} evaluations are missing: parties came or went, and a party had not moved since the last"
+        notes = [self._other_labels(odd)] if (odd := self._odd()) else []
+        notes += [f"went on without {name}: {cause}" for name, cause in self.left.items()]
+        if self.declined:
+            cause = "parties came or went, and a party had not moved since the evaluation before"
+            notes.append(f"evaluations missing: {self.declined} ({cause})")
+        return "; ".join(notes)
 
 
 _STATE = (
     *("present", "nonzeros", "labels", "agreed", "tests", "begun", "steps", "turn", "number", "judge", "missing"),
-    *("unmoved", "declined"),
+    *("unmoved", "declined", "left"),
     *("barrier", "phase", "done", "taker", "snapshots", "round", "running", "round_rows"),
 )

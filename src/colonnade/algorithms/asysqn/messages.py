@@ -150,7 +150,7 @@ class Diverged(Message, frozen=True):
 
     evaluation: ClassVar[bool] = True  # not of the method: outside clock and bytes
     cause: str
-    number: int = 0  # of the evaluation whose test rows say so; 0: this party's own numbers do
+    own: bool  # this party's own numbers are out of range; else the loss of the whole model is
 
 
 # Between parties: Alg. 2.

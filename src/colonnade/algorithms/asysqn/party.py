@@ -24,12 +24,13 @@ from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import SAGA, SVRG
 from colonnade.algorithms.asysqn.contributor import BATCH, NO_ROWS, ROUND, SNAPSHOT, TESTS, Contributor
 from colonnade.algorithms.asysqn.draws import Draws
-from colonnade.algorithms.asysqn.estimator import Estimator
+from colonnade.algorithms.asysqn.estimator import Estimator, OwnNumbersDiverged
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
     AskTests,
     Begin,
+    Differs,
     Diverged,
     FullPass,
     FullPassed,
@@ -54,7 +55,7 @@ from colonnade.algorithms.asysqn.messages import (
 )
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.method import SERVER, PartySetup
-from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     CancelWork,
     Effect,
@@ -99,6 +100,7 @@ class Party(Contributor):
         self.holding = 0  # the barrier that this party rests at
         self.round = 0  # synchronous twins: the newest that was announced
         self.initiates = False  # it aggregates for all
+        self.left: Diverged | None = None  # why this party takes part no more
         self.early: tuple[int, Array] = (0, NONE)  # margins of a round that was not yet announced
 
     # Events.
@@ -117,7 +119,7 @@ class Party(Contributor):
             case WorkDone(result=Judged() as result):
                 return self._judged(result)
             case WorkDone(result=Diverged() as result):
-                return [Send(SERVER, result)]
+                return self._leave(result)
             case TimerFired(name=name):
                 return self._lose_patience(name)
             case Started(entropy=entropy):
@@ -135,6 +137,8 @@ class Party(Contributor):
     def _told(self, message: Message) -> list[Effect]:
         """What the coordinator says."""
         match message:
+            case Differs(labels_sha256=digest, cause=cause):
+                return self._differs(digest, cause)
             case Begin(unit=unit, members=members):
                 return self._begin(unit, members)
             case Members(members=members):
@@ -168,11 +172,12 @@ class Party(Contributor):
         raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state; that it leads nowhere is a result, too, which ends the run for all."""
+        """A job, without changing any state; that it leads nowhere is a result, too."""
         try:
             return self._compute(job)
         except TrainingDiverged as error:
-            return Diverged(str(error))
+            own = isinstance(job, Margins) or isinstance(error, OwnNumbersDiverged)  # margins that do not fit
+            return Diverged(str(error), own)
 
     def _compute(self, job: Payload) -> Payload:
         match job:
@@ -194,6 +199,12 @@ class Party(Contributor):
     def _hello(self) -> Effect:
         tests = self._tests.rows
         return Send(SERVER, Hello(self._held.digest, self._block.rows, tests, self._block.nonzeros))
+
+    def _differs(self, digest: str, cause: str) -> list[Effect]:
+        """The coordinator refuses labels; if they were mended meanwhile, say hello again."""
+        if digest == self._held.digest:
+            raise DataError(f"{cause}; then start this party again")
+        return [self._hello()]
 
     def _is_wanted(self, what: str, number: int) -> bool:
         """Whether an own aggregation still has a purpose, and the parties that it takes."""
@@ -428,13 +439,25 @@ class Party(Contributor):
         """A conversation begins anew: what was under way in it is gone."""
         if peer != SERVER:
             return self._regroup(list(self.members), {self._names.index(peer)}) if peer in self._names else []
+        effects = self._drop_everything()
+        return [*effects, Send(SERVER, self.left) if self.left else self._hello()]
+
+    def _leave(self, result: Diverged) -> list[Effect]:
+        """Tell the coordinator: it ends the run, or goes on without this party if its own numbers are the cause."""
+        effects: list[Effect] = []
+        if result.own:
+            effects, self.left = self._drop_everything(), result
+        return [*effects, Send(SERVER, result)]
+
+    def _drop_everything(self) -> list[Effect]:
+        """What is under way, with everyone; the weights stay, and what the fence knows of them."""
         effects = [*self._abandon(list(self.own)), *self._cancel_lane()]
         effects += [CancelWork(token) for token in self.asides]
         self.asides, self.fence.running = {}, {}
         self.sums.sums, self.held = {}, {}
         self.ready, self.blocked, self.holding, self.round, self.judging = [], ("", 0), 0, 0, 0
         self.early, self.begun, self.members, self.judges = (0, NONE), False, (), ()
-        return [*effects, self._hello()]
+        return effects
 
     def margins(self, x: Any) -> Array:
         """θ^ℓ of further rows."""
@@ -449,7 +472,8 @@ class Party(Contributor):
     def save(self) -> dict[str, Any]:
         """Everything but columns, labels and key."""
         state = {name: getattr(self, name) for name in _STATE}
-        return super().save() | state | {"estimator": self.estimator.save()}
+        left = None if self.left is None else (self.left.cause, self.left.own)
+        return super().save() | state | {"estimator": self.estimator.save(), "left": left}
 
     def load(self, state: dict[str, Any]) -> None:
         """The reverse of `save`."""
@@ -457,6 +481,7 @@ class Party(Contributor):
         for name in _STATE:
             setattr(self, name, state[name])
         self.estimator.load(state["estimator"])
+        self.left = None if state["left"] is None else Diverged(*state["left"])
 
     def summary(self) -> dict[str, Any]:
         """Steps, answers, and what came to nothing."""
@@ -467,6 +492,7 @@ class Party(Contributor):
             "dropped": self.dropped,
             "held_back": self.held_back,
             "moves": self.moves,
+            "left": "" if self.left is None else self.left.cause,
             "weights": hashlib.sha256(np.ascontiguousarray(self.estimator.w).tobytes()).hexdigest(),
         }
 
