@@ -13,7 +13,18 @@ import pytest
 import colonnade
 from colonnade.algorithms.asysqn.aggregation import Aggregations, place_of
 from colonnade.algorithms.asysqn.contributor import Contributor
-from colonnade.algorithms.asysqn.messages import Ask, AskTests, Masked, Masks, Members
+from colonnade.algorithms.asysqn.messages import (
+    Ask,
+    AskTests,
+    Declined,
+    Hello,
+    Judge,
+    Judged,
+    Masked,
+    Masks,
+    Members,
+    Stepped,
+)
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.resolve import federation
 from colonnade.protocol import state
@@ -329,3 +340,68 @@ def test_the_same_rows_are_contributed_over_other_parties_only_after_a_step():
     role.fence.moved()
     role.estimator.w = role.estimator.w / 2
     assert len([effect for effect in role._answer_held() if isinstance(effect, Work)]) == 2 and not role.held
+
+
+def test_an_evaluation_over_other_parties_with_the_same_weights_is_declined():
+    world = Asked()
+    role, none = world.others[0], ROWS[:0]
+    role.handle(Received("server", Judge(1, 0, [0, 1, 2, 3])), 0)
+    assert world.ask(role, AskTests(1, [0, 1, 2, 3], False, none)) != []
+    role.handle(Received("server", Judge(2, 0, [0, 1, 2])), 0)
+    assert world.ask(role, AskTests(2, [0, 1, 2], False, none)) == [("server", Declined(2))]
+    assert role.handle(Received("server", Judge(3, 1, [0, 1, 2])), 0) == [Send("server", Declined(3))], "as the judge"
+    assert world.ask(role, AskTests(4, [0, 1, 2, 3], False, none), "party-3") == [], "nor over the former, by another"
+
+
+def coordinator(**options):
+    """Of three parties, at the end of a first evaluation."""
+    made, *_ = setting_of({"name": "afsgd", "masking": "off", **options}, parties=3).roles()
+    made.handle(Started(b""), 0)
+    for name in ("party-1", "party-2", "party-3"):
+        made.handle(PeerJoined(name), 0)
+        made.handle(Received(name, Hello("a" * 64, made._training.rows, 1, 4)), 0)
+    made.handle(Received(made.judge, Judged(1, 0.5, {"accuracy": 0.5})), 0)
+    return made
+
+
+def records_of(effects):
+    return [effect.record for effect in effects if isinstance(effect, Emit)]
+
+
+def test_a_declined_evaluation_is_a_row_that_names_the_party():
+    made = coordinator()
+    made.handle(TimerFired("evaluate", 0), 0)
+    assert made.judge
+    (row,) = records_of(made.handle(Received("party-2", Declined(2)), 0))
+    assert np.isnan(row.loss) and row.missing == ["party-2"] and made.judge == ""
+    assert made.summary()["note"].startswith("evaluations missing: 1")
+    assert made.handle(Received("party-3", Declined(2)), 0) == [], "once is enough"
+
+
+def test_the_last_evaluation_waits_for_a_step_of_the_party_that_declined():
+    made = coordinator()
+    made.handle(TimerFired("end", 0), 0)
+    assert records_of(made.handle(Received("party-2", Declined(2)), 0)) == [] and made.waits_for() == ["party-2"]
+    assert made.handle(Received("party-1", Stepped(0, 9, 1, 0, [0, 1, 2])), 0) == []
+    made.handle(Received("party-2", Stepped(0, 9, 1, 0, [0, 1, 2])), 0)
+    effects = made.handle(Received(made.judge, Judged(3, 0.4, {"accuracy": 0.6})), 0)
+    assert records_of(effects)[0].loss == 0.4 and isinstance(effects[-1], Finish)
+
+
+@pytest.mark.parametrize("options", [{"on_lost": "wait"}, {"name": "synsqn-sgd"}])
+def test_the_last_evaluation_is_missing_where_no_step_will_come(options):
+    made = coordinator(**options)
+    made.handle(PeerLost("party-3"), 0)
+    made.handle(TimerFired("end", 0), 0)
+    effects = made.handle(Received("party-2", Declined(made.number)), 0)
+    (row,) = records_of(effects)
+    assert np.isnan(row.loss) and row.missing == ["party-2", "party-3"] and isinstance(effects[-1], Finish)
+
+
+def test_many_batches_ahead(simulate):
+    """More than the 16 aggregations of an initiator that were kept."""
+    data = colonnade.split(colonnade.from_arrays(X, Y), parties=4)
+    train = {"batch_size": 2, "updates": 60, "learning_rate": 0.01}
+    clock = {"faults": [{"party": "party-2", "kind": "offline", "at_s": 0.1, "until_s": 0.3}], "lost_after_s": 0.05}
+    run = simulate({"protocol": {"name": "afsgd", "ahead": 40}, "train": train, "clock": clock}, data=data)
+    assert run.status == "finished" and run.server.k >= 60

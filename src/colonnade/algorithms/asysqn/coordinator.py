@@ -22,6 +22,7 @@ from colonnade.algorithms.asysqn.messages import (
     Judge,
     Judged,
     Members,
+    Release,
     Round,
     Stepped,
     Take,
@@ -219,8 +220,10 @@ class Coordinator:
             effects += self._ask_to_judge()
         if not self.begun or self.progress.ending:
             return effects
-        if self.phase:
+        if self.phase == HOLDING:
             return [*effects, *self._hold()]
+        if self.phase == TAKING:
+            effects += self._release()
         return [*effects, *self._next_round()] if self._options.synchronous else effects
 
     @property
@@ -277,6 +280,15 @@ class Coordinator:
         self.barrier += 1
         self.phase, self.done, self.running = HOLDING, [], False
         return [Send(self._parties[m], Hold(self.barrier)) for m in self.members]
+
+    def _release(self) -> list[Effect]:
+        """Parties came or went while θ(w^s) was summed: go on with what each has, until the next snapshot is due.
+
+        # DEVIATION: Alg. 4 l. 3 in every epoch. A sum of all rows over other parties, a step later, would come close
+        to the margins of a lost party; the estimate is unbiased whatever the reference is.
+        """
+        self.phase, self.done = "", []
+        return [Send(self._parties[m], Release(self.barrier)) for m in self.members]
 
     def _note(self, sender: str, phase: str, barrier: int) -> list[Effect]:
         """One more has held, or taken."""

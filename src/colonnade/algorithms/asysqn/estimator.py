@@ -98,7 +98,9 @@ class Estimator:
             raise OwnNumbersDiverged("its step is not finite")
         loss, start = self._recent(made)
         if loss > FAR * start:
-            raise TrainingDiverged(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
+            own = penalty(self.w, self._options.l2) > FAR * made.start  # its weights alone cost as much
+            kind = OwnNumbersDiverged if own else TrainingDiverged
+            raise kind(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
 
     def _recent(self, made: StepMade) -> tuple[float, float]:
         return RECENT * self.loss + made.loss, RECENT * self.start + made.start

@@ -37,6 +37,7 @@ __all__ = [
     "Masks",
     "MasksTests",
     "Members",
+    "Release",
     "Round",
     "Step",
     "StepMade",
@@ -93,6 +94,12 @@ class Held(Message, frozen=True):
 
 class Take(Message, frozen=True):
     """Coordinator → one party: aggregate θ(w^s) of all training rows, for everybody."""
+
+    barrier: int
+
+
+class Release(Message, frozen=True):
+    """Coordinator → party: there is no snapshot this time; go on with the one before."""
 
     barrier: int
 
@@ -289,7 +296,8 @@ class JudgeTests(Payload, frozen=True):
 
 
 ASYSQN_PAYLOADS = (
-    *(Hello, Differs, Begin, Members, Hold, Held, Take, Taken, Round, Stepped, Judge, Judged, Declined, Diverged),
+    *(Hello, Differs, Begin, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
+    *(Judge, Judged, Declined, Diverged),
     *(Ask, AskTests, Masked, Masks, MaskedTests, MasksTests, Abandon, Drop, Totals),
     *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
 )

@@ -45,6 +45,7 @@ from colonnade.algorithms.asysqn.messages import (
     Masked,
     Masks,
     Members,
+    Release,
     Round,
     Step,
     StepMade,
@@ -148,6 +149,8 @@ class Party(Contributor):
                 return self._hold(barrier)
             case Take(barrier=barrier) if self._options.estimator == SVRG:
                 return self._gather(SNAPSHOT, barrier) if barrier == self.holding else []
+            case Release(barrier=barrier) if self._options.estimator == SVRG:
+                return self._release(barrier)
             case Round() if self._options.synchronous:
                 return self._round(message)
             case Judge():
@@ -361,6 +364,15 @@ class Party(Contributor):
         self.holding, self.ready, self.blocked = barrier, [], ("", 0)
         effects += self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS])
         return effects if self.lane else [*effects, Send(SERVER, Held(barrier))]
+
+    def _release(self, barrier: int) -> list[Effect]:
+        """No snapshot this time: go on with the one before."""
+        if barrier != self.holding:
+            return []  # it has the snapshot already
+        effects = self._abandon([nonce for nonce, (what, _) in self.own.items() if what != TESTS])
+        effects += self._cancel_lane()
+        self.holding, self.blocked = 0, ("", 0)
+        return [*effects, *self._advance()]
 
     def _totals(self, sender: str, message: Totals) -> list[Effect]:
         """θ that another party aggregated for all."""
