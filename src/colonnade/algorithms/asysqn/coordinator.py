@@ -200,7 +200,7 @@ class Coordinator:
             self.nonzeros.pop(peer, None)  # until it says hello again
             self.labels.pop(peer, None)
             return self._changed(peer)
-        return self._welcome(peer) if peer in self.nonzeros else []
+        return self._welcome(peer) if peer in self.nonzeros and peer not in self.left else []
 
     def _welcome(self, peer: str) -> list[Effect]:
         """It takes part from now on; the first evaluation, and training after it, wait for all."""

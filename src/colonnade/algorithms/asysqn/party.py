@@ -342,6 +342,8 @@ class Party(Contributor):
         if made.s.any():
             self.fence.moved()
             self.newest = position, theta
+        elif self.moving:
+            self.newest = 0, NONE  # these margins do not move it; other ones may
         told: list[Effect] = []
         if not self.moving:  # one more step on margins that were counted is no update
             number = self.round if self._options.synchronous else 0
