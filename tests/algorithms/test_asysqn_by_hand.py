@@ -24,6 +24,7 @@ from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
     Begin,
+    Differs,
     Held,
     Hello,
     Hold,
@@ -372,8 +373,8 @@ def test_who_begins_anew_drops_everything_and_says_hello():
         (Ask(7, [1, 2], False, np.zeros(1, np.int32)), "a sum over parties"),
         (Ask(7, [0, 1, 9], False, np.zeros(1, np.int32)), "single terms"),
         (Ask(7, [0, 1, 2], False, np.array([5], np.int32)), "rows that are not there"),
-        (Masked(1, 7, 0, np.zeros(1)), "a sum that cannot be"),
-        (Masked(9, 7, 0, np.zeros(1, np.uint64)), "a sum that cannot be"),
+        (Masked(1, 7, b"", 0, np.zeros(1)), "a sum that cannot be"),
+        (Masked(9, 7, b"", 0, np.zeros(1, np.uint64)), "a sum that cannot be"),
         (Totals(0, 1, np.zeros(2)), "margins"),
         (Hold(1), "does not expect a Hold"),
     ],
@@ -424,7 +425,7 @@ def messages(effects):
 
 def begun(options=None):
     made, effects = coordinator(options)
-    ((judge, question),) = messages(effects)
+    *_, (judge, question) = messages(effects)  # all hear of it, the judge last
     answer = Judged(question.number, 0.5, {"accuracy": 0.5})
     return made, messages(made.handle(Received(judge, answer), 0))
 
@@ -435,18 +436,41 @@ def test_everybody_begins_after_the_first_evaluation():
 
 
 @pytest.mark.parametrize(
-    ("labels", "named"), [(("a", "b", "a"), "party-2 holds"), (("a", "b", "c"), "party-2, party-3 hold")]
+    ("labels", "odd", "cause"),
+    [
+        (("a", "b", "a"), ["party-2"], "party-2 holds other labels than the rest"),
+        (("a", "b", "c"), ["party-1", "party-2", "party-3"], "party-1, party-2, party-3 hold other labels than each"),
+    ],
 )
-def test_whose_labels_differ_is_named(labels, named):
-    with pytest.raises(DataError, match=f"{named} other labels than the rest"):
-        coordinator(labels=labels)
+def test_parties_whose_labels_differ_are_told_and_waited_for(labels, odd, cause):
+    made, effects = coordinator(labels=labels)
+    told = messages(effects)
+    assert [name for name, _ in told] == odd and all(message.cause.startswith(cause) for _, message in told)
+    assert made.waits_for() == odd and made.summary()["note"].startswith(cause) and not made.begun
 
 
-def test_who_comes_back_with_other_labels_is_refused():
+def test_labels_that_were_mended_are_welcome():
+    made, _ = coordinator(labels=("a", "b", "a"))
+    told = messages(made.handle(Received("party-2", Hello("a" * 64, 2, 1, 4)), 0))
+    assert [type(message).__name__ for _, message in told] == ["Judge"] * 3
+    assert made.waits_for() == [] and made.summary()["note"] == ""
+
+
+def test_a_party_that_comes_back_with_other_labels_is_refused_until_they_are_mended():
     made, _ = begun()
     made.handle(PeerJoined("party-2", anew=True), 0)
-    with pytest.raises(RemoteProtocolError, match="party-2: holds other labels than all parties agreed upon"):
-        made.handle(Received("party-2", Hello("b" * 64, 2, 1, 4)), 0)
+    ((name, message),) = messages(made.handle(Received("party-2", Hello("b" * 64, 2, 1, 4)), 0))
+    assert name == "party-2" and message.cause.startswith("party-2 holds other labels than the rest")
+    told = messages(made.handle(Received("party-2", Hello("a" * 64, 2, 1, 4)), 0))
+    assert told[0] == ("party-2", Begin(2.0, [0, 1, 2]))
+
+
+def test_a_party_stops_over_its_labels_and_says_hello_once_they_are_others():
+    role = make().roles["party-1"]
+    with pytest.raises(DataError, match="party-1 holds other labels than the rest; then start this party again"):
+        role.handle(Received("server", Differs(role._held.digest, "party-1 holds other labels than the rest")), 0)
+    ((name, message),) = messages(role.handle(Received("server", Differs("0" * 64, "")), 0))
+    assert name == "server" and message.labels_sha256 == role._held.digest
 
 
 def test_a_loss_is_announced_and_a_return_too():

@@ -99,6 +99,21 @@ def test_margins_that_fixed_point_cannot_hold_end_the_run():
     assert "lower train.learning_rate" in summary["note"]
 
 
+@pytest.mark.parametrize("method", ["asysqn-svrg", "synsqn-sgd"])
+def test_the_others_go_on_without_a_party_whose_own_numbers_diverged(method):
+    data = split(colonnade.from_arrays(X, Y), parties=5)
+    protocol = {"name": method, "fraction_bits": 40}
+    made = colonnade.prepare(data, protocol, batch_size=50, learning_rate=0.05, epochs=6)
+    made.simulator.advance(300)
+    role = made.simulator.nodes[2].role
+    role.estimator.w = role.estimator.w + 1e9
+    summary = made.execute()
+    assert summary["status"] == "finished" and summary["value"] > 0.75
+    assert summary["note"].startswith("went on without party-2: ")
+    assert made.simulator.nodes[0].role.members == [0, 2, 3, 4] and role.summary()["left"]
+    assert role.estimator.steps < min(node.role.estimator.steps for node in made.simulator.nodes[3:])
+
+
 def test_an_evaluation_sees_it_too():
     made = run("asysqn-sgd", learning_rate=1e-9, epochs=1)
     for node in made.simulator.nodes[1:]:

@@ -7,21 +7,23 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.asysqn.holdings import predictions
-from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.algorithms.asysqn.messages import Ask, Members
+from colonnade.data import Lookup, from_arrays, load, party_share, save_share, server_share, split
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.experiments.config import from_dict
 from colonnade.experiments.party_process import PartyProcess
+from colonnade.experiments.resolve import federation
 from colonnade.experiments.server_process import ServerProcess
 from colonnade.predict.asking import door_of
 from colonnade.predict.messages import Asked
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
 from colonnade.predict.standing_in import AWAY, LACKS
-from colonnade.predict.summed import Contribute, Summed, SummedServer
-from colonnade.protocol.errors import RemoteProtocolError
-from colonnade.protocol.events import Emit, PeerLost, Received, Send, Started, TimerFired
+from colonnade.predict.summed import Contribute, Summed, SummedParty, SummedServer
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.events import Emit, PeerLost, Received, Send, Started, TimerFired, WorkDone
 
 NAMES = ("p1", "p2", "p3")
 PATIENCE_S = 60.0
@@ -168,3 +170,54 @@ def test_a_sum_of_another_shape_is_refused(server):
     nonce = ask(server, [True, True], [True, True], [True, True])[0].message.nonce
     with pytest.raises(RemoteProtocolError, match="shape"):
         server.handle(Received("p1", Summed(nonce, np.zeros(3))), 1)
+
+
+# Parties that were trained: over whom, and for which ids they contribute.
+
+
+def predicting(members):
+    """Predicting parties whose last sums of the training were over these."""
+    x = np.random.default_rng(0).standard_normal((20, 3))
+    data = split(from_arrays(x, np.arange(20) % 2, columns=list("abc")), how={"p1": ["a"], "p2": ["b"], "p3": ["c"]})
+    protocol = {"name": "afsgd", "masking": "off"} if len(members) < 3 else {"name": "afsgd"}
+    setting = federation(from_dict({"protocol": protocol, "train": {"batch_size": 4}}), data)
+    made = []
+    for index, role in enumerate(setting.roles()[1:]):
+        role.handle(Started(b""), 0)
+        role.handle(Received("server", Members(members)), 0)
+        role.estimator.w = np.ones(role._block.columns)
+        if index in members:
+            ask = Ask(1, members, False, np.arange(3, dtype=np.int32))
+            role.handle(Received(NAMES[members[index - 1]], ask), 0)
+        table = Lookup({"a": 0, "b": 1}, np.ones((2, 1), np.float32))
+        made.append(SummedParty(role, table, NAMES, setting.options))
+        made[-1].handle(Started(role.name.encode()), 0)
+    return made
+
+
+def test_weights_that_were_summed_without_a_party_do_not_predict():
+    with pytest.raises(ConfigError, match="'p1': the last sums .* with these weights were not over all parties"):
+        predicting([0, 1])
+    assert len(predicting([0, 1, 2])) == 3
+
+
+def contribute(party, message):
+    """What follows from the server's order."""
+    (work,) = party.handle(Received("server", message), 0)
+    return party.handle(WorkDone(work.token, party.compute(work.job)), 0)
+
+
+def test_a_server_that_asks_parties_for_different_ids_gets_no_sum():
+    root, *others = predicting([0, 1, 2])
+    contribute(root, Contribute(5, 0, ["a"]))
+    sums = [(party.name, send) for party in others for send in contribute(party, Contribute(5, 0, ["b"]))]
+    refused = 0
+    for name, send in sums:  # grows
+        if send.to != "p1":
+            parent = others[NAMES.index(send.to) - 1]
+            sums += [(send.to, further) for further in parent.handle(Received(name, send.message), 0)]
+            continue
+        with pytest.raises(RemoteProtocolError, match="other rows or parties than this party was asked for"):
+            root.handle(Received(name, send.message), 0)
+        refused += 1
+    assert refused == 2, "on both trees"

@@ -256,7 +256,9 @@ class ServerProcess(Keeper):
         absent = [name for name in names if self.node.peers[name].stream is None]
         if waited >= max(SAY_WAITING_AFTER_S, 2 * self._waiting_said) and names:
             self._waiting_said = waited
-            self.log.warning("waiting", on=",".join(names), absent=",".join(absent) or "nobody", s=round(waited))
+            fields = {"on": ",".join(names), "absent": ",".join(absent) or "nobody", "s": round(waited)}
+            why = self.node.role.summary().get("note")
+            self.log.warning("waiting", **fields, **({"why": why} if why else {}))
         if absent and waited > self.config.network.give_up_s:
             self.node.fail(Stalled(f"waited {waited:.0f} s for {', '.join(absent)} (network.give_up_s)"))
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from colonnade.algorithms.asysqn.holdings import predictions
+from colonnade.algorithms.asysqn.party import Party as LinearParty
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.fedvs.party import Party as CodingParty
 from colonnade.algorithms.fedvs.server import Server as CodingServer
@@ -211,7 +212,7 @@ class PredictPartyProcess:
         table = party_lookup(share, _files(config), config.party.id, config.align, config.party.format)
         peers, trained = plan.method.peers, training.node.role
         role: PredictParty
-        if plan.method.party_labels:
+        if isinstance(trained, LinearParty):
             role, payloads = SummedParty(trained, table, plan.parties, plan.options), SUM_PAYLOADS
         elif isinstance(trained, CodingParty):
             role, payloads = CodedParty(trained, table, plan.parties, plan.options), CODED_PAYLOADS

@@ -4,17 +4,24 @@ A request has two halves. First every party says which ids it has. Then all cont
 have, each under a fresh mask, over the two trees of AsySQN Alg. 2 (no two of them have a subtree in common); the root,
 another party each time, sends the sum to the server. Nobody stands in for anybody: sums over different parties would
 tell single margins by subtraction, so an id that somebody does not have, or whose party is away, is refused.
+
+For the same reason the weights that predict have one set of parties for their whole life, all of them. A party whose
+last sums of the training were over others, with the weights it has, does not predict at all. And a sum carries a digest
+of its ids: a server that asks parties for different ids gets no sum.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import Aggregations
 from colonnade.algorithms.asysqn.messages import Ask as Opening
 from colonnade.algorithms.asysqn.messages import MarginsMade, Masked, Masks
+from colonnade.algorithms.asysqn.party import Party
 from colonnade.data import Lookup
 from colonnade.predict.messages import PAYLOADS, Asked, Computed, Find, Found
 from colonnade.predict.party import MAX_ASKED, PredictParty
@@ -22,7 +29,7 @@ from colonnade.predict.server import PredictServer, Request
 from colonnade.predict.standing_in import AWAY, SENT, StandIns
 from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
-from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import (
     CancelTimer,
     Effect,
@@ -35,7 +42,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, Message, Payload
-from colonnade.protocol.role import SERVER, Role
+from colonnade.protocol.role import SERVER
 
 __all__ = ["SUM_PAYLOADS", "Contribute", "SummedParty", "SummedServer", "found_without_values"]
 
@@ -79,7 +86,15 @@ SUM_PAYLOADS: tuple[type[Payload], ...] = (*PAYLOADS, Contribute, Summed, Masked
 class SummedParty(PredictParty):
     """Holds w_ℓ, its rows by id, and its part in sums that are under way."""
 
-    def __init__(self, trained: Role, table: Lookup, names: tuple[str, ...], options: Any) -> None:
+    _trained: Party
+
+    def __init__(self, trained: Party, table: Lookup, names: tuple[str, ...], options: Any) -> None:
+        if trained.estimator.w.any() and trained.fence.members() - {tuple(range(len(names)))}:
+            advice = (
+                f"the last sums that {trained.name} contributed to with these weights were not over all parties: "
+                "sums over all would tell a party's margins by subtraction; train again, with all parties at the end"
+            )
+            raise ConfigError("--predict", trained.name, advice)
         super().__init__(trained, table, 0, None)
         self._names, self._index, self._options = names, names.index(trained.name), options
         self._masked = options.masking == "on"
@@ -109,7 +124,8 @@ class SummedParty(PredictParty):
         if not 0 <= root < len(self._names) or message.nonce in self.roots:
             raise RemoteProtocolError(SERVER, f"asks for a sum that cannot be: {len(ids)} ids at party {root}")
         self.check_sum(ids)
-        self.sums.open(root, Opening(message.nonce, list(range(len(self._names))), False, NO_ROWS), len(ids))
+        opening = Opening(message.nonce, list(range(len(self._names))), False, NO_ROWS)
+        self.sums.open(root, opening, len(ids), hashlib.sha256(msgspec.msgpack.encode(ids)).digest())
         self.roots[message.nonce] = root
         return [self._work(MakeTerm(self.jobs + 1, message.nonce, ids))]
 
@@ -117,7 +133,7 @@ class SummedParty(PredictParty):
         """A job, without changing any state."""
         match job:
             case MakeTerm(draw=draw, nonce=nonce, ids=ids):
-                theta = self._trained.margins(self._table.x[self._table.find(ids)])  # type: ignore[attr-defined]
+                theta = self._trained.margins(self._table.x[self._table.find(ids)])
                 term = masking.encode(np.asarray(theta, np.float64), self._options.fraction_bits, len(self._names))
                 if not self._masked:
                     return MarginsMade(nonce, 0, term, np.zeros(0, np.uint64))

@@ -1,6 +1,7 @@
 """Every method over the network as in the simulator: it learns, says so, and its log alone makes its state again."""
 
 import asyncio
+import dataclasses
 import errno
 import io
 import json
@@ -38,7 +39,7 @@ from colonnade.experiments.terms import shared_digest, shared_part
 from colonnade.privacy.masking import decode
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
+from colonnade.protocol.errors import CheckpointError, ConfigError, DataError, RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Send
 from colonnade.protocol.messages import Message
 
@@ -481,6 +482,39 @@ def test_a_party_that_diverges_ends_the_run_for_all_with_the_cause(stock, tmp_pa
     assert found.summary["status"] == "diverged" and [end.status for end in found.ends] == ["diverged"] * 3
     assert found.summary["note"].startswith("party-")
     assert found.summary["note"].endswith("; lower train.learning_rate, or take protocol.ahead = 0")
+
+
+def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tmp_path, tools):
+    """It stops and says why; started again in its folder with the right labels, it takes part, and all go on."""
+    common, (data, shares) = tables("asysqn-sgd", {}, epochs=1), stock("asysqn-sgd")
+    share, wrong = party_share(data, 1, True), tmp_path / "wrong.safetensors"
+    task, train, test = share.labels
+    save_share(dataclasses.replace(share, labels=(task, 1 - train, test)), wrong)
+    federation = Federation(shares, tmp_path, common, {"party-2": {"data": str(wrong)}})
+
+    async def story():
+        server = asyncio.ensure_future(federation.server.run())
+        address = tmp_path / "server" / "address"
+        await tools.until(address.is_file, "the address")
+        parties = {name: asyncio.ensure_future(federation._party(name, address.read_text()).run()) for name in NAMES}
+        try:
+            for _ in range(2):  # the second time it is started again as it was
+                with pytest.raises(DataError, match="party-2 holds other labels than the rest: compare the label"):
+                    await parties["party-2"]
+                federation.processes["party-2"].node.close()  # its process ends
+                assert federation.server.waits_for() == ["party-2"] and not server.done()
+                parties["party-2"] = asyncio.ensure_future(federation._party("party-2", address.read_text()).run())
+            parties["party-2"].cancel()
+            mended = federation._make_party("party-2", address.read_text(), shares, common, {})
+            parties["party-2"] = asyncio.ensure_future(mended.run())
+            return [await server, *[await party for party in parties.values()]]
+        finally:
+            for task in (server, *parties.values()):
+                task.cancel()
+            await asyncio.gather(server, *parties.values(), return_exceptions=True)
+
+    summary, *ends = asyncio.run(asyncio.wait_for(story(), 120))
+    assert summary["status"] == "finished" and [end.status for end in ends] == ["finished"] * 3
 
 
 # A curious relay

@@ -13,15 +13,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.messages import Ask, AskTests, MarginsMade, Masked, MaskedTests, Masks, MasksTests
+from colonnade.algorithms.asysqn.messages import (
+    Ask,
+    AskTests,
+    MarginsMade,
+    Masked,
+    MaskedTests,
+    Masks,
+    MasksTests,
+    digest_of,
+)
 from colonnade.algorithms.asysqn.trees import aggregation_trees
 from colonnade.privacy import masking
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array, Message
 
-__all__ = ["Aggregations", "Place", "Sum", "Total", "place_of"]
+__all__ = ["WAITING", "Aggregations", "Key", "Place", "Sum", "Total", "place_of"]
 
-WAITING = 16  # aggregations of one initiator that are kept: more are never alive at a time
+WAITING = 16  # aggregations of another initiator that are kept, beside those that it may have under way
 Key = tuple[int, int]  # initiator, nonce
 
 
@@ -63,6 +72,8 @@ class Sum:
     """What is here of one aggregation."""
 
     members: tuple[int, ...] = ()  # none: not yet asked
+    asked: bytes = b""  # digest of the question
+    said: dict[int, bytes] = field(default_factory=dict)  # the same, by senders whose sums came before it
     rows: int = 0
     tests: bool = False
     own: bool = False  # the own contribution is among the parts
@@ -79,18 +90,23 @@ class Sum:
 class Aggregations:
     """All that one party takes part in."""
 
-    def __init__(self, index: int, names: tuple[str, ...], masked: bool, fan_out: int, bits: int) -> None:
+    def __init__(
+        self, index: int, names: tuple[str, ...], masked: bool, fan_out: int, bits: int, waiting: int = WAITING
+    ) -> None:
         self._index, self._names, self._masked, self._fan_out, self._bits = index, names, masked, fan_out, bits
+        self.waiting = waiting  # aggregations of another initiator that are kept
         self.sums: dict[Key, Sum] = {}
 
-    def open(self, initiator: int, ask: Ask, rows: int) -> None:
+    def open(self, initiator: int, ask: Ask, rows: int, asked: bytes = b"") -> None:
         """An aggregation is asked for; what came of it before fits, or is dropped."""
         entry = self.sums.get((initiator, ask.nonce)) or self._new(initiator, ask.nonce)
         entry.members, entry.rows, entry.tests = tuple(ask.members), rows, isinstance(ask, AskTests)
+        entry.asked = asked or digest_of(ask)
         if entry.masked or entry.masks:
-            first, second = self._places(initiator, entry)
-            entry.masked = {c: part for c, part in entry.masked.items() if c in first.children and len(part) == rows}
-            entry.masks = {c: part for c, part in entry.masks.items() if c in second.children and len(part) == rows}
+            fits = [c for c, said in entry.said.items() if said == entry.asked]
+            first, second = (set(fits) & set(place.children) for place in self._places(initiator, entry))
+            entry.masked = {c: part for c, part in entry.masked.items() if c in first and len(part) == rows}
+            entry.masks = {c: part for c, part in entry.masks.items() if c in second and len(part) == rows}
 
     def contribute(self, initiator: int, nonce: int, made: MarginsMade) -> list[tuple[str, Message]]:
         """Alg. 2 l. 2: the own term."""
@@ -107,6 +123,8 @@ class Aggregations:
         key = message.initiator, message.nonce
         self._check(sender, message, self.sums.get(key))
         entry = self.sums.get(key) or self._new(*key)
+        if not entry.members:
+            entry.said[sender] = message.asked
         if isinstance(message, Masked):
             entry.masked[sender] = message.values
             entry.clock += message.clock
@@ -125,17 +143,21 @@ class Aggregations:
             return
         if sender in (entry.masked if on_first else entry.masks):
             raise RemoteProtocolError(name, f"a {type(message).__name__} sum twice")
+        if entry.said.get(sender, message.asked) != message.asked:
+            raise RemoteProtocolError(name, "two answers to different questions under one name")
         if not entry.members:
             return
+        if message.asked != entry.asked:
+            raise RemoteProtocolError(name, "a sum over other rows or parties than this party was asked for")
         if len(values) != entry.rows:
             raise RemoteProtocolError(name, f"a sum of {len(values)} rows, {entry.rows} were asked for")
         if sender not in self._places(message.initiator, entry)[0 if on_first else 1].children:
             raise RemoteProtocolError(name, "a sum, though it is no child in this tree")
 
     def _new(self, initiator: int, nonce: int) -> Sum:
-        """A new entry; too many of one initiator are leftovers: first go those that nobody has asked for."""
-        theirs = [key for key in self.sums if key[0] == initiator]
-        if len(theirs) >= WAITING:
+        """A new entry; too many of another initiator are leftovers: first go those that nobody has asked for."""
+        theirs = [key for key in self.sums if key[0] == initiator != self._index]
+        if len(theirs) >= self.waiting:
             unasked = [key for key in theirs if not self.sums[key].members]
             del self.sums[(unasked or theirs)[0]]
         entry = self.sums[initiator, nonce] = Sum()
@@ -153,12 +175,12 @@ class Aggregations:
         on_first, on_second = entry.left
         if not on_first and len(entry.masked) == len(first.children) + 1:
             kind = MaskedTests if entry.tests else Masked
-            message: Message = kind(initiator, nonce, entry.clock, masking.total(entry.masked.values()))
+            message: Message = kind(initiator, nonce, entry.asked, entry.clock, masking.total(entry.masked.values()))
             sends.append((self._to(first), message))
             on_first = True
         if self._masked and not on_second and len(entry.masks) == len(second.children) + 1:
             other = MasksTests if entry.tests else Masks
-            sends.append((self._to(second), other(initiator, nonce, masking.total(entry.masks.values()))))
+            sends.append((self._to(second), other(initiator, nonce, entry.asked, masking.total(entry.masks.values()))))
             on_second = True
         entry.left = on_first, on_second
         if on_first and (on_second or not self._masked):

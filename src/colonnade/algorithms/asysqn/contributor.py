@@ -1,8 +1,17 @@
 """A party's half of Alg. 2: terms for others' sums, and sums of its own, whatever they are for.
 
 An own aggregation begins with the own term, a job beside the lane, whose result brings the name of the attempt; then
-all others are asked; when both trees are complete, the subclass uses θ. It is abandoned when a party that it takes is
-gone, or when it takes longer than the initiator's patience.
+all others are asked; when both trees are complete, the subclass uses θ. It is abandoned when other parties take part
+than those it is over, or when it takes longer than the initiator's patience.
+
+Every term, for others' sums and for own ones, passes `_obstacle`:
+
+- the members are those that the coordinator named, to this party, not those that an initiator would like to have. A
+  question over other members is held: the two may have heard of a change in different order. It is answered when the
+  lists agree, and forgotten when its initiator abandons it;
+- the `Fence` has no other set of parties for one of its rows. Then a question over training rows is held until this
+  party has moved, which it does at once (`Party._move_first`); one over test rows is declined, since an evaluation
+  changes nothing.
 """
 
 from abc import abstractmethod
@@ -11,15 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.aggregation import Aggregations, Total
+from colonnade.algorithms.asysqn.aggregation import WAITING, Aggregations, Key, Total
 from colonnade.algorithms.asysqn.config import FEWEST
 from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
+from colonnade.algorithms.asysqn.fence import Fence, Share
 from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
     AskTests,
+    Declined,
     Drop,
     JudgeTests,
     Margins,
@@ -34,12 +45,13 @@ from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS, CancelTimer, Effect, Send, SetTimer, Work
 from colonnade.protocol.messages import Message
-from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.role import EVALUATION, SERVER
 
 __all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor"]
 
 BATCH, ROUND, SNAPSHOT, TESTS = "batch", "round", "snapshot", "tests"  # what an own aggregation is for
 NO_ROWS = np.zeros(0, np.int32)
+OTHERS, UNMOVED = "others", "unmoved"  # why a term is not given: over whom, or with which weights
 
 
 class Contributor:
@@ -55,15 +67,21 @@ class Contributor:
         self._block, self._tests = held.train, held.test
         self._key = SecretKey()
         masked, bits = setup.options.masking == "on", setup.options.fraction_bits
-        self.sums = Aggregations(setup.index, setup.names, masked, setup.options.fan_out, bits)
-        self.members: tuple[int, ...] = ()
+        waiting = WAITING + setup.options.ahead
+        self.sums = Aggregations(setup.index, setup.names, masked, setup.options.fan_out, bits, waiting)
+        self.fence = Fence(self._block.rows)
+        self.held: dict[Key, Ask] = {}  # questions that are not answered yet
+        self.members: tuple[int, ...] = ()  # of training, as the coordinator said
         self.unit = 1.0  # nonzeros of a mean party's row
         self.jobs = 0  # so far: the newest one's token
         self.draws = 0  # masks so far
         self.asides: dict[int, tuple[str, int, int, int]] = {}  # token → what for, initiator, nonce, number
         self.own: dict[int, tuple[str, int]] = {}  # own aggregations: nonce → what for, position or number
-        self.judges: tuple[int, ...] = ()  # over whom an evaluation goes
-        self.abandoned = self.answers = self.dropped = 0
+        self.judging = 0  # the newest evaluation
+        self.judge = 0  # which party judges it
+        self.judges: tuple[int, ...] = ()  # over whom it goes, as the coordinator said
+        self.blocked: tuple[str, int] = ("", 0)  # an own aggregation that waits until this party has moved
+        self.abandoned = self.answers = self.dropped = self.held_back = 0
 
     @abstractmethod
     def _is_wanted(self, what: str, number: int) -> bool:
@@ -90,29 +108,69 @@ class Contributor:
         nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one names an attempt and masks nothing
         return MarginsMade(nonce, steps, masking.add(encoded, masks) if masked else encoded, masks)
 
-    def _aside(self, what: tuple[str, int, int, int], amount: float, rows: Rows, whole: bool, tests: bool) -> Effect:
-        """A job beside the lane: the own term of somebody's sum."""
+    def _aside(self, what: tuple[str, int, int, int], amount: float, share: Share, name_only: bool = False) -> Effect:
+        """A job beside the lane: the own term of a sum."""
         self.jobs += 1
         self.draws += 1
         self.asides[self.jobs] = what
-        kind = EVALUATION if tests else "margins"
-        return Work(self.jobs, kind, amount, Margins(self.draws, tests, whole, rows), aside=True)
+        self.fence.note(self.jobs, share)
+        kind, whole = EVALUATION if share.tests else "margins", share.whole and not name_only
+        return Work(self.jobs, kind, amount, Margins(self.draws, share.tests, whole, share.rows), aside=True)
 
     def _answer(self, initiator: int, ask: Ask) -> list[Effect]:
-        """Somebody asks; the lane goes on."""
-        tests, name = isinstance(ask, AskTests), self._names[initiator]
+        """Another party asks; the lane goes on."""
+        name, key = self._names[initiator], (initiator, ask.nonce)
         if fault := _fault_of(tuple(ask.members), initiator, self._index, len(self._names), self._fewest):
             raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
             raise RemoteProtocolError(name, f"asks for rows that are not there: {ask!r:.120}")
-        known = self.sums.sums.get((initiator, ask.nonce))
-        if known is not None and known.members:
+        known = self.sums.sums.get(key)
+        if key in self.held or (known is not None and known.members):
             raise RemoteProtocolError(name, "asks twice for the same sum")
-        rows = self._tests.rows if tests else self._block.rows if ask.whole else len(ask.rows)
+        obstacle = self._obstacle(initiator, _share_of(ask))
+        if not obstacle:
+            return [self._contribute(initiator, ask)]
+        self.held_back += 1
+        if obstacle == UNMOVED and isinstance(ask, AskTests):
+            return [self._decline()]
+        theirs = [key for key in self.held if key[0] == initiator]
+        if len(theirs) >= self.sums.waiting:
+            del self.held[theirs[0]]
+        self.held[key] = ask
+        return self._advance()
+
+    def _obstacle(self, initiator: int, share: Share) -> str:
+        """Why this party does not give its term for this share; "": it does."""
+        named = (self.judge, self.judges) if share.tests else (initiator, self.members)
+        if (initiator, share.members) != named:
+            return OTHERS
+        return UNMOVED if self.fence.forbids(share, self.estimator.w) else ""
+
+    def _contribute(self, initiator: int, ask: Ask) -> Effect:
+        share = _share_of(ask)
+        rows = self._tests.rows if share.tests else self._block.rows if ask.whole else len(ask.rows)
         self.sums.open(initiator, ask, rows)
-        self.answers += not tests
-        amount = 0.0 if tests else self._amount(1, ask.rows, ask.whole)
-        return [self._aside(("answer", initiator, ask.nonce, 0), amount, ask.rows, ask.whole, tests)]
+        self.answers += not share.tests
+        amount = 0.0 if share.tests else self._amount(1, ask.rows, ask.whole)
+        return self._aside(("answer", initiator, ask.nonce, 0), amount, share)
+
+    def _answer_held(self) -> list[Effect]:
+        """Questions that nothing is in the way of any more."""
+        effects: list[Effect] = []
+        for (initiator, nonce), ask in list(self.held.items()):
+            obstacle = self._obstacle(initiator, _share_of(ask))
+            if not obstacle or (obstacle == UNMOVED and isinstance(ask, AskTests)):
+                del self.held[initiator, nonce]
+                effects.append(self._contribute(initiator, ask) if not obstacle else self._decline())
+        return effects
+
+    def _decline(self) -> Effect:
+        return Send(SERVER, Declined(self.judging))
+
+    @property
+    def _must_move(self) -> bool:
+        """Whether another party waits until this one has moved."""
+        return any(self._obstacle(key[0], _share_of(ask)) == UNMOVED for key, ask in self.held.items())
 
     @property
     def _fewest(self) -> int:
@@ -130,10 +188,13 @@ class Contributor:
     def _contributed(self, token: int, made: MarginsMade, now: int) -> list[Effect]:
         """The own term is there: an own aggregation is opened with it, somebody else's gets it."""
         what, initiator, nonce, number = self.asides.pop(token)
-        if what == "answer":
-            effects = self._sends(self.sums.contribute(initiator, nonce, made))
-            return [*effects, *self._complete(nonce)] if initiator == self._index else effects
-        return self._open(what, number, made, now)
+        members = self.fence.settle(token).members
+        if what != "answer":
+            return self._open(what, number, members, made, now)
+        effects = self._sends(self.sums.contribute(initiator, nonce, made))
+        if initiator == self._index:
+            effects += self._complete(nonce)
+        return [*effects, *self._advance()] if self.held else effects
 
     def _sends(self, sends: list[tuple[str, Message]]) -> list[Effect]:
         return [Send(to, message) for to, message in sends]
@@ -147,29 +208,36 @@ class Contributor:
 
     # Own sums.
 
+    def _own_share(self, what: str, number: int) -> Share:
+        """What this party contributes to an own sum."""
+        rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
+        return Share(what == TESTS, what == SNAPSHOT, rows, self.judges if what == TESTS else self.members)
+
     def _gather(self, what: str, number: int) -> list[Effect]:
         """Begin one: the own term comes first, and with it the name of the attempt; of a snapshot the name alone."""
-        tests = what == TESTS
-        rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        return [self._aside((what, self._index, 0, number), 0.0, rows, False, tests)]  # charged with the step
+        share = self._own_share(what, number)
+        if self._obstacle(self._index, share):
+            if what == TESTS:
+                return [self._decline()]
+            self.blocked = what, number
+            return self._advance()
+        aside = self._aside((what, self._index, 0, number), 0.0, share, name_only=True)  # charged with the step
+        return [aside]
 
-    def _open(self, what: str, number: int, made: MarginsMade, now: int) -> list[Effect]:
+    def _open(self, what: str, number: int, members: tuple[int, ...], made: MarginsMade, now: int) -> list[Effect]:
         """Ask all others."""
-        if not self._is_wanted(what, number):
+        share = self._own_share(what, number)
+        if not self._is_wanted(what, number) or members != share.members:
             self.dropped += 1
             return self._advance()
-        tests, whole = what == TESTS, what == SNAPSHOT
-        rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        members = self.judges if tests else self.members
+        tests, whole, rows, _ = share
         ask = (AskTests if tests else Ask)(made.nonce, list(members), whole, rows)
         size = self._block.rows if whole else len(made.masked)
         self.own[made.nonce] = what, number
         self.sums.open(self._index, ask, size)
         effects: list[Effect] = [Send(self._names[m], ask) for m in members if m != self._index]
         if whole:  # while the others pass over all their rows, so does this party
-            effects.append(
-                self._aside(("answer", self._index, made.nonce, 0), self._amount(1, rows, True), rows, True, False)
-            )
+            effects.append(self._aside(("answer", self._index, made.nonce, 0), self._amount(1, rows, True), share))
         else:
             self.sums.contribute(self._index, made.nonce, made)
         if not tests and len(members) > 1:
@@ -219,13 +287,24 @@ class Contributor:
 
     def save(self) -> dict[str, Any]:
         """Everything but columns and key."""
-        return {name: getattr(self, name) for name in _STATE} | {"sums": self.sums.save()}
+        held = [(key, isinstance(ask, AskTests), ask.members, ask.whole, ask.rows) for key, ask in self.held.items()]
+        state = {name: getattr(self, name) for name in _STATE}
+        return state | {"sums": self.sums.save(), "fence": self.fence.save(), "held": held}
 
     def load(self, state: dict[str, Any]) -> None:
         """The reverse of `save`."""
         for name in _STATE:
             setattr(self, name, state[name])
         self.sums.load(state["sums"])
+        self.fence.load(state["fence"])
+        self.held = {
+            key: (AskTests if tests else Ask)(key[1], members, whole, rows)
+            for key, tests, members, whole, rows in state["held"]
+        }
+
+
+def _share_of(ask: Ask) -> Share:
+    return Share(isinstance(ask, AskTests), ask.whole, ask.rows, tuple(ask.members))
 
 
 @lru_cache(maxsize=1024)
@@ -238,4 +317,7 @@ def _fault_of(members: tuple[int, ...], initiator: int, own: int, parties: int, 
     return None
 
 
-_STATE = ("members", "unit", "jobs", "draws", "asides", "own", "judges", "abandoned", "answers", "dropped")
+_STATE = (
+    *("members", "unit", "jobs", "draws", "asides", "own", "judging", "judge", "judges", "blocked"),
+    *("abandoned", "answers", "dropped", "held_back"),
+)

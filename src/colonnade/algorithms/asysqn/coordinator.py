@@ -13,6 +13,8 @@ import numpy as np
 from colonnade.algorithms.asysqn.config import FEWEST, SVRG
 from colonnade.algorithms.asysqn.messages import (
     Begin,
+    Declined,
+    Differs,
     Diverged,
     Held,
     Hello,
@@ -20,6 +22,7 @@ from colonnade.algorithms.asysqn.messages import (
     Judge,
     Judged,
     Members,
+    Release,
     Round,
     Stepped,
     Take,
@@ -29,7 +32,7 @@ from colonnade.algorithms.evaluation import Evaluated
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
-from colonnade.protocol.errors import DataError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     NANOSECONDS,
     CancelTimer,
@@ -66,14 +69,17 @@ class Coordinator:
         self._now = 0  # of the event in hand
         self.present: dict[str, bool] = {}  # within reach
         self.nonzeros: dict[str, int] = {}  # of those that said hello, and have not lost their memory since
-        self.labels: dict[str, str] = {}  # their digests, until they are compared
+        self.labels: dict[str, str] = {}  # their digests, until all are the same
         self.agreed = ""  # the digest of all
         self.tests = 0  # test rows
+        self.left: dict[str, str] = {}  # parties whose own numbers diverged, and how
         self.begun = False
         self.steps: dict[int, int] = {}  # of each party, as last heard
         self.turn = 0  # whose it is to judge, to aggregate for all
         self.number = 0  # of the newest evaluation
         self.judge = ""  # who is asked to judge
+        self.unmoved = ""  # the last evaluation waits for a step of this party, which declined
+        self.declined = 0  # evaluations that are missing since a party declined
         self.missing: list[str] = []  # from this evaluation
         self.barrier = 0
         self.phase = ""  # of the barrier
@@ -92,7 +98,8 @@ class Coordinator:
     @property
     def members(self) -> list[int]:
         """Who takes part."""
-        return [index for name, index in self._index.items() if name in self.present and name in self.nonzeros]
+        here = [name for name in self._parties if name in self.present and name in self.nonzeros]
+        return [self._index[name] for name in here if name not in self.left]
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """One event."""
@@ -129,9 +136,10 @@ class Coordinator:
                     return self._note(sender, TAKING, barrier)
                 case Judged():
                     return self._judged(sender, message)
-                case Diverged(cause=cause):
-                    advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self._options.ahead)
-                    raise TrainingDiverged(f"{sender}: {cause[:200]}; {advice}")
+                case Declined(number=number):
+                    return self._decline(sender, number)
+                case Diverged():
+                    return self._diverged(sender, message)
         raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
 
     def compute(self, job: Payload) -> Payload:
@@ -145,26 +153,41 @@ class Coordinator:
         if message.nonzeros < 1 or message.rows != self._training.rows:
             raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {self._training.rows}")
         if self.agreed and message.labels_sha256 != self.agreed:
-            raise RemoteProtocolError(sender, "holds other labels than all parties agreed upon")
+            return [Send(sender, Differs(message.labels_sha256, self._other_labels([sender])))]
         self.nonzeros[sender], self.tests = message.nonzeros, message.tests
+        self.left.pop(sender, None)  # it begins again
         if not self.agreed:
             self.labels[sender] = message.labels_sha256
+            if odd := self._odd():
+                return [Send(name, Differs(self.labels[name], self._other_labels(odd))) for name in odd]
             if len(self.labels) < len(self._parties):
                 return []
-            self._compare_labels()
+            self.agreed, self.labels = message.labels_sha256, {}
         return self._welcome(sender)
 
-    def _compare_labels(self) -> None:
-        """Say who differs: whoever is not with the most."""
+    def _odd(self) -> list[str]:
+        """Parties with other labels than most, once all have said theirs; all parties, if most have no labels alike."""
         counts = Counter(self.labels.values())
-        most, _ = counts.most_common(1)[0]
-        others = [name for name in self._parties if self.labels[name] != most]
-        if others:
-            verb = "holds" if len(others) == 1 else "hold"
-            raise DataError(
-                f"{', '.join(others)} {verb} other labels than the rest: compare the label columns, row by row"
-            )
-        self.agreed, self.labels = most, {}
+        if len(self.labels) < len(self._parties) or len(counts) == 1:
+            return []
+        most, count = counts.most_common(1)[0]
+        return [name for name in self._parties if self.labels[name] != most or 2 * count <= len(self._parties)]
+
+    def _other_labels(self, odd: list[str]) -> str:
+        verb = "holds" if len(odd) == 1 else "hold"
+        rest = "each other" if len(odd) == len(self._parties) else "the rest"
+        return f"{', '.join(odd)} {verb} other labels than {rest}: compare the label columns, row by row"
+
+    def _diverged(self, sender: str, message: Diverged) -> list[Effect]:
+        """Go on without a party whose own numbers diverged, if enough are left; else the run leads nowhere."""
+        if sender in self.left:
+            return []
+        others = [m for m in self.members if self._parties[m] != sender]
+        if not message.own or not self.begun or len(others) < self._options.fewest(len(self._parties)):
+            advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self._options.ahead)
+            raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
+        self.left[sender] = message.cause[:200]
+        return self._changed(sender)
 
     def _begin(self) -> Begin:
         """The unit of work is a mean party's row."""
@@ -175,8 +198,9 @@ class Coordinator:
         self.present[peer] = True
         if anew:
             self.nonzeros.pop(peer, None)  # until it says hello again
+            self.labels.pop(peer, None)
             return self._changed(peer)
-        return self._welcome(peer) if peer in self.nonzeros else []
+        return self._welcome(peer) if peer in self.nonzeros and peer not in self.left else []
 
     def _welcome(self, peer: str) -> list[Effect]:
         """It takes part from now on; the first evaluation, and training after it, wait for all."""
@@ -192,12 +216,14 @@ class Coordinator:
         """Somebody came or went: whatever it had a share in begins again, without what was half done."""
         members = self.members
         effects: list[Effect] = [Send(self._parties[m], Members(members)) for m in members if self._parties[m] != peer]
-        if self.judge:
+        if self.judge or self.unmoved:
             effects += self._ask_to_judge()
         if not self.begun or self.progress.ending:
             return effects
-        if self.phase:
+        if self.phase == HOLDING:
             return [*effects, *self._hold()]
+        if self.phase == TAKING:
+            effects += self._release()
         return [*effects, *self._next_round()] if self._options.synchronous else effects
 
     @property
@@ -211,6 +237,8 @@ class Coordinator:
         self._check(sender, message)
         party = self._index[sender]
         self.steps[party] = message.steps
+        if sender == self.unmoved:
+            return self._ask_to_judge()
         if not self.begun or self.progress.ending:
             return []
         if self._options.synchronous:
@@ -252,6 +280,15 @@ class Coordinator:
         self.barrier += 1
         self.phase, self.done, self.running = HOLDING, [], False
         return [Send(self._parties[m], Hold(self.barrier)) for m in self.members]
+
+    def _release(self) -> list[Effect]:
+        """Parties came or went while θ(w^s) was summed: go on with what each has, until the next snapshot is due.
+
+        # DEVIATION: Alg. 4 l. 3 in every epoch. A sum of all rows over other parties, a step later, would come close
+        to the margins of a lost party; the estimate is unbiased whatever the reference is.
+        """
+        self.phase, self.done = "", []
+        return [Send(self._parties[m], Release(self.barrier)) for m in self.members]
 
     def _note(self, sender: str, phase: str, barrier: int) -> list[Effect]:
         """One more has held, or taken."""
@@ -302,19 +339,26 @@ class Coordinator:
         return [] if self.judge or self.progress.ending else self._ask_to_judge()
 
     def _ask_to_judge(self) -> list[Effect]:
-        """One party aggregates the margins of the test rows, through the same trees, and judges them."""
+        """One party aggregates the margins of the test rows, through the same trees, and judges them.
+
+        All members are told of it, and over which members: they answer that party for these, and no other.
+        """
         self.number += 1
+        self.unmoved = ""
         members = self.members
         self.missing = [name for name, index in self._index.items() if index not in members]
         if len(members) < (FEWEST if self._options.masking == "on" else 1):
             if self.begun and not self.progress.ending:
                 self.judge = ""
-                return self._report(Judged(self.number, float("nan"), {self._training.metric: float("nan")}))
+                return self._report_nothing()
             self.judge = "nobody"  # the first and the last evaluation wait for somebody
             return []
-        self.judge = self._parties[self._next_member()]
+        judge = self._next_member()
+        self.judge = self._parties[judge]
+        message, others = Judge(self.number, judge, members), [m for m in members if m != judge]
+        asked: list[Effect] = [Send(self._parties[m], message) for m in (*others, judge)]  # who judges hears it last
         patience = round(self._options.patience_s * NANOSECONDS)
-        return [Send(self.judge, Judge(self.number, members)), SetTimer(JUDGE_TIMER, self._now + patience)]
+        return [*asked, SetTimer(JUDGE_TIMER, self._now + patience)]
 
     def _judged(self, sender: str, message: Judged) -> list[Effect]:
         if sender != self.judge or message.number != self.number:
@@ -322,13 +366,37 @@ class Coordinator:
         if self._training.metric not in message.values:
             raise RemoteProtocolError(sender, f"a judgement without {self._training.metric}")
         self.judge = ""
-        effects: list[Effect] = [CancelTimer(JUDGE_TIMER), *self._report(message)]
+        return [CancelTimer(JUDGE_TIMER), *self._report(message), *self._go_on()]
+
+    def _decline(self, sender: str, number: int) -> list[Effect]:
+        """A party was judged with others, and has not moved since: this evaluation will not be.
+
+        The last one is asked for again when that party has stepped, if it can.
+        """
+        if not self.judge or number != self.number:
+            return []
+        self.judge = ""
+        cancel: list[Effect] = [CancelTimer(JUDGE_TIMER)]
+        steps = self.begun and self._enough and not self.phase and not self._options.synchronous
+        if self.progress.ending and steps and self._index[sender] in self.members:
+            self.unmoved = sender
+            return cancel
+        self.declined += 1
+        self.missing = [name for name in self._parties if name in self.missing or name == sender]
+        return [*cancel, *self._report_nothing(), *self._go_on()]
+
+    def _go_on(self) -> list[Effect]:
+        """After an evaluation: begin, or the next round."""
         if self.progress.ending:
-            return effects
+            return []
+        effects: list[Effect] = []
         if not self.begun:
             self.begun = True
             effects += [Send(self._parties[m], self._begin()) for m in self.members]
         return [*effects, *(self._next_round() if self._options.synchronous and not self.running else [])]
+
+    def _report_nothing(self) -> list[Effect]:
+        return self._report(Judged(self.number, float("nan"), {self._training.metric: float("nan")}))
 
     def _report(self, message: Judged) -> list[Effect]:
         result = Evaluated(message.number, message.loss, message.values)
@@ -343,11 +411,12 @@ class Coordinator:
 
     def waits_for(self) -> list[str]:
         """Who has to come or to answer before training goes on."""
-        absent = [name for name in self._parties if self._index[name] not in self.members]
+        odd, members = self._odd(), self.members
+        absent = [name for name in self._parties if self._index[name] not in members or name in odd]
         if not self.begun or not self._enough:
             return absent
         if not (self.phase or self.running):
-            return [self.judge] if self.judge in self._index else []
+            return [name for name in (self.judge, self.unmoved) if name in self._index]
         waited = self.members
         return [self._parties[member] for member in waited if member not in self.done]
 
@@ -376,6 +445,7 @@ class Coordinator:
         """What the run's summary takes from the coordinator; it has no weights."""
         return {
             "updates": self.k,
+            "note": self._note_of_run(),
             "epochs": self.progress.epochs,
             "staleness": self.staleness.summary(),
             "staleness_counts": self.staleness.histogram(),
@@ -384,8 +454,18 @@ class Coordinator:
             "method": {"steps": {self._parties[p]: n for p, n in sorted(self.steps.items())}, "barriers": self.barrier},
         }
 
+    def _note_of_run(self) -> str:
+        """What a reader of the summary should know."""
+        notes = [self._other_labels(odd)] if (odd := self._odd()) else []
+        notes += [f"went on without {name}: {cause}" for name, cause in self.left.items()]
+        if self.declined:
+            cause = "parties came or went, and a party had not moved since the evaluation before"
+            notes.append(f"evaluations missing: {self.declined} ({cause})")
+        return "; ".join(notes)
+
 
 _STATE = (
     *("present", "nonzeros", "labels", "agreed", "tests", "begun", "steps", "turn", "number", "judge", "missing"),
+    *("unmoved", "declined", "left"),
     *("barrier", "phase", "done", "taker", "snapshots", "round", "running", "round_rows"),
 )

@@ -28,10 +28,14 @@ from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "OwnNumbersDiverged"]
 
 NOTHING = np.zeros(0)
 RECENT = 0.95  # of the past, in a mean over recent batches: the last twenty or so
+
+
+class OwnNumbersDiverged(TrainingDiverged):
+    """The numbers of one party, whatever those of the others are."""
 
 
 class Estimator:
@@ -94,10 +98,12 @@ class Estimator:
     def _refuse_divergence(self, made: StepMade) -> None:
         """A smoothed loss, since a single small batch may well be bad; of ridge's rows some cost more than others."""
         if not all_finite(made.s):
-            raise TrainingDiverged("its step is not finite")
+            raise OwnNumbersDiverged("its step is not finite")
         loss, start = self._recent(made)
         if loss > FAR * start:
-            raise TrainingDiverged(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
+            own = penalty(self.w, self._options.l2) > FAR * made.start  # its weights alone cost as much
+            kind = OwnNumbersDiverged if own else TrainingDiverged
+            raise kind(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
 
     def _recent(self, made: StepMade) -> tuple[float, float]:
         return RECENT * self.loss + made.loss, RECENT * self.start + made.start

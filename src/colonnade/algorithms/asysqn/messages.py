@@ -2,8 +2,12 @@
 
 An aggregation (Alg. 2) is named by its initiator and a `nonce`, drawn anew for every attempt: a party that lost its
 memory cannot give two of them the same name. Those over test rows belong to evaluation.
+
+Sums carry a digest of the question they answer (`asked`): an initiator that asks some parties for other rows than the
+rest, or names other members to them, gets no sum, because a parent on either tree refuses a child's other digest.
 """
 
+import hashlib
 from typing import ClassVar
 
 from colonnade.protocol.messages import Array, Message, Payload
@@ -14,6 +18,8 @@ __all__ = [
     "Ask",
     "AskTests",
     "Begin",
+    "Declined",
+    "Differs",
     "Diverged",
     "Drop",
     "FullPass",
@@ -31,6 +37,7 @@ __all__ = [
     "Masks",
     "MasksTests",
     "Members",
+    "Release",
     "Round",
     "Step",
     "StepMade",
@@ -38,6 +45,7 @@ __all__ = [
     "Take",
     "Taken",
     "Totals",
+    "digest_of",
 ]  # fmt: skip
 
 # Between the coordinator and a party.
@@ -50,6 +58,13 @@ class Hello(Message, frozen=True):
     rows: int
     tests: int
     nonzeros: int  # of the training block: the unit in which work is charged is everybody's mean
+
+
+class Differs(Message, frozen=True):
+    """Coordinator → party: the labels with this digest are not those of the others."""
+
+    labels_sha256: str
+    cause: str
 
 
 class Begin(Message, frozen=True):
@@ -83,6 +98,12 @@ class Take(Message, frozen=True):
     barrier: int
 
 
+class Release(Message, frozen=True):
+    """Coordinator → party: there is no snapshot this time; go on with the one before."""
+
+    barrier: int
+
+
 class Taken(Message, frozen=True):
     """Party → coordinator: I have the full gradient, and go on."""
 
@@ -107,11 +128,19 @@ class Stepped(Message, frozen=True):
 
 
 class Judge(Message, frozen=True):
-    """Coordinator → one party: how good is the model on the test rows?"""
+    """Coordinator → every member: the party `judge` asks these for the margins of the test rows, and judges them."""
 
     evaluation: ClassVar[bool] = True
     number: int
+    judge: int
     members: list[int]
+
+
+class Declined(Message, frozen=True):
+    """Party → coordinator: not over these members: my weights are those of an evaluation over others."""
+
+    evaluation: ClassVar[bool] = True
+    number: int
 
 
 class Judged(Message, frozen=True):
@@ -128,6 +157,7 @@ class Diverged(Message, frozen=True):
 
     evaluation: ClassVar[bool] = True  # not of the method: outside clock and bytes
     cause: str
+    own: bool  # this party's own numbers are out of range; else the loss of the whole model is
 
 
 # Between parties: Alg. 2.
@@ -148,11 +178,18 @@ class AskTests(Ask, frozen=True):
     evaluation: ClassVar[bool] = True
 
 
+def digest_of(ask: Ask) -> bytes:
+    """What a question asks for, and of which parties."""
+    kind = f"{type(ask).__name__} {ask.whole} {ask.members} {len(ask.rows)}"
+    return hashlib.blake2b(kind.encode() + ask.rows.tobytes(), digest_size=16).digest()
+
+
 class Masked(Message, frozen=True):
     """Child → parent on T1: Σ(θ+δ) over the subtree, modulo 2⁶⁴."""
 
     initiator: int
     nonce: int
+    asked: bytes  # `digest_of` the question
     clock: int  # Σ of the subtree's steps
     values: Array  # (rows,) uint64
 
@@ -162,6 +199,7 @@ class Masks(Message, frozen=True):
 
     initiator: int
     nonce: int
+    asked: bytes
     values: Array
 
 
@@ -258,7 +296,8 @@ class JudgeTests(Payload, frozen=True):
 
 
 ASYSQN_PAYLOADS = (
-    *(Hello, Begin, Members, Hold, Held, Take, Taken, Round, Stepped, Judge, Judged, Diverged),
+    *(Hello, Differs, Begin, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
+    *(Judge, Judged, Declined, Diverged),
     *(Ask, AskTests, Masked, Masks, MaskedTests, MasksTests, Abandon, Drop, Totals),
     *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
 )

@@ -1,0 +1,98 @@
+"""Which rows a party has contributed with the weights it has, and over which parties.
+
+Sums of the same rows at the same weights over two sets of parties differ by the margins of the parties in one set
+alone. A party therefore contributes its margins of a row, at one state of its weights, to sums over one set only. Then
+sums over different sets have no party's term in common, and no combination of them cancels the terms of the others.
+
+A contribution counts from the moment at which its job is given out: the party cannot know whether the sum was
+completed. While the job runs, the party may move; the term may then be of the weights before or after, so the rows
+count for both. A party whose weights are all zero has no margins to tell, and only its running jobs count.
+
+What this cannot know: a party that went back to an older checkpoint has forgotten its contributions since. The other
+parties of those sums have not, unless they all went back.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from colonnade.algorithms.batches import Rows
+from colonnade.protocol.messages import Array
+
+__all__ = ["Fence", "Members", "Share"]
+
+Members = tuple[int, ...]
+Marks = dict[tuple[bool, Members], Array]  # (test rows?, over whom) → whether each row was contributed
+
+
+class Share(NamedTuple):
+    """A party's part in a sum: of test rows (all), or of training rows (all, if whole)."""
+
+    tests: bool
+    whole: bool
+    rows: Rows
+    members: Members
+
+
+class Fence:
+    """Contributions since this party last moved."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.marks: Marks = {}
+        self.running: dict[int, Share] = {}  # by the token of the job that makes the term
+
+    def forbids(self, share: Share, w: Array) -> bool:
+        """Whether this share, with these weights, would be the second set of parties for one of its rows."""
+        if not self._clashes(share, self.marks):
+            return False
+        return bool(w.any()) or self._clashes(share, self._marked(self.running.values(), {}))
+
+    def _clashes(self, share: Share, marks: Marks) -> bool:
+        for (tests, members), mask in marks.items():
+            if tests == share.tests and members != share.members and mask[self._places(share)].any():
+                return True
+        return False
+
+    def note(self, token: int, share: Share) -> None:
+        """The job of a share is given out."""
+        self.running[token] = share
+        self._marked([share], self.marks)
+
+    def settle(self, token: int) -> Share:
+        """Its term is made."""
+        return self.running.pop(token)
+
+    def moved(self) -> None:
+        """The weights are others; terms that are being made may be of these already."""
+        self.marks = self._marked(self.running.values(), {})
+
+    def members(self) -> set[Members]:
+        """Over whom this party has contributed with the weights it has."""
+        return {members for _, members in self.marks}
+
+    def _marked(self, shares: Iterable[Share], marks: Marks) -> Marks:
+        for share in shares:
+            key = share.tests, share.members
+            if key not in marks:
+                marks[key] = np.zeros(1 if share.tests else self._rows, np.bool_)
+            marks[key][self._places(share)] = True
+        return marks
+
+    @staticmethod
+    def _places(share: Share) -> Any:
+        return slice(None) if share.tests or share.whole else share.rows
+
+    def save(self) -> dict[str, Any]:
+        """All of it, as bits."""
+        marks = [(tests, members, np.packbits(mask)) for (tests, members), mask in self.marks.items()]
+        return {"marks": marks, "running": {token: tuple(share) for token, share in self.running.items()}}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.marks = {
+            (tests, members): np.unpackbits(bits, count=1 if tests else self._rows).astype(np.bool_)
+            for tests, members, bits in saved["marks"]
+        }
+        self.running = {token: Share(*fields) for token, fields in saved["running"].items()}
