@@ -33,7 +33,16 @@ from colonnade.drivers.processes.dial import ask_status, open_channel
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log, Once
 from colonnade.drivers.processes.tls_log import _without_cut_calls, tls_refusals_to
-from colonnade.drivers.processes.wire import Hello, Kind, Position, Refusal, control, open_envelope, read_control
+from colonnade.drivers.processes.wire import (
+    PROTOCOL,
+    Hello,
+    Kind,
+    Position,
+    Refusal,
+    control,
+    open_envelope,
+    read_control,
+)
 from colonnade.experiments.config import from_dict, read_toml
 from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.up import FederationUp, prepare_up
@@ -348,7 +357,7 @@ def party_of(federation: Federation, name: str, **settings: Any) -> PartyProcess
 @pytest.mark.parametrize(
     ("index", "changes", "words"),
     [
-        (2, {"protocol": 1}, ["protocol 1", "2 (", "use the same release"]),
+        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "use the same release"]),
         (3, {"width": 31}, ["width 31 of float32", "expected 32 of float32"]),
         (4, {"dtype": "float16"}, ["width 32 of float16", "expected 32 of float32"]),
         (5, {"rows": 7}, ["has 7 rows, the server 1797", "align"]),
