@@ -97,7 +97,7 @@ def test_what_a_party_repeats_after_a_restart_is_counted(data, tmp_path):
     (embed,) = party.handle(Started(b"a" * 32), 0)
     before = party.save()
     first = party.compute(embed.job)
-    party.guard.ledger.close()  # kill -9: nobody heard of the result
+    party.guard.ledger.close()  # kill -9: the result is lost
     again = opened()
     again.load(before)
     again.handle(Resumed(b"b" * 32), 0)

@@ -67,4 +67,4 @@ def _begins_with(file: Path, magic: bytes) -> bool:
         with file.open("rb") as content:
             return content.read(len(magic)) == magic
     except OSError:
-        return False  # whoever reads it says what is wrong
+        return False  # the code that reads it reports the error

@@ -15,7 +15,7 @@ __all__ = ["UNPROTECTED", "FedvsOptions", "IgnoreOptions", "PlainOptions", "Wait
 
 Work = Literal["arithmetic", "delays"]
 _KEYS = {"segments": "K", "colluders": "T"}
-EVERYBODY: Any = "wait"  # a party that withdraws ends the run
+WAIT: Any = "wait"  # a party that withdraws ends the run
 UNPROTECTED = (
     "NOTHING IS PROTECTED between parties (T = 0, allow_unprotected = true): shares have no masks. With K = 1 every "
     "party gets every other party's columns and weights as plain numbers; with K > 1 it gets known linear combinations "
@@ -124,7 +124,7 @@ class PlainOptions(Options, frozen=True, kw_only=True):
     K: int = 1  # batches as `fedvs` with this K draws them
     work: Work = "arithmetic"  # theirs is one local step in both
 
-    on_lost = EVERYBODY
+    on_lost = WAIT
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
