@@ -78,7 +78,7 @@ def test_gradients_tell_every_label(method: str, digits: Partition) -> None:
     assert all(outcome.control < highest(outcome.chance, ROWS) for outcome in found.values())
 
 
-def test_who_is_left_out_is_told_nothing_of_that_round(digits: Partition) -> None:
+def test_a_party_that_is_left_out_is_told_nothing_of_that_round(digits: Partition) -> None:
     """`ignore` with two parties takes one of them, and ∇_H goes to that one."""
     found = attacked(digits, "ignore", "curious")["ignore", "curious client"]
     read = found.trials[0].read / ROWS
