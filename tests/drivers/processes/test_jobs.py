@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from colonnade.drivers.processes.jobs import INLINE_S, Jobs
+from colonnade.models import network
 from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.events import Work
 from colonnade.protocol.messages import Array, Payload
@@ -291,3 +292,9 @@ def test_after_close_nothing_is_delivered():
         assert bench.delivered == [] and [work.token for work in bench.jobs.pending] == [1]
 
     play(scene)
+
+
+def test_the_lane_and_a_job_aside_draw_one_after_the_other():
+    """Torch has one generator for both threads: with random layers, one pass would take the other's numbers."""
+    Bench()
+    assert isinstance(network._turn, type(threading.Lock()))
