@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from colonnade.drivers.processes.jobs import INLINE_S, Jobs
+from colonnade.models import network
 from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.events import Work
 from colonnade.protocol.messages import Array, Payload
@@ -320,3 +321,9 @@ leave_if_stopped(SimpleNamespace(stopped=True, jobs=jobs))
 def test_a_job_that_runs_does_not_keep_a_stopped_process():
     ended = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "saved\n"), ended.stderr
+
+
+def test_the_lane_and_a_job_aside_draw_one_after_the_other():
+    """Torch has one generator for both threads: with random layers, one pass would take the other's numbers."""
+    Bench()
+    assert isinstance(network._turn, type(threading.Lock()))
