@@ -1,7 +1,7 @@
 """Flex-VFL's experiments: time to target against round trips, speeds, timeouts and CPU traces.
 
     python benchmarks/flex.py common|tuned|traces|timeouts [--source digits|mfeat] [--labels server|shared]
-        [--server-step 1.0] [--data DIR] [--seeds 3] [--workers 2] [--out DIR]
+        [--method NAME] [--server-step 1.0] [--data DIR] [--seeds 3] [--workers 2] [--out DIR]
 
 One unit of time is a second of the simulated clock. Parties take 5, 10, 15 and 20 local steps in a timeout of 20. A
 server's step takes --server-step units; with 1 (the paper's) the server is as quick as the fastest party. t_comm (a
@@ -163,12 +163,16 @@ def contestants(labels: str) -> dict[str, dict[str, Any]]:
     )
 
 
+def chosen(options: argparse.Namespace, labels: str) -> dict[str, dict[str, Any]]:
+    return {name: protocol for name, protocol in contestants(labels).items() if name in options.method}
+
+
 def times_of(
     options: argparse.Namespace, source: str, labels: str, rates: dict[str, float]
 ) -> dict[tuple[str, int], list[float]]:
     """(method, t_comm) → a time for every seed."""
     keys, jobs = [], []
-    for name, protocol in contestants(labels).items():
+    for name, protocol in chosen(options, labels).items():
         for t_comm in ROUND_TRIPS if name == "vafl" else (10,):
             for seed in range(options.seeds):
                 keys.append((name, t_comm))
@@ -188,7 +192,7 @@ def common(options: argparse.Namespace) -> dict[str, Any]:
         rates = dict.fromkeys(contestants("server"), rate) | {"adaptive-flex": 20 * rate}
         for labels in options.labels:
             times = times_of(options, source, labels, rates)
-            rows = [[name, *(number(times[name, t]) for t in ROUND_TRIPS)] for name in contestants(labels)]
+            rows = [[name, *(number(times[name, t]) for t in ROUND_TRIPS)] for name in chosen(options, labels)]
             title = f"{source}, labels = {labels!r}, rate {rate}, a server step of {options.server_step:g}"
             show(title, ["method", *(f"t_comm {t}" for t in ROUND_TRIPS)], rows)
             found[f"{source} {labels}"] = {f"{name} {t}": values for (name, t), values in times.items()}
@@ -199,7 +203,7 @@ def tuned(options: argparse.Namespace) -> dict[str, Any]:
     """digits: every method at the best of the grid."""
     keys, jobs = [], []
     for labels in options.labels:
-        for name, protocol in contestants(labels).items():
+        for name, protocol in chosen(options, labels).items():
             for t_comm in ROUND_TRIPS if name == "vafl" else (10,):
                 limit_s = TUNED_LIMIT_S[float(t_comm)]
                 for rate in RATES[name]:
@@ -214,7 +218,7 @@ def tuned(options: argparse.Namespace) -> dict[str, Any]:
     rows = [
         [f"{name}, {labels!r}", *(best_of(times[labels, name, t]) for t in ROUND_TRIPS)]
         for labels in options.labels
-        for name in contestants(labels)
+        for name in chosen(options, labels)
     ]
     title = f"digits, every method at its best rate, a server step of {options.server_step:g}"
     show(title, ["method, labels", *(f"t_comm {t}" for t in ROUND_TRIPS)], rows)
@@ -240,7 +244,7 @@ def trace_job(options: argparse.Namespace, protocol: dict[str, Any], rate: float
 
 def traces(options: argparse.Namespace) -> dict[str, Any]:
     """adaptive-flex with A, flex with the safe rate A/10 (τ at an idle machine), and flex with any rate."""
-    amounts = (0.2, 0.5, 0.7, 1.0, 1.4)
+    amounts = (0.5, 0.7, 1.0, 1.4)
     found = {}
     for labels in options.labels:
         keys, jobs = [], []
@@ -311,6 +315,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("experiment", choices=("common", "tuned", "traces", "timeouts"))
     arguments.add_argument("--source", action="append", choices=tuple(DATA), help="of common; both, if left out")
+    arguments.add_argument(
+        "--method", action="append", choices=tuple(RATES), help="of common and tuned; all, if left out"
+    )
     arguments.add_argument("--labels", action="append", choices=LABELS, help="both, if left out")
     arguments.add_argument(
         "--server-step", type=float, default=1.0, help="of common and tuned: units of a server's step"
@@ -321,6 +328,7 @@ def main() -> None:
     arguments.add_argument("--out", type=Path)
     options = arguments.parse_args()
     options.source, options.labels = options.source or list(DATA), options.labels or list(LABELS)
+    options.method = options.method or list(RATES)
     if options.experiment == "common":
         DATA["mfeat"]["data"]["dir"] = options.data
     found = globals()[options.experiment](options)
