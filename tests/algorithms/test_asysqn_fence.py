@@ -233,7 +233,7 @@ def test_nor_in_a_simulation_with_losses(method, records, simulate):
     clock = {"compute": {"kind": "exponential", "mean_s": 0.005}, "faults": faults, "lost_after_s": 0.004}
     often = {"snapshot_every": 0.3} if method.endswith("svrg") else {}
     data = colonnade.split(colonnade.from_arrays(X, Y), parties=PARTIES)
-    train = {"batch_size": 20, "updates": 80, "eval_every": 3, "learning_rate": 0.05}
+    train = {"batch_size": 20, "updates": 60, "eval_every": 3, "learning_rate": 0.05}
     run = simulate({"protocol": {"name": method, **often}, "train": train, "clock": clock}, data=data)
     assert run.status == "finished" and np.isfinite(run.records[-1].loss)
     assert records.check() > 10, "else it would show nothing"
@@ -257,7 +257,7 @@ def test_a_snapshot_that_a_loss_interrupts_does_not_tell_the_lost_party(records)
     world.run(0)
 
 
-# What contributors refuse, whoever asks.
+# What contributors refuse.
 
 
 class Asked:
