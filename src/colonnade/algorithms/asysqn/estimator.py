@@ -89,11 +89,15 @@ class Estimator:
             v if self._options.curvature == "printed" else NOTHING,
             slopes,
             difference,
-            float(self._loss.value(theta, y).mean()) + penalty(w[: len(w) - self._block.intercept], self._options.l2),
+            float(self._loss.value(theta, y).mean()) + self._penalty(w),
             max(at_zero(self._loss, y), self._level),
         )
         self._refuse_divergence(made)
         return made
+
+    def _penalty(self, w: Array) -> float:
+        """λ/2‖w‖², without the intercept."""
+        return penalty(w[: len(w) - self._block.intercept], self._options.l2)
 
     def _refuse_divergence(self, made: StepMade) -> None:
         """A smoothed loss, since a single small batch may well be bad; of ridge's rows some cost more than others."""
@@ -101,7 +105,7 @@ class Estimator:
             raise OwnNumbersDiverged("its step is not finite")
         loss, start = self._recent(made)
         if loss > FAR * start:
-            own = penalty(self.w, self._options.l2) > FAR * made.start  # its weights alone cost as much
+            own = self._penalty(self.w) > FAR * made.start  # its weights alone cost as much
             kind = OwnNumbersDiverged if own else TrainingDiverged
             raise kind(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
 
