@@ -15,7 +15,7 @@ import numpy as np
 from colonnade.algorithms.encoding import arrived
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.vafl.line import Request
-from colonnade.algorithms.vafl.messages import LARGEST, Batch, Embeddings, Query, are_sane
+from colonnade.algorithms.vafl.messages import Batch, Embeddings, Query
 from colonnade.algorithms.vafl.party import FORWARD_SHARE
 from colonnade.algorithms.vafl.server import Server as VaflServer
 from colonnade.algorithms.vafl.server import mean_over_uploads, seed_of
@@ -25,7 +25,8 @@ from colonnade.models.probed import ProbedServerNetwork
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Effect, Event, Resumed, Send, Started, Work, WorkDone
-from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.finite import all_finite
+from colonnade.protocol.messages import Array, Elsewhere, Message, Payload
 
 __all__ = ["Server"]
 
@@ -87,8 +88,9 @@ class Server(VaflServer):
         perturbed = message.perturbed
         if perturbed.shape != expected or perturbed.dtype != np.float32:
             raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
-        if not are_sane(perturbed):
-            raise RemoteProtocolError(sender, f"perturbed embeddings that are not finite, or beyond ±{LARGEST:g}")
+        # However large, a finite ĉ spoils its sender's answer alone: the table and the step of w_0 know c only.
+        if not isinstance(perturbed, Elsewhere) and not all_finite(perturbed):
+            raise RemoteProtocolError(sender, "perturbed embeddings that are not finite")
         if self.rules:
             self._check_question(sender, message)
 
