@@ -15,7 +15,7 @@ from colonnade.experiments.server_process import _server_share
 from colonnade.protocol.errors import ConfigError, DataError
 
 FRAME = polars.DataFrame({"nr": range(20), "age": [float(i % 7) for i in range(20)], "y": [i % 2 for i in range(20)]})
-ROWS = {"test_fraction": 0.2, "seed": 0}
+ROWS = {"test_fraction": 0.2, "split_seed": 0}
 LIBSVM = b"-1 1:0.5 3:2\n+1 2:1\n-1\n"
 
 

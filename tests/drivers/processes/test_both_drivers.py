@@ -245,6 +245,8 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
                 raise AssertionError from error
         role.validate()
         assert state.pack(role.save()) == live
+        if ledger.is_file():
+            role.guard.ledger.close()  # the party that predicts writes it
 
     log = Log("server", stream=io.StringIO())
     server = lambda: ServerProcess(found.configs["server"], tmp_path / "server", log)  # noqa: E731
