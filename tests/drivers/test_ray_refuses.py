@@ -113,6 +113,25 @@ def test_a_cluster_that_wants_its_token():
     assert "RAY_AUTH_MODE=token" in str(cluster._in_our_words("10.0.0.1:6379", error))
 
 
+def test_a_head_that_did_not_come_up_is_started_once_more():
+    """Ray forks to start it; a child that hangs is seen as a file that does not appear."""
+    said, done = ["Timed out waiting for file gcs_server_port", "Timed out waiting for file gcs_server_port"], []
+
+    def begin():
+        done.append("begin")
+        if said:
+            raise RuntimeError(said.pop())
+
+    with pytest.raises(RuntimeError, match="Timed out"):
+        cluster._start(begin, lambda: done.append("shut down"))
+    assert done == ["begin", "shut down", "begin"]
+    said.append("Timed out waiting for file gcs_server_port")
+    cluster._start(begin, lambda: None)
+    said.append("another cause")
+    with pytest.raises(RuntimeError, match="another cause"):
+        cluster._start(begin, pytest.fail)
+
+
 def test_a_ray_that_would_listen_to_all_is_refused():
     cluster._refuse_other_interfaces(None, ["127.0.0.1"])
     with pytest.raises(ColonnadeError, match="would listen on all interfaces"):

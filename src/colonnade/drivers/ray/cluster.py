@@ -9,7 +9,7 @@ no cluster.
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = ["connected"]
 LOOPBACK = "127.0.0.1"
 NO_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" before ray is imported: loopback stays loopback
 ANSWER_S = 5.0
+HEAD_IS_SILENT = "Timed out waiting for file"  # Ray's words
 START = f"{NO_CLUSTER}=0 ray start --head --node-ip-address={LOOPBACK} --port=6379"
 
 
@@ -44,7 +45,7 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
                 "num_cpus": cpus,
                 "_node_ip_address": LOOPBACK,
             }  # "local": whatever else is up
-            ray.init(**own, include_dashboard=False, **common)
+            _start(lambda: ray.init(**own, include_dashboard=False, **common), ray.shutdown)
         else:
             ray.init(address=address, **common)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
@@ -59,6 +60,21 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
         yield
     finally:
         ray.shutdown()
+
+
+def _start(begin: Callable[[], Any], shut_down: Callable[[], None]) -> None:
+    """Start a Ray of one's own; once more if its head did not come up.
+
+    Ray forks this process to start the head. If another thread holds a lock at that moment, the child may wait for it
+    for ever, and all that is seen of it is that the head's file does not appear.
+    """
+    try:
+        begin()
+    except (RuntimeError, OSError) as error:
+        if HEAD_IS_SILENT not in str(error):
+            raise
+        shut_down()
+        begin()
 
 
 def _refuse_silence(address: str) -> None:
