@@ -1,0 +1,147 @@
+"""Turn a typed state into plain values and back, by its annotations.
+
+A role's state is a dataclass with slots. Its fields are plain values, arrays, generators, containers of these, and
+further dataclasses, structs and named tuples. What a state holds is what is saved: there is no list of names beside it
+that could miss one. A field of a type that this module does not know is refused when the first state of its kind is
+made, not when a checkpoint is due.
+
+Plain values are what `protocol.state` can write.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+
+from colonnade.protocol.errors import CheckpointError, LocalProtocolError
+
+__all__ = ["Form", "form_of", "transient"]
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+
+_TRANSIENT = "transient"
+_PLAIN = (type(None), bool, int, float, str, bytes, np.random.Generator)
+
+
+def transient(make: Callable[[], T]) -> T:
+    """A field that is not saved: a cache. A loaded state has what `make` returns."""
+    made: T = dataclasses.field(default_factory=make, repr=False, compare=False, metadata={_TRANSIENT: True})
+    return made
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _own(array: Any) -> Any:
+    """An array that the state may change: a checkpoint's arrays may be views of a mapped file."""
+    return array if array.flags.writeable else array.copy()
+
+
+class Form(NamedTuple):
+    """How values of one type become plain, and how plain ones get their type back."""
+
+    plain: Convert
+    typed: Convert
+
+
+_AS_IT_IS = Form(_same, _same)
+_ARRAY = Form(_same, _own)
+
+
+@cache
+def form_of(kind: Any) -> Form:
+    """The form of a type annotation; raises LocalProtocolError where nothing says how its values are saved."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind in _PLAIN or origin is Literal:
+        return _AS_IT_IS
+    if kind is np.ndarray or origin is np.ndarray:
+        return _ARRAY
+    if origin in (Union, types.UnionType):
+        return _of_union(kind, inner)
+    if origin is list:
+        return _of_each(form_of(inner[0]), list)
+    if origin is tuple:
+        return _of_tuple(inner)
+    if origin is dict and form_of(inner[0]) is _AS_IT_IS:
+        return _of_dict(form_of(inner[1]))
+    names = _field_names(kind)
+    if names is None:
+        raise LocalProtocolError(f"a state cannot hold a {kind}: nothing says how it is saved")
+    return _of_fields(kind, names)
+
+
+def _field_names(kind: Any) -> list[str] | None:
+    if not isinstance(kind, type):
+        return None
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind) if _TRANSIENT not in field.metadata]
+    if issubclass(kind, msgspec.Struct):
+        return list(kind.__struct_fields__)
+    return list(kind._fields) if issubclass(kind, tuple) and hasattr(kind, "_fields") else None
+
+
+def _of_union(kind: Any, inner: tuple[Any, ...]) -> Form:
+    """Plain types together, or one other type that may be None: a checkpoint could not tell two others apart."""
+    forms = [form_of(part) for part in inner if part is not type(None)]
+    if all(form is _AS_IT_IS for form in forms):
+        return _AS_IT_IS
+    if len(forms) > 1:
+        raise LocalProtocolError(f"a state cannot hold a {kind}: a checkpoint does not say which of them it was")
+    (form,) = forms
+    return Form(_unless_none(form.plain), _unless_none(form.typed))
+
+
+def _unless_none(convert: Convert) -> Convert:
+    return _same if convert is _same else lambda value: None if value is None else convert(value)
+
+
+def _of_each(item: Form, make: Callable[[Any], Any]) -> Form:
+    return Form(_map(item.plain, make), _map(item.typed, make))
+
+
+def _map(convert: Convert, make: Callable[[Any], Any]) -> Convert:
+    return _same if convert is _same else lambda values: make(map(convert, values))
+
+
+def _of_tuple(inner: tuple[Any, ...]) -> Form:
+    if len(inner) == 2 and inner[1] is Ellipsis:
+        return _of_each(form_of(inner[0]), tuple)
+    forms = [form_of(part) for part in inner]
+    return Form(_one_by_one([form.plain for form in forms]), _one_by_one([form.typed for form in forms]))
+
+
+def _one_by_one(converts: list[Convert]) -> Convert:
+    if all(convert is _same for convert in converts):
+        return _same
+    return lambda values: tuple(convert(value) for convert, value in zip(converts, values, strict=True))
+
+
+def _of_dict(item: Form) -> Form:
+    def convert(one: Convert) -> Convert:
+        return _same if one is _same else lambda values: {key: one(value) for key, value in values.items()}
+
+    return Form(convert(item.plain), convert(item.typed))
+
+
+def _of_fields(kind: type[Any], names: list[str]) -> Form:
+    hints = get_type_hints(kind)
+    forms = [(name, form_of(hints[name])) for name in names]
+
+    def plain(value: Any) -> dict[str, Any]:
+        return {name: form.plain(getattr(value, name)) for name, form in forms}
+
+    def typed(saved: dict[str, Any]) -> Any:
+        if saved.keys() != set(names):
+            raise CheckpointError(
+                f"the checkpoint is of another version of the code: it has {', '.join(saved)} of a "
+                f"{kind.__qualname__}, and this version has {', '.join(names)}"
+            )
+        return kind(**{name: form.typed(saved[name]) for name, form in forms})
+
+    return Form(plain, typed)
