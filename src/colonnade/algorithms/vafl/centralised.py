@@ -9,32 +9,20 @@ import numpy as np
 import torch
 
 from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated
 from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
-from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
+from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
 from colonnade.models.server import aggregate
-from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
-from colonnade.protocol.events import (
-    Effect,
-    Event,
-    PeerJoined,
-    PeerLost,
-    Received,
-    Resumed,
-    Started,
-    TimerFired,
-    Work,
-    WorkDone,
-)
+from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import EVALUATION
 from colonnade.protocol.seeds import derive
 
 __all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "centralised"]
-
-STEP, JUDGE = 1, 2
 
 
 class CentralisedOptions(Options, frozen=True):
@@ -72,13 +60,13 @@ def centralised(server: ServerSetup, parties: list[PartySetup]) -> "Centralised"
     return Centralised(server, parties)
 
 
-class Centralised:
+class Centralised(Chassis[RoleState]):
     """One role that holds all columns, all labels and all networks."""
 
     def __init__(self, server: ServerSetup, parties: list[PartySetup]) -> None:
-        self.name = SERVER
+        super().__init__(SERVER, {}, RoleState())
         self._training = training = server.training
-        self._x, self._x_test = [party.train for party in parties], [party.test for party in parties]
+        self._x, self._x_test = tuple(party.train for party in parties), tuple(party.test for party in parties)
         objective = Objective(server.task, server.y_train)
         self._targets, self._y_test = objective.targets(server.y_train), server.y_test
         self._how = server.aggregate
@@ -87,51 +75,31 @@ class Centralised:
         self.network = ServerNetwork(
             top.to(server.device), training.server_optimiser, objective, server.aggregate, len(parties)
         )
-        self.parts = [
+        self.parts = tuple(
             Network(
                 party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name).to(p.device),
                 training.party_optimisers[p.index],
                 training.regularisers[p.index],
             )
             for p in parties
-        ]
+        )
         self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
         self.progress = Progress(training)
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
-        """One event."""
-        match event:
-            case Started():
-                return [*self.progress.timers(), self._judge(), self._next()]
-            case WorkDone(result=JointStepped() as result):
-                return self._stepped(result)
-            case WorkDone(result=Evaluated() as result):
-                return self.progress.report(result, [], [])
-            case TimerFired(name=name) if name == EVALUATE_TIMER:
-                return [self._judge(), *self.progress.evaluation_timer_fired(event)]
-            case TimerFired():
-                self.progress.ending = "time is up"
-                return [self._judge()]
-            case PeerJoined() | PeerLost() | Resumed():
-                return []
-            case Received(sender=sender, message=message):
-                raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
-        raise LocalProtocolError(f"centralised: no rule for {type(event).__name__}")
+    def started(self, entropy: bytes) -> None:
+        """Judge the untrained model, and begin."""
+        self.do(self.progress.timers())
+        self._judge()
+        self._next()
 
-    def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state."""
-        match job:
-            case JointStep(rows=rows, seed=seed):
-                return self._joint_step(rows, seed)
-            case Judge():
-                h = np.concatenate([part.read(x) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
-                objective = self.network.objective
-                loss, prediction = self.network.evaluate(h, objective.targets(self._y_test))
-                values = measure(self._training.metric, objective.task, self._y_test, prediction, loss)
-                return Evaluated(0, loss, values)
-        raise LocalProtocolError(f"centralised: no job {type(job).__name__}")
+    def _next(self) -> None:
+        rows = self._walk.batch(self.progress.k)
+        self.work("step", len(rows) / self._training.batch_size, JointStep(rows, self.progress.k))
 
-    def _joint_step(self, rows: Array, seed: int) -> JointStepped:
+    @job(JointStep)
+    def joint_step(self, job: JointStep) -> JointStepped:
+        """One graph over all columns."""
+        rows, seed = job.rows, job.seed
         h = [part.run(part.tensor(x[rows]), seed) for part, x in zip(self.parts, self._x, strict=True)]
         output = self.network.run(aggregate(self._how, torch.cat(h, 1), len(h)), seed)
         loss = self.network.objective.loss(output, self.network.tensor(self._targets[rows]))
@@ -144,17 +112,12 @@ class Centralised:
             start += count
         return JointStepped(loss.item(), parts, [network.buffers_after_forward() for network in networks])
 
-    def _next(self) -> Effect:
-        rows = self._walk.batch(self.progress.k)
-        return Work(STEP, "step", len(rows) / self._training.batch_size, JointStep(rows, self.progress.k))
-
-    def _judge(self) -> Effect:
-        return Work(JUDGE, EVALUATION, 0.0, Judge(), aside=True)
-
-    def _stepped(self, result: JointStepped) -> list[Effect]:
+    @done(JointStepped)
+    def stepped(self, token: int, result: JointStepped) -> None:
+        """Step every network; then an evaluation, the end or the next batch."""
         training, k = self._training, self.progress.k
         if self.progress.ending:
-            return []
+            return
         if not np.isfinite(result.loss):
             raise TrainingDiverged(f"the loss is not finite at update {k}; lower train.learning_rate")
         rates = [training.server_rate, *training.party_rates]
@@ -163,23 +126,41 @@ class Centralised:
             network.apply(gradient, training.rule.rate(rate, k), buffers)
         self.progress.count(len(self.parts) * len(self._walk.batch(k)), [result.loss])
         if self.progress.at_limit():
-            self.progress.ending = "done"
-            return [self._judge()]
-        return [self._judge(), self._next()] if self.progress.evaluation_due() else [self._next()]
+            return self._end("done")
+        if self.progress.evaluation_due():
+            self._judge()
+        self._next()
 
-    def validate(self) -> None:
-        """Nothing can be inconsistent: there is one role."""
+    def _end(self, reason: str) -> None:
+        self.progress.ending = reason
+        self._judge()
 
-    def save(self) -> dict[str, Any]:
-        """Everything but the data."""
-        networks = [network.save() for network in (self.network, *self.parts)]
-        return {"progress": self.progress.save(), "networks": networks}
+    def _judge(self) -> None:
+        self.work(EVALUATION, 0.0, Judge(), aside=True)
 
-    def load(self, state: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        self.progress.load(state["progress"])
-        for network, saved in zip((self.network, *self.parts), state["networks"], strict=True):
-            network.load(saved)
+    @job(Judge)
+    def judge(self, job: Judge) -> Evaluated:
+        """The metric and the loss over the test rows."""
+        h = np.concatenate([part.read(x) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
+        objective = self.network.objective
+        loss, prediction = self.network.evaluate(h, objective.targets(self._y_test))
+        return Evaluated(0, loss, measure(self._training.metric, objective.task, self._y_test, prediction, loss))
+
+    @done(Evaluated)
+    def judged(self, token: int, result: Evaluated) -> None:
+        """A row of metrics.jsonl."""
+        self.do(self.progress.report(result, [], []))
+
+    @timer(EVALUATE_TIMER)
+    def time_to_evaluate(self, due: int) -> None:
+        """An evaluation that the clock asks for."""
+        self._judge()
+        self.do(self.progress.evaluation_timer_fired(TimerFired(EVALUATE_TIMER, due)))
+
+    @timer(END_TIMER)
+    def time_is_up(self, due: int) -> None:
+        """The end that the clock asks for."""
+        self._end("time is up")
 
     def summary(self) -> dict[str, Any]:
         """Updates, epochs and the weights' digest."""
