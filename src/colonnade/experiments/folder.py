@@ -14,7 +14,7 @@ from colonnade.protocol.errors import CheckpointError, ConfigError
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
 
-FORMAT = 3
+FORMAT = 4
 
 
 def note_command(folder: Path, command: str) -> None:
@@ -118,7 +118,10 @@ class RunFolder:
         except CheckpointError as error:
             raise CheckpointError(f"{self._checkpoint}: {error}; without this file the run starts anew") from None
         if content.get("format") != FORMAT:
-            raise CheckpointError(f"{self._checkpoint}: format {content.get('format')}, this release reads {FORMAT}")
+            advice = "go on with the release that began the run, or begin it again with another --out"
+            raise CheckpointError(
+                f"{self._checkpoint}: format {content.get('format')}, this release reads {FORMAT}; {advice}"
+            )
         return content
 
     def _replace(self, name: str, chunks: Iterable[bytes | memoryview]) -> None:
