@@ -44,11 +44,16 @@ def _cells(outcome: Mapping[str, Any]) -> list[str]:
         f"{100 * outcome['success']:.2f} ± {100 * outcome['margin']:.2f} %",
         f"{100 * low:.2f}–{100 * high:.2f} %",
         f"{100 * outcome['chance']:.1f} %",
-        f"{100 * outcome['matched']:.1f} %",
-        f"{100 * outcome['control']:.1f} % ({100 * outcome['control_expected']:.1f} %)",
+        _percent(outcome.get("matched")),
+        f"{_percent(outcome['control'])} ({_percent(outcome.get('control_expected'))})",
         str(outcome["asked"]),
         str(outcome["refused"]),
     ]
+
+
+def _percent(share: float | None) -> str:
+    """A dash in the folders of earlier releases, which did not compute it."""
+    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def attack_section(attack: Mapping[str, Any]) -> Section:
