@@ -51,7 +51,7 @@ __all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor"]
 
 BATCH, ROUND, SNAPSHOT, TESTS = "batch", "round", "snapshot", "tests"  # what an own aggregation is for
 NO_ROWS = np.zeros(0, np.int32)
-OTHERS, UNMOVED = "others", "unmoved"  # why a term is not given: over whom, or with which weights
+OTHERS, UNMOVED = "others", "unmoved"  # why a term is not given: other parties, or unmoved weights
 
 
 class Contributor:
@@ -79,7 +79,7 @@ class Contributor:
         self.own: dict[int, tuple[str, int]] = {}  # own aggregations: nonce → what for, position or number
         self.judging = 0  # the newest evaluation
         self.judge = 0  # which party judges it
-        self.judges: tuple[int, ...] = ()  # over whom it goes, as the coordinator said
+        self.judges: tuple[int, ...] = ()  # the parties of that evaluation, as the coordinator said
         self.blocked: tuple[str, int] = ("", 0)  # an own aggregation that waits until this party has moved
         self.abandoned = self.answers = self.dropped = self.held_back = 0
 

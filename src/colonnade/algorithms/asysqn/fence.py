@@ -23,7 +23,7 @@ from colonnade.protocol.messages import Array
 __all__ = ["Fence", "Members", "Share"]
 
 Members = tuple[int, ...]
-Marks = dict[tuple[bool, Members], Array]  # (test rows?, over whom) → whether each row was contributed
+Marks = dict[tuple[bool, Members], Array]  # (test rows?, parties) → whether each row was contributed
 
 
 class Share(NamedTuple):
@@ -69,7 +69,7 @@ class Fence:
         self.marks = self._marked(self.running.values(), {})
 
     def members(self) -> set[Members]:
-        """Over whom this party has contributed with the weights it has."""
+        """The sets of parties that this party has contributed over, with the weights it has."""
         return {members for _, members in self.marks}
 
     def _marked(self, shares: Iterable[Share], marks: Marks) -> Marks:

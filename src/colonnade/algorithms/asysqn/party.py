@@ -250,7 +250,7 @@ class Party(Contributor):
             raise RemoteProtocolError(SERVER, f"says that parties {members} take part")
 
     def _regroup(self, members: list[int], renewed: set[int]) -> list[Effect]:
-        """Others take part from now on: sums over those before are abandoned, for the rest refuses to contribute."""
+        """Other parties take part from now on: abandon sums over the former ones, which would never be complete."""
         gone = (set(self.members) - set(members)) | renewed
         same = self.members == tuple(members)
         self.members = tuple(members)
