@@ -2,5 +2,5 @@
 
 The modules: `messages`, `party` and `server` (the roles; no I/O), `standing_in` (what replaces a party that is away),
 `processes` (the roles as processes, made from what the training left on the disk), `http` (the server's door),
-`asking` (whoever asks), `in_one_place` (all roles in one process, without messages).
+`asking` (the client), `in_one_place` (all roles in one process, without messages).
 """
