@@ -25,9 +25,9 @@ import tomli_w
 from colonnade.cli import main as cli
 from colonnade.cli.align import Bars
 from colonnade.data import load_alignment
+from colonnade.deployment.align_all import AlignAll
+from colonnade.deployment.up import Child
 from colonnade.drivers.processes.certificates import throw_away
-from colonnade.experiments.align_all import AlignAll
-from colonnade.experiments.up import Child
 from colonnade.privacy.blinding import Blinder
 
 PARTIES = ("bank", "shop")

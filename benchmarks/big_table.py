@@ -27,9 +27,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from colonnade.config.schema import from_dict
 from colonnade.data import Encoder, Partition, Scaler, Task
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.up import FederationUp, prepare_up
+from colonnade.deployment.up import FederationUp, prepare_up
 
 PARTIES, COLUMNS, WIDTH, BATCH, TEST_ROWS = 10, 4, 16, 256, 10_000
 MB = 1e6

@@ -41,9 +41,9 @@ from typing import Any, NamedTuple
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.registry import find_method
 from colonnade.algorithms.vafl.messages import Embeddings, Refined, Stepped
+from colonnade.config.schema import Config, from_dict
+from colonnade.deployment.up import FederationUp, prepare_up
 from colonnade.drivers.processes.journal import Record, read_journal
-from colonnade.experiments.config import Config, from_dict
-from colonnade.experiments.up import FederationUp, prepare_up
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import Received, WorkDone
 

@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from colonnade.experiments.config import from_dict
+from colonnade.config.schema import from_dict
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import TrainingDiverged
 

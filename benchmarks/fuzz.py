@@ -35,6 +35,10 @@ import numpy as np
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Embeddings, FreshRequest, Gradient, Query
+from colonnade.config.schema import from_dict, read_toml
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes import service
 from colonnade.drivers.processes.dial import open_channel
 from colonnade.drivers.processes.logs import Log
@@ -49,10 +53,6 @@ from colonnade.drivers.processes.wire import (
     read_control,
     seal_envelope,
 )
-from colonnade.experiments.config import from_dict, read_toml
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
-from colonnade.experiments.up import prepare_up
 from colonnade.protocol.codec import DTYPES, VERSION, Codec
 from colonnade.protocol.errors import CodecError
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message

@@ -19,8 +19,8 @@ import torch
 from torch.nn import functional
 
 import colonnade
+from colonnade.config.schema import from_dict
 from colonnade.data import Partition
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import one_thread, prepare
 from colonnade.models import party_module, server_module
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import from_dict
 from colonnade.data import Partition
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import load_partition
 
 PARTIES, PATTERN_ROWS = 8, 20_000
 MB, GB = 2**20, 2**30

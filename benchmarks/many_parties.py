@@ -30,8 +30,8 @@ import numpy as np
 import polars
 
 import colonnade
+from colonnade.config.schema import from_dict
 from colonnade.data import Partition
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import Run, one_thread, prepare
 
 COLUMNS, WIDTH, BATCH, TEST_ROWS = 2, 4, 64, 1000

@@ -31,8 +31,8 @@ import torch
 import colonnade
 from colonnade.algorithms.flex.messages import LocalStep
 from colonnade.algorithms.vafl.messages import Embed, Refine
+from colonnade.config.schema import from_dict
 from colonnade.data import Partition
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import Run, prepare
 
 PARTIES, SIDE, BATCH, WIDTH = 8, 32, 128, 16

@@ -22,10 +22,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.data import from_arrays, split
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
-from colonnade.experiments.up import prepare_up, reopen_up
+from colonnade.deployment.up import prepare_up, reopen_up
 from colonnade.predict.asking import Door, up_for_questions
 from colonnade.protocol import state
 

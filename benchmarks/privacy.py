@@ -27,9 +27,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import from_dict
 from colonnade.data import Partition
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import load_partition
 from colonnade.experiments.run import prepare
 from colonnade.privacy.gaussian import mu_for
 from colonnade.privacy.perturb import drawing

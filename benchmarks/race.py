@@ -19,8 +19,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from colonnade.config.schema import from_dict
 from colonnade.data import Partition, load, split
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import prepare
 
 PARTIES, TARGET = 7, 0.88

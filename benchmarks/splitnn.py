@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import load_partition
-from colonnade.experiments.up import prepare_up
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import from_dict
+from colonnade.deployment.up import prepare_up
 
 BATCH = 256
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from torch import nn
 
+from colonnade.config.schema import from_dict
 from colonnade.data import load, split
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.up import prepare_up
+from colonnade.deployment.up import prepare_up
 
 SLEEP_S = 0.2
 QUICK = ("a", "b", "c")

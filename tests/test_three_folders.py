@@ -10,8 +10,8 @@ import numpy as np
 import polars
 import pytest
 
+from colonnade.config.schema import from_dict, read_toml
 from colonnade.data import read_party_share, read_server_share
-from colonnade.experiments.config import from_dict, read_toml
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "three_folders.py"
 

@@ -9,9 +9,9 @@ import numpy as np
 import polars
 from torch import nn
 
+from colonnade.config.schema import Config, from_dict
 from colonnade.data import Dataset, Partition
 from colonnade.data import split as split_dataset
-from colonnade.experiments.config import Config, from_dict
 from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
 from colonnade.predict.in_one_place import predict_in_one_place

@@ -18,8 +18,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from colonnade.algorithms.asysqn.losses import probability
+from colonnade.config.schema import from_dict
 from colonnade.data import Encoder, Partition, Scaler, Task
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import Run, prepare
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.messages import Array

@@ -14,10 +14,10 @@ from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
 from colonnade.algorithms.zeroth.party import Party as ZerothParty
 from colonnade.algorithms.zeroth.server import Server as ZerothServer
+from colonnade.config.resolve import federation, scale_of
+from colonnade.config.schema import from_dict
 from colonnade.data import Task, load, split
 from colonnade.drivers.simulator import Simulator
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation, scale_of
 from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import (

@@ -25,8 +25,8 @@ from colonnade.algorithms.asysqn.messages import (
     Members,
     Stepped,
 )
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import RemoteProtocolError

@@ -15,11 +15,11 @@ from colonnade.data import load as load_data
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.checkpoint import load, save
 from colonnade.experiments.run import Run
-from colonnade.experiments.verdict import warnings_of
 from colonnade.privacy import ledger
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
+from colonnade.results.verdict import warnings_of
 
 VARIANTS = [(name, {}) for name in METHODS] + [
     ("vafl", {"order": "query-first"}),

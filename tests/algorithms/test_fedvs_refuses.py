@@ -5,10 +5,10 @@ import pytest
 
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.messages import Answer, DataShare, Gradient, Holding, ModelShare, ShareModels, Sum
+from colonnade.config.resolve import make_plan
+from colonnade.config.schema import difference, from_dict
 from colonnade.data import load, split
-from colonnade.experiments.config import difference, from_dict
-from colonnade.experiments.resolve import make_plan
-from colonnade.experiments.terms import shared_part
+from colonnade.deployment.terms import shared_part
 from colonnade.privacy.field import P
 from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError, DataError, ModelError, RemoteProtocolError

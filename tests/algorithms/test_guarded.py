@@ -9,10 +9,10 @@ from colonnade.algorithms import METHODS
 from colonnade.algorithms.flex.messages import Ready
 from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.vafl.messages import Embeddings
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.data import load, split
 from colonnade.drivers.simulator import checkpoint
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.privacy.gaussian import epsilon_of
 from colonnade.privacy.ledger import read_ledger

@@ -16,8 +16,8 @@ import pytest
 
 import colonnade
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import (

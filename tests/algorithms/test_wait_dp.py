@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from colonnade.algorithms.fedvs.plain_messages import Upload
 from colonnade.cli.main import app
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.data import from_arrays, split
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
 from colonnade.experiments.run import prepare, reopen
 from colonnade.privacy.accountant import mu_of
 from colonnade.privacy.gaussian import epsilon_of, mu_for

@@ -17,9 +17,9 @@ from colonnade.attacks.ears import Ear
 from colonnade.attacks.label_inference import LABEL_INFERENCE, summing_tables
 from colonnade.attacks.registry import find_attack
 from colonnade.attacks.stage import Stage
+from colonnade.config.resolve import federation, load_partition
+from colonnade.config.schema import Config, apply_overrides, from_dict
 from colonnade.data import Partition
-from colonnade.experiments.config import Config, apply_overrides, from_dict
-from colonnade.experiments.resolve import federation, load_partition
 from colonnade.experiments.run import one_thread
 from colonnade.protocol.errors import ConfigError, ModelError, RemoteProtocolError
 from colonnade.protocol.events import Received

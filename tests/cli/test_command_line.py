@@ -14,8 +14,8 @@ import typer
 
 from colonnade.cli import progress
 from colonnade.cli.main import app, main
+from colonnade.deployment import up
 from colonnade.drivers.ray import cluster
-from colonnade.experiments import up
 
 SMALL = """
 [data]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from colonnade.config.schema import apply_overrides, from_dict, read_toml
+from colonnade.deployment.party_process import PartyProcess
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
-from colonnade.experiments.config import apply_overrides, from_dict, read_toml
-from colonnade.experiments.party_process import PartyProcess
 from colonnade.protocol.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from colonnade.algorithms import METHODS
 from colonnade.cli.main import app
+from colonnade.config.first import Answers, write_first_config
+from colonnade.config.schema import apply_overrides, from_dict, read_toml
+from colonnade.deployment.align_process import aligning_process
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.logs import Log
-from colonnade.experiments.align_process import aligning_process
-from colonnade.experiments.config import apply_overrides, from_dict, read_toml
-from colonnade.experiments.first_config import Answers, write_first_config
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
 from colonnade.protocol.errors import ConfigError
 
 PARTIES = ("bank", "shop")

@@ -6,12 +6,12 @@ import numpy as np
 import polars
 import pytest
 
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import from_dict
 from colonnade.data import load, read_party_share, read_server_share, split
 from colonnade.data.alignment import read_id_column
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.party_process import _party_share
-from colonnade.experiments.resolve import load_partition
-from colonnade.experiments.server_process import _server_share
+from colonnade.deployment.party_process import _party_share
+from colonnade.deployment.server_process import _server_share
 from colonnade.protocol.errors import ConfigError, DataError
 
 FRAME = polars.DataFrame({"nr": range(20), "age": [float(i % 7) for i in range(20)], "y": [i % 2 for i in range(20)]})

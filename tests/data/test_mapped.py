@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from colonnade.config.schema import from_dict
 from colonnade.data import (
     load,
     load_party_share,
@@ -17,8 +18,7 @@ from colonnade.data import (
     split,
 )
 from colonnade.data.mapped import LARGE
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.party_process import DIGESTED_ROWS, MOST_DIGESTED, features_digest
+from colonnade.deployment.party_process import DIGESTED_ROWS, MOST_DIGESTED, features_digest
 from colonnade.experiments.run import prepare
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.predict.asking import door_of
 from colonnade.predict.in_one_place import predict_in_one_place
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess

@@ -14,11 +14,11 @@ import pytest
 
 import colonnade
 from colonnade.algorithms.vafl.config import VaflOptions
+from colonnade.config.resolve import Federation, federation
+from colonnade.config.schema import from_dict
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.links import NEVER, Outages
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import Federation, federation
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import NANOSECONDS, Event, Started, TimerFired

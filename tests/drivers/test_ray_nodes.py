@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.experiments.config import from_dict
+from colonnade.config.schema import from_dict
 from colonnade.experiments.run import prepare
 
 pytestmark = [

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from colonnade.experiments.config import ResourcesConfig, RoleResources, from_dict
+from colonnade.config.schema import ResourcesConfig, RoleResources, from_dict
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 pytest.importorskip("ray")
@@ -141,7 +141,7 @@ def test_a_ray_that_would_listen_to_all_is_refused():
 
 
 def test_a_role_that_is_not_up_says_what_it_waits_for(monkeypatch):
-    on_ray = pytest.importorskip("colonnade.experiments.on_ray")
+    on_ray = pytest.importorskip("colonnade.deployment.on_ray")
     monkeypatch.setattr(on_ray, "free", lambda: {"CPU": 0.5})
     child = SimpleNamespace(name="bank", silent_s=12.0, amounts=RoleResources(cpus=0.1, gpus=1).amounts)
     assert on_ray._waits(child) == (

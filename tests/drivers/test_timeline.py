@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from colonnade.config.schema import from_dict
 from colonnade.drivers.simulator.timeline import (
     BINS,
     BUSY,
@@ -21,7 +22,6 @@ from colonnade.drivers.simulator.timeline import (
     WAITING,
     Timeline,
 )
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import prepare
 
 MS = FIRST_BIN_NS

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
+from colonnade.config.schema import from_dict
 from colonnade.drivers.simulator import traces
 from colonnade.drivers.simulator.clock import ClockConfig, Compute, Pace, ServerClock
 from colonnade.drivers.simulator.traces import ended_note, read_trace
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import prepare, reopen
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS

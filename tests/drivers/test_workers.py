@@ -15,13 +15,13 @@ import colonnade
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.vafl.messages import Embed, Refine
 from colonnade.api import Result
+from colonnade.config.schema import ResourcesConfig, RoleResources, from_dict, read_toml
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments import run as run_module
-from colonnade.experiments.config import ResourcesConfig, RoleResources, from_dict, read_toml
-from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.run import Run, prepare, reopen
-from colonnade.experiments.server_process import ServerProcess
 from colonnade.protocol.errors import ConfigError, TrainingDiverged, WorkerLost
 
 SAME = ("status", "trace_sha256", "weights_sha256", "updates", "value", "loss", "clock_s", "bytes_up", "bytes_down")
@@ -212,8 +212,8 @@ ALL_THERE = {name: {"on_lost": "wait", "max_delay": 5} for name in ("vafl", "cas
 
 def trained_by_actors(run: Run, out: Path, predicted: Any) -> tuple[dict[str, Any], Any]:
     """The summary, and what the federation then says, from the folders that the actors left."""
-    from colonnade.experiments.on_ray import FederationOnRay
-    from colonnade.experiments.up import prepare_up
+    from colonnade.deployment.on_ray import FederationOnRay
+    from colonnade.deployment.up import prepare_up
 
     setting, nodes = run.federation, out / "nodes"
     summary = asyncio.run(prepare_up(setting.config, out, setting.data, kind=FederationOnRay).run())
@@ -248,8 +248,8 @@ def test_a_federation_of_actors_predicts_what_it_has_learnt(
 def test_a_federation_of_actors_ends_and_predicts_as_the_simulation_does(
     data: Any, cluster: Any, tmp_path: Any, predicted: Any, judged: Any
 ) -> None:
-    from colonnade.experiments.on_ray import FederationOnRay
-    from colonnade.experiments.up import reopen_up
+    from colonnade.deployment.on_ray import FederationOnRay
+    from colonnade.deployment.up import reopen_up
 
     draw = np.random.default_rng(0)
     x = draw.random((64, 4)).astype(np.float32)

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 import tomli_w
 
-from colonnade.experiments.config import (
+from colonnade.config.schema import (
     Config,
     apply_overrides,
     difference,

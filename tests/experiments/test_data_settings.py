@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 import colonnade
 from colonnade.cli.main import app
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import from_dict
 from colonnade.data import load, split
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import load_partition
 from colonnade.protocol.errors import ConfigError
 
 CITIES = ("Ulm", "Bonn", "Köln")

@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import Partition
-from colonnade.experiments.config import apply_overrides, from_dict
 from colonnade.experiments.plan_noise import Asked, plan_noise
-from colonnade.experiments.resolve import load_partition
 from colonnade.experiments.run import prepare
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.protocol.errors import ConfigError

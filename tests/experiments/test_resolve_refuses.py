@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.training import Every, StepRule
+from colonnade.config.resolve import federation, make_plan
+from colonnade.config.schema import from_dict
 from colonnade.data import load, split
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation, make_plan
 from colonnade.experiments.run import prepare
 from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.protocol.errors import ColonnadeError, ConfigError

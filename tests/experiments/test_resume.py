@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from colonnade.experiments.config import apply_overrides, from_dict
+from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.protocol.errors import CheckpointError
 

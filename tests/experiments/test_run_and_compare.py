@@ -5,12 +5,12 @@ import math
 
 import pytest
 
+from colonnade.config.schema import from_dict, read_toml
 from colonnade.experiments.compare import compare, contestants
-from colonnade.experiments.config import from_dict, read_toml
-from colonnade.experiments.folder import RunFolder
 from colonnade.experiments.ranking import mean_and_spread
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
+from colonnade.results.folder import RunFolder
 
 SMALL = {
     "data": {"source": "digits", "parties": 2},

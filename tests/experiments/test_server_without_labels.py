@@ -5,13 +5,13 @@ import io
 import msgspec
 import pytest
 
+from colonnade.config.schema import from_dict, read_toml
+from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.terms import Terms
+from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.wire import PROTOCOL, Hello
-from colonnade.experiments.config import from_dict, read_toml
-from colonnade.experiments.server_process import ServerProcess
-from colonnade.experiments.terms import Terms
-from colonnade.experiments.up import prepare_up
 from colonnade.protocol.errors import ConfigError
 
 NAMES = ("bank", "clinic", "shop")

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import tomli_w
 
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import apply_overrides, from_dict, read_toml
+from colonnade.deployment.party_process import _party_share
+from colonnade.deployment.server_process import _server_share
+from colonnade.deployment.terms import shared_digest, shared_part
 from colonnade.experiments.compare import compare
-from colonnade.experiments.config import apply_overrides, from_dict, read_toml
-from colonnade.experiments.folder import RunFolder, tables_of
-from colonnade.experiments.party_process import _party_share
-from colonnade.experiments.resolve import load_partition
 from colonnade.experiments.run import prepare
-from colonnade.experiments.server_process import _server_share
-from colonnade.experiments.terms import shared_digest, shared_part
 from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.results.folder import RunFolder, tables_of
 
 SMALL = {
     "data": {"source": "wine", "parties": 2},

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from colonnade.config.schema import from_dict
 from colonnade.experiments.compare import Entry, entries_of, race
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
 from colonnade.protocol.errors import CheckpointError, ConfigError
 

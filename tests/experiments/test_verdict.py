@@ -2,9 +2,9 @@
 
 import pytest
 
-from colonnade.experiments.config import from_dict
+from colonnade.config.schema import from_dict
 from colonnade.experiments.run import prepare
-from colonnade.experiments.verdict import flaw_of, flaws_of, warnings_of
+from colonnade.results.verdict import flaw_of, flaws_of, warnings_of
 
 SMALL = {
     "data": {"source": "digits", "parties": 2},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import colonnade
-from colonnade.experiments.config import from_dict, read_toml
+from colonnade.config.schema import from_dict, read_toml
 from colonnade.models import OptimiserSpec
 from colonnade.models.blackbox import BlackBox, BlackBoxNetwork
 from colonnade.models.build import party_module

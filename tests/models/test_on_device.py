@@ -85,7 +85,7 @@ def test_runs_with_arrays_elsewhere_give_the_same_bits(method: str, monkeypatch:
     plain = run()
     for module in (network, server, probed):
         monkeypatch.setattr(module, "to_array", OnDevice)
-    monkeypatch.setattr("colonnade.experiments.resolve.on_device", lambda array, device: OnDevice(to_tensor(array)))
+    monkeypatch.setattr("colonnade.config.resolve.on_device", lambda array, device: OnDevice(to_tensor(array)))
     elsewhere = run()
     same = ("trace_sha256", "weights_sha256", "value", "bytes_up", "bytes_down")
     assert {key: elsewhere[key] for key in same} == {key: plain[key] for key in same}

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from colonnade.config.resolve import make_plan
+from colonnade.config.schema import from_dict
 from colonnade.data.task import Task
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import make_plan
 from colonnade.experiments.run import prepare
 from colonnade.models import Objective, OptimiserSpec, PartyDropout, ServerNetwork, with_party_dropout
 from colonnade.protocol.errors import ConfigError

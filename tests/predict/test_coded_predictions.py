@@ -7,14 +7,14 @@ import types
 import numpy as np
 import pytest
 
+from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
 from colonnade.models.polynomial import powers
 from colonnade.predict.asking import door_of
 from colonnade.predict.coded import CodedAnswer, CodedParty, CodedShare

@@ -10,14 +10,14 @@ import numpy as np
 import polars
 import pytest
 
+from colonnade.config.schema import from_dict
 from colonnade.data import Alignment, save_alignment
 from colonnade.data.alignment import digest_of_column
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
 from colonnade.predict import processes
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess

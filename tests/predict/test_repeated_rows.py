@@ -8,8 +8,8 @@ import pytest
 import colonnade
 from colonnade.algorithms.evaluation import RowsRead
 from colonnade.algorithms.vafl.messages import FreshRequest
+from colonnade.config.schema import from_dict
 from colonnade.data import Lookup
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import prepare
 from colonnade.predict.asking import Door, ask
 from colonnade.predict.messages import Ask

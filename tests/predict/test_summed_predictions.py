@@ -8,15 +8,15 @@ import pytest
 
 from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.algorithms.asysqn.messages import Ask, Members
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.data import Lookup, from_arrays, load, party_share, save_share, server_share, split
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.resolve import federation
-from colonnade.experiments.server_process import ServerProcess
 from colonnade.predict.asking import door_of
 from colonnade.predict.messages import Asked
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess

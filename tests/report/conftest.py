@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from colonnade.config.schema import from_dict
 from colonnade.experiments.compare import compare
-from colonnade.experiments.config import from_dict
 from colonnade.experiments.run import one_thread, prepare
 
 TABLES: dict[str, Any] = {

@@ -13,12 +13,12 @@ import tomli_w
 from scipy.stats import binomtest
 from scipy.stats import t as student
 
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import Config
 from colonnade.data import Partition
 from colonnade.data.suggest import did_you_mean, listing
-from colonnade.experiments.config import Config
-from colonnade.experiments.folder import RunFolder, note_command
-from colonnade.experiments.resolve import load_partition
 from colonnade.protocol.errors import ConfigError
+from colonnade.results.folder import RunFolder, note_command
 
 __all__ = ["Attack", "Attacked", "Order", "Outcome", "Progress", "Trial", "attack", "choose", "margin_of"]
 

@@ -28,11 +28,11 @@ from colonnade.algorithms.flex.messages import Ready
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.attacks.attack import Attack, Order, margin_of
+from colonnade.config.resolve import Federation, federation, privacy_of
+from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import Partition
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments.compare import Contestant, contestants
-from colonnade.experiments.config import apply_overrides, from_dict
-from colonnade.experiments.resolve import Federation, federation, privacy_of
 from colonnade.experiments.run import one_thread
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError

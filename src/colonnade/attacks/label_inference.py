@@ -20,10 +20,10 @@ from colonnade.attacks.clients import UNKNOWN, Client, GradientReader, LossReade
 from colonnade.attacks.ears import Direction, Ear, known_direction, random_direction
 from colonnade.attacks.stage import Stage
 from colonnade.attacks.wires import CODED, GRADIENTS, LOSSES, answers_of
+from colonnade.config.resolve import federation, method_of, scale_of
+from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import Partition
 from colonnade.experiments.compare import Contestant, contestants
-from colonnade.experiments.config import apply_overrides, from_dict
-from colonnade.experiments.resolve import federation, method_of, scale_of
 from colonnade.protocol.errors import ConfigError, ModelError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator

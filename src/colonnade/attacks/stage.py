@@ -19,9 +19,9 @@ from colonnade.algorithms.zeroth.server import Server as LossServer
 from colonnade.attacks.clients import Client, Place
 from colonnade.attacks.ears import Ear
 from colonnade.attacks.wires import Answer, Pen, read_answer, walk_of
+from colonnade.config.resolve import Federation
 from colonnade.drivers.simulator import ClockConfig, Simulator
 from colonnade.drivers.simulator.clock import Compute
-from colonnade.experiments.resolve import Federation
 from colonnade.experiments.run import one_thread
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import RemoteProtocolError

@@ -21,7 +21,7 @@ from colonnade.algorithms.flex.messages import BeginWithGradient, Late, Ready
 from colonnade.algorithms.method import Method
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
 from colonnade.algorithms.zeroth.messages import Losses, Probe
-from colonnade.experiments.resolve import Federation
+from colonnade.config.resolve import Federation
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array, Message

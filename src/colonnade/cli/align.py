@@ -71,8 +71,8 @@ def _align_one(
     log_level: str,
     parent: int | None,
 ) -> None:
+    from colonnade.deployment.align_process import aligning_process
     from colonnade.drivers.processes.tls_log import tls_refusals_to
-    from colonnade.experiments.align_process import aligning_process
 
     def folder(name: str) -> Path:
         return out or own_folder(config, name).with_name(f"{own_folder(config, name).name}-align")
@@ -90,7 +90,7 @@ def _align_one(
 
 
 def _align_all(configs: list[Path]) -> None:
-    from colonnade.experiments.align_all import AlignAll
+    from colonnade.deployment.align_all import AlignAll
 
     together = AlignAll(configs)
     with Bars() as bars:

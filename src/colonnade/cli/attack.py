@@ -64,7 +64,7 @@ def _attack(
     from colonnade.attacks.attack import Order, attack
     from colonnade.attacks.registry import find_attack
     from colonnade.cli.progress import bar_columns, load_with_bar, report_with_bar
-    from colonnade.experiments.config import apply_overrides, parse_override, read_toml
+    from colonnade.config.schema import apply_overrides, parse_override, read_toml
 
     console = Console()
     which = find_attack(name)

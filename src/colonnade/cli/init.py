@@ -28,7 +28,7 @@ def init(
       colonnade init bank
     """
     from colonnade.algorithms import find_method
-    from colonnade.experiments.first_config import Answers, write_first_config
+    from colonnade.config.first import Answers, write_first_config
 
     labelled = name == SERVER or find_method(method).party_labels
     what = "the labels" if name == SERVER else "this party's columns"

@@ -79,10 +79,10 @@ def run(
       colonnade run race.toml --resume runs/race-1
     """
     from colonnade.cli.progress import load_with_bar
-    from colonnade.experiments.config import from_dict
-    from colonnade.experiments.folder import note_command, tables_of
-    from colonnade.experiments.up import refuse_network
+    from colonnade.config.schema import from_dict
+    from colonnade.deployment.up import refuse_network
     from colonnade.protocol.errors import ConfigError
+    from colonnade.results.folder import note_command, tables_of
 
     if driver not in ("sim", "processes", "ray"):
         raise ConfigError("--driver", driver, "this release has 'sim', 'processes' and 'ray'")
@@ -134,7 +134,7 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
 
 def _record_of(checked: Any, folder: Path, driver: str) -> dict[str, Any] | None:
     """The summary of a run that is over; None: it can go on."""
-    from colonnade.experiments.up import reopen_folder
+    from colonnade.deployment.up import reopen_folder
     from colonnade.protocol.errors import ConfigError
 
     over = reopen_folder(checked, folder).record()
@@ -155,8 +155,8 @@ def _show(summary: dict[str, Any], out: Path) -> None:
 
 def _look_ahead(checked: Any, out: Path, load: Any) -> Any:
     """Refuse what can be refused before a cluster is started, which takes a while; the data are loaded once."""
-    from colonnade.experiments.folder import RunFolder
-    from colonnade.experiments.resolve import refuse_unbuildable
+    from colonnade.config.resolve import refuse_unbuildable
+    from colonnade.results.folder import RunFolder
 
     RunFolder.refuse_used(out)
     data = load(checked)
@@ -197,11 +197,11 @@ def _simulate(checked: Any, out: Path, resume: bool, load: Any, workers: int | s
 
 def _start_roles(checked: Any, out: Path, resume: bool, load: Any, on_ray: bool) -> Started:
     from colonnade.cli.network import up_with_table
-    from colonnade.experiments.up import FederationUp, prepare_up, reopen_up
+    from colonnade.deployment.up import FederationUp, prepare_up, reopen_up
 
     kind: type[FederationUp] = FederationUp
     if on_ray:
-        from colonnade.experiments.on_ray import FederationOnRay as kind
+        from colonnade.deployment.on_ray import FederationOnRay as kind
     federation = reopen_up(checked, out, kind=kind) if resume else prepare_up(checked, out, None, load, kind)
     return federation.notes, lambda: up_with_table(federation, console)
 
@@ -364,7 +364,7 @@ def _tables(
     config: Path | None, settings: list[str] | None, seed: int | None, before: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """The config file, or the tables of an earlier start, with what was typed beside it."""
-    from colonnade.experiments.config import apply_overrides, parse_override, read_toml
+    from colonnade.config.schema import apply_overrides, parse_override, read_toml
 
     tables = read_toml(config) if config is not None else before or {}
     overrides = dict(parse_override(text) for text in settings or [])

@@ -21,10 +21,10 @@ from rich.table import Table
 from colonnade.cli.predict import predict
 
 if TYPE_CHECKING:
+    from colonnade.deployment.party_process import PartyProcess
+    from colonnade.deployment.server_process import ServerProcess
+    from colonnade.deployment.up import FederationUp
     from colonnade.drivers.processes.node import Node
-    from colonnade.experiments.party_process import PartyProcess
-    from colonnade.experiments.server_process import ServerProcess
-    from colonnade.experiments.up import FederationUp
 
 __all__ = [
     "LogJson",
@@ -84,8 +84,8 @@ def serve(
       colonnade serve server.toml --predict
     """
     from colonnade.cli.progress import print_summary
+    from colonnade.deployment.server_process import ServerProcess
     from colonnade.drivers.processes.tls_log import tls_refusals_to
-    from colonnade.experiments.server_process import ServerProcess
 
     log = log_of("server", log_json, log_level)
     process = ServerProcess(checked_config(config, settings), out or own_folder(config, "server"), log)
@@ -131,8 +131,8 @@ def join(
       colonnade join clinic.toml --party clinic
       colonnade join clinic.toml --party clinic --predict
     """
+    from colonnade.deployment.party_process import PartyProcess
     from colonnade.drivers.processes.tls_log import tls_refusals_to
-    from colonnade.experiments.party_process import PartyProcess
 
     log = log_of(party, log_json, log_level)
     process = PartyProcess(checked_config(config, settings), party, out or own_folder(config, party), log)
@@ -188,9 +188,9 @@ def up(
 
 
 def _answer_together(folder: Path) -> None:
-    from colonnade.experiments.config import from_dict
-    from colonnade.experiments.folder import tables_of
-    from colonnade.experiments.up import reopen_up
+    from colonnade.config.schema import from_dict
+    from colonnade.deployment.up import reopen_up
+    from colonnade.results.folder import tables_of
 
     federation = reopen_up(from_dict(tables_of(folder)), folder, predict=True)
     with suppress(KeyboardInterrupt):
@@ -266,7 +266,7 @@ def _bytes(count: int) -> str:
 
 def checked_config(path: Path, settings: list[str] | None) -> Any:
     """A config file with what was typed beside it."""
-    from colonnade.experiments.config import apply_overrides, from_dict, parse_override, read_toml
+    from colonnade.config.schema import apply_overrides, from_dict, parse_override, read_toml
 
     return from_dict(apply_overrides(read_toml(path), dict(parse_override(text) for text in settings or [])))
 

@@ -63,11 +63,11 @@ def predict(
 
 
 def _door(config: Path, run: Path | None) -> AbstractContextManager["Door"]:
-    from colonnade.experiments.config import from_dict, read_toml
-    from colonnade.experiments.folder import tables_of
-    from colonnade.experiments.up import reopen_up
+    from colonnade.config.schema import from_dict, read_toml
+    from colonnade.deployment.up import reopen_up
     from colonnade.predict.asking import door_of, up_for_questions
     from colonnade.protocol.errors import ConfigError
+    from colonnade.results.folder import tables_of
 
     from_dict(read_toml(config))
     folder = run or _usual_folder(config)

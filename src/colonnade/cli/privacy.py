@@ -152,7 +152,7 @@ def _plan_config(console: Console, tables: dict[str, Any], asked: Any) -> None:
     from rich.progress import Progress
 
     from colonnade.cli.progress import bar_columns, load_with_bar
-    from colonnade.experiments.config import from_dict
+    from colonnade.config.schema import from_dict
     from colonnade.experiments.plan_noise import plan_noise
 
     config = from_dict(tables)
@@ -263,7 +263,7 @@ def _moment(line: dict[str, Any]) -> str:
 
 
 def _tables(config: Path | None, parties: int | None, settings: list[str] | None) -> dict[str, Any]:
-    from colonnade.experiments.config import apply_overrides, parse_override, read_toml
+    from colonnade.config.schema import apply_overrides, parse_override, read_toml
 
     tables = read_toml(config) if config is not None else {}
     overrides = dict(parse_override(text) for text in settings or [])

@@ -12,14 +12,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from colonnade.config.resolve import load_partition
+from colonnade.config.schema import Config
 from colonnade.data import Partition
 from colonnade.data.suggest import listing
 from colonnade.experiments.compare import Entry
-from colonnade.experiments.config import Config
 from colonnade.experiments.ranking import Ranking, rank
-from colonnade.experiments.resolve import load_partition
 from colonnade.experiments.run import Run, Standing
-from colonnade.experiments.verdict import flaw_of
+from colonnade.results.verdict import flaw_of
 
 __all__ = [
     "RaceBoard",

@@ -1,1 +1,1 @@
-"""From a config to a result: configs, runs, comparisons, run folders."""
+"""Runs in the simulator, comparisons, sweeps, rankings."""

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from colonnade.algorithms import METHODS, find_method
+from colonnade.config.resolve import load_partition, scale_of
+from colonnade.config.schema import Config, DataConfig, apply_overrides, from_dict, to_dict
 from colonnade.data import Partition
 from colonnade.drivers.files import CUT_OFF_S, lock_file
-from colonnade.experiments.config import Config, DataConfig, apply_overrides, from_dict, to_dict
-from colonnade.experiments.folder import RunFolder, note_command
-from colonnade.experiments.resolve import load_partition, scale_of
 from colonnade.experiments.run import RAY, Run, Standing, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError
+from colonnade.results.folder import RunFolder, note_command
 
 __all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from colonnade.algorithms.fedvs.advice import Shape
 from colonnade.algorithms.fedvs.config import FedvsOptions
-from colonnade.experiments.config import apply_overrides, from_dict
-from colonnade.experiments.resolve import load_partition, make_plan
+from colonnade.config.resolve import load_partition, make_plan
+from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.models import party_module
 from colonnade.models.polynomial import Polynomial
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from colonnade.config.resolve import limit_of, method_of
+from colonnade.config.schema import Config
 from colonnade.data import Partition
-from colonnade.experiments.config import Config
-from colonnade.experiments.resolve import limit_of, method_of
 from colonnade.experiments.run import Run, prepare
 from colonnade.privacy.accountant import STEP
 from colonnade.privacy.gaussian import mu_for

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from colonnade.experiments.verdict import flaws_of
 from colonnade.models.metrics import METRICS
+from colonnade.results.verdict import flaws_of
 
 __all__ = ["ORACLE", "Column", "Ranking", "in_words", "mean_and_spread", "rank"]
 

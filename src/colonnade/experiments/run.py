@@ -11,6 +11,8 @@ import torch
 
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.training import Cadence, Every
+from colonnade.config.resolve import Federation, federation, limit_of, load_partition
+from colonnade.config.schema import Config, TrainConfig
 from colonnade.data import Partition
 from colonnade.data.suggest import listing
 from colonnade.drivers.files import KeepsFiles
@@ -18,10 +20,15 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.lanes import Lanes
 from colonnade.drivers.simulator.traces import ended_note
-from colonnade.experiments.config import Config, TrainConfig
-from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.resolve import Federation, federation, limit_of, load_partition
-from colonnade.experiments.summary import (
+from colonnade.models.network import draw_in_turn
+from colonnade.privacy.guard import Guard
+from colonnade.protocol.codec import Codec
+from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Payload
+from colonnade.protocol.role import SERVER
+from colonnade.results.folder import RunFolder
+from colonnade.results.summary import (
     metrics_row,
     privacy_fields,
     staleness_histogram,
@@ -30,14 +37,7 @@ from colonnade.experiments.summary import (
     weights_digest,
     withdrawn_note,
 )
-from colonnade.experiments.verdict import warnings_of
-from colonnade.models.network import draw_in_turn
-from colonnade.privacy.guard import Guard
-from colonnade.protocol.codec import Codec
-from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
-from colonnade.protocol.events import NANOSECONDS
-from colonnade.protocol.messages import Payload
-from colonnade.protocol.role import SERVER
+from colonnade.results.verdict import warnings_of
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
 

@@ -6,11 +6,11 @@ from itertools import product
 from statistics import mean
 from typing import Any, NamedTuple
 
+from colonnade.config.schema import apply_overrides, parse_override
 from colonnade.experiments.compare import Contestant, Entry, contestants
-from colonnade.experiments.config import apply_overrides, parse_override
-from colonnade.experiments.verdict import flaw_of
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
+from colonnade.results.verdict import flaw_of
 
 __all__ = ["Best", "Grid", "best_of", "grid_contestants", "parse_grid"]
 

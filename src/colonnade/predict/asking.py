@@ -14,7 +14,7 @@ from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.tables import column_names, read_columns
-from colonnade.experiments.up import FederationUp
+from colonnade.deployment.up import FederationUp
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["Door", "ask", "door_of", "read_ids", "up_for_questions", "write_answers"]

@@ -23,8 +23,13 @@ from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.fedvs.party import Party as CodingParty
 from colonnade.algorithms.fedvs.server import Server as CodingServer
 from colonnade.algorithms.method import SERVER, Method
+from colonnade.config.schema import Config
 from colonnade.data import party_lookup
 from colonnade.data.alignment import normalise
+from colonnade.deployment.own_side import SHARE, limits_of, members_of, stop_on_signals
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess, parties_now, run_id
+from colonnade.deployment.terms import Terms, shared_digest
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.fleeting import FleetingNode
@@ -32,11 +37,6 @@ from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import Bye
-from colonnade.experiments.config import Config
-from colonnade.experiments.own_side import SHARE, limits_of, members_of, stop_on_signals
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess, parties_now, run_id
-from colonnade.experiments.terms import Terms, shared_digest
 from colonnade.models import PartyDropout
 from colonnade.predict.coded import CODED_PAYLOADS, CodedParty, CodedServer
 from colonnade.predict.http import Closed, HttpDoor, answers_of

@@ -6,9 +6,9 @@ from statistics import mean
 import plotly.graph_objects as go
 
 from colonnade.experiments.ranking import mean_and_spread
-from colonnade.experiments.verdict import flaws_of
 from colonnade.report.records import Record
 from colonnade.report.style import PALETTE, colours, titled
+from colonnade.results.verdict import flaws_of
 
 __all__ = ["bytes_by_kind", "epsilon_of", "metric_against_epsilon", "time_to_target", "utilisation"]
 

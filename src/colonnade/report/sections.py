@@ -7,12 +7,12 @@ from statistics import mean
 import plotly.graph_objects as go
 
 from colonnade.experiments.ranking import ORACLE
-from colonnade.experiments.verdict import flaw_of
 from colonnade.report.bars import SHOWN_ROLES as SHOWN_BARS
 from colonnade.report.bars import bytes_by_kind, epsilon_of, metric_against_epsilon, time_to_target, utilisation
 from colonnade.report.figures import curve
 from colonnade.report.lanes import SHOWN_ROLES, staleness_histogram, staleness_map, timeline
 from colonnade.report.records import Record, by_label, without_oracles
+from colonnade.results.verdict import flaw_of
 
 __all__ = ["Chart", "Section", "sections"]
 

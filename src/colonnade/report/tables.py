@@ -5,8 +5,8 @@ from html import escape
 from typing import Any
 
 from colonnade.experiments.ranking import in_words, rank
-from colonnade.experiments.verdict import flaw_of
 from colonnade.report.records import Record, by_label
+from colonnade.results.verdict import flaw_of
 
 __all__ = ["all_runs", "privacy", "race", "remarks", "what_is_revealed", "winners"]
 

@@ -12,16 +12,16 @@ import pytest
 
 from colonnade.algorithms.alignment import PAYLOADS
 from colonnade.algorithms.alignment.messages import Points
+from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import load_alignment
+from colonnade.deployment.align_process import AligningPartyProcess, AligningServerProcess, aligning_process
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.relay import Relay
-from colonnade.experiments.align_process import AligningPartyProcess, AligningServerProcess, aligning_process
-from colonnade.experiments.config import apply_overrides, from_dict
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError, DataError, RemoteProtocolError
 from colonnade.protocol.events import Send

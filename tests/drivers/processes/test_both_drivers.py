@@ -19,7 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.asysqn.messages import Ask, Masked, Masks
+from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.terms import shared_digest, shared_part
 from colonnade.drivers.files import lock_file
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
@@ -30,18 +34,14 @@ from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.relay import Relay
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.party_process import PartyProcess
 from colonnade.experiments.run import prepare
-from colonnade.experiments.server_process import ServerProcess
-from colonnade.experiments.terms import shared_digest, shared_part
 from colonnade.privacy.masking import decode
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError, RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Send
 from colonnade.protocol.messages import Message
+from colonnade.results.folder import RunFolder
 
 SUMMARY = {
     "protocol", "parties", "seed", "driver", "status", "updates", "epochs", "clock_s", "wall_s", "metric", "value",

@@ -11,15 +11,15 @@ import pytest
 
 from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.vafl.messages import Embeddings
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict, read_toml
 from colonnade.data import load, split
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.terms import shared_part
+from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes.journal import read_journal
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.wire import End
-from colonnade.experiments.config import from_dict, read_toml
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.resolve import federation
-from colonnade.experiments.terms import shared_part
-from colonnade.experiments.up import prepare_up
 from colonnade.privacy.gaussian import epsilon_of
 from colonnade.privacy.ledger import read_ledger
 from colonnade.protocol.codec import Codec

@@ -11,7 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from colonnade.algorithms.fedvs.messages import DataShare, ModelShare
 from colonnade.algorithms.fedvs.party import Party
 from colonnade.algorithms.fedvs.server import Server
+from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
 from colonnade.drivers.processes import dial, sealing
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.line import SEALED
@@ -20,9 +23,6 @@ from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
 from colonnade.protocol.errors import RemoteProtocolError
 
 NAMES = ("bank", "clinic", "lab")

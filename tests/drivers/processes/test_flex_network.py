@@ -13,17 +13,17 @@ import signal
 import pytest
 
 from colonnade.algorithms.flex.party import LOCAL
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
 from colonnade.drivers.processes.logs import Log
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.resolve import federation
 from colonnade.experiments.run import prepare
-from colonnade.experiments.server_process import ServerProcess
-from colonnade.experiments.up import prepare_up
 from colonnade.protocol.codec import Codec
 
 PATIENCE_S = 120.0

@@ -7,14 +7,14 @@ import random
 import numpy as np
 import pytest
 
+from colonnade.config.resolve import federation
+from colonnade.config.schema import from_dict
 from colonnade.data import load, split
 from colonnade.drivers.processes import node as node_module
 from colonnade.drivers.processes.conversation import GIVEN_UP
 from colonnade.drivers.processes.journal import Journal
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.simulator import Simulator
-from colonnade.experiments.config import from_dict
-from colonnade.experiments.resolve import federation
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (

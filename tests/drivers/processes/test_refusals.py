@@ -26,7 +26,10 @@ import grpc
 import pytest
 import tomli_w
 
+from colonnade.config.schema import from_dict, read_toml
 from colonnade.data import load_party_share, save_share
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.up import FederationUp, prepare_up
 from colonnade.drivers.processes import certificates, service
 from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.dial import ask_status, open_channel
@@ -43,9 +46,6 @@ from colonnade.drivers.processes.wire import (
     open_envelope,
     read_control,
 )
-from colonnade.experiments.config import from_dict, read_toml
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.up import FederationUp, prepare_up
 from colonnade.protocol.errors import ColonnadeError, RemoteProtocolError
 
 TRIES = 5

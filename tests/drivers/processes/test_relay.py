@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from colonnade.deployment.terms import Terms
 from colonnade.drivers.processes import agreement, dial, line
 from colonnade.drivers.processes.certificates import read_members, throw_away
 from colonnade.drivers.processes.dial import Dialler, ask_status
@@ -40,7 +41,6 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.clock import ClockConfig
-from colonnade.experiments.terms import Terms
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 

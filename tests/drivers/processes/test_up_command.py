@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colonnade.experiments import up
-from colonnade.experiments.config import Config, from_dict
+from colonnade.config.schema import Config, from_dict
+from colonnade.deployment import up
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import ColonnadeError
 

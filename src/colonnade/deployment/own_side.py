@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 from colonnade.algorithms.method import SERVER
+from colonnade.config.resolve import Plan
+from colonnade.config.schema import Config
 from colonnade.data import Alignment, load_alignment
 from colonnade.drivers.processes.certificates import Identity, read_members
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.node import Node
-from colonnade.experiments.config import Config
-from colonnade.experiments.resolve import Plan
 from colonnade.protocol.errors import ConfigError
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "limits_of",
     "load_identity",
     "members_of",
-    "parties_of",
     "refuse_joint",
     "stop_on_signals",
 ]
@@ -64,14 +63,6 @@ def members_of(config: Config) -> dict[str, str]:
     if missing:
         raise ConfigError("network.members", config.network.members, f"has no fingerprint of {', '.join(missing)}")
     return {name: members[name] for name in (*config.network.parties, SERVER)}
-
-
-def parties_of(config: Config) -> tuple[str, ...]:
-    """The allow-list."""
-    names = tuple(config.network.parties)
-    if not names or len(set(names)) < len(names) or SERVER in names:
-        raise ConfigError("network.parties", list(names), "name every party once, in the order that all agree upon")
-    return names
 
 
 def refuse_joint(plan: Plan) -> None:

@@ -16,12 +16,24 @@ import torch
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.training import Cadence
+from colonnade.config.resolve import make_plan, method_of, parties_of
+from colonnade.config.schema import Config, from_dict, read_toml
 from colonnade.data import (
     ServerShare,
     load_server_share,
     read_server_share,
     share_without_labels,
 )
+from colonnade.deployment.own_side import (
+    SHARE,
+    alignment_of,
+    limits_of,
+    load_identity,
+    members_of,
+    refuse_joint,
+    stop_on_signals,
+)
+from colonnade.deployment.terms import SHARED_NETWORK, Terms, shared_digest, shared_part
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.certificates import expires_in_days
 from colonnade.drivers.processes.logs import Log
@@ -30,20 +42,11 @@ from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.timeline import picture
 from colonnade.drivers.processes.wire import End
-from colonnade.experiments.config import Config, from_dict, read_toml
-from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.own_side import (
-    SHARE,
-    alignment_of,
-    limits_of,
-    load_identity,
-    members_of,
-    parties_of,
-    refuse_joint,
-    stop_on_signals,
-)
-from colonnade.experiments.resolve import make_plan, method_of
-from colonnade.experiments.summary import (
+from colonnade.protocol.errors import ConfigError, TrainingDiverged
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Payload
+from colonnade.results.folder import RunFolder
+from colonnade.results.summary import (
     metrics_row,
     privacy_fields,
     staleness_histogram,
@@ -52,11 +55,7 @@ from colonnade.experiments.summary import (
     weights_digest,
     withdrawn_note,
 )
-from colonnade.experiments.terms import SHARED_NETWORK, Terms, shared_digest, shared_part
-from colonnade.experiments.verdict import warnings_of
-from colonnade.protocol.errors import ConfigError, TrainingDiverged
-from colonnade.protocol.events import NANOSECONDS
-from colonnade.protocol.messages import Payload
+from colonnade.results.verdict import warnings_of
 
 __all__ = ["ServerProcess", "Stalled", "parties_now", "run_id"]
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from colonnade import __version__
+from colonnade.config.schema import Config, difference, to_dict
 from colonnade.data.ids import digest_of_rows
 from colonnade.drivers.processes.service import Later
 from colonnade.drivers.processes.wire import PROTOCOL, Hello
-from colonnade.experiments.config import Config, difference, to_dict
 from colonnade.protocol.codec import VERSION
 
 __all__ = ["SHARED_NETWORK", "Terms", "shared_digest", "shared_part", "shared_part_of_alignment"]

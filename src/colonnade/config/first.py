@@ -11,11 +11,10 @@ import msgspec
 
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import SERVER
+from colonnade.config.resolve import make_plan, parties_of
+from colonnade.config.schema import Config, from_dict
 from colonnade.data.columns import check_name
 from colonnade.data.formats import TABLES, format_of
-from colonnade.experiments.config import Config, from_dict
-from colonnade.experiments.own_side import parties_of
-from colonnade.experiments.resolve import make_plan
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["Answers", "write_first_config"]

@@ -10,12 +10,12 @@ import torch
 from scipy.sparse import issparse
 
 from colonnade.algorithms import METHODS, find_method
-from colonnade.algorithms.method import Method, Options, PartySetup, ServerSetup, Top
+from colonnade.algorithms.method import SERVER, Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Every, StepRule, Training
+from colonnade.config.schema import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.data import Partition, Task, load, split
 from colonnade.data.suggest import listing
-from colonnade.experiments.config import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
 from colonnade.models import Factory, OptimiserSpec, default_metric
 from colonnade.models.metrics import require_metric
 from colonnade.models.on_device import on_device
@@ -34,6 +34,7 @@ __all__ = [
     "limit_of",
     "load_partition",
     "make_plan",
+    "parties_of",
     "privacy_of",
     "refuse_fitted",
     "refuse_unbuildable",
@@ -465,3 +466,11 @@ def _per_party(key: str, value: Any, parties: int) -> tuple[Any, ...]:
     if len(value) != parties:
         raise ConfigError(key, value, f"a list needs one entry for each of {parties} parties")
     return tuple(value)
+
+
+def parties_of(config: Config) -> tuple[str, ...]:
+    """The allow-list."""
+    names = tuple(config.network.parties)
+    if not names or len(set(names)) < len(names) or SERVER in names:
+        raise ConfigError("network.parties", list(names), "name every party once, in the order that all agree upon")
+    return names

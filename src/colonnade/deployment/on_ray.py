@@ -17,14 +17,14 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from colonnade.algorithms.method import SERVER
+from colonnade.config.schema import Config, from_dict, read_toml
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.up import FederationUp
 from colonnade.drivers.files import CUT_OFF_S, lock_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.tls_log import tls_refusals_to
 from colonnade.drivers.ray.nodes import free, in_words, refuse_lacking, refuse_unshared
-from colonnade.experiments.config import Config, from_dict, read_toml
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
-from colonnade.experiments.up import FederationUp
 from colonnade.protocol.errors import CheckpointError, ColonnadeError, ConfigError
 
 __all__ = ["FederationOnRay"]

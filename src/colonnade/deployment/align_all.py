@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.algorithms.method import SERVER
+from colonnade.config.schema import Config, from_dict, read_toml
+from colonnade.deployment.own_side import limits_of
+from colonnade.deployment.up import FAREWELL_S, Child
 from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.dial import ask_status
-from colonnade.experiments.config import Config, from_dict, read_toml
-from colonnade.experiments.own_side import limits_of
-from colonnade.experiments.up import FAREWELL_S, Child
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["AlignAll"]

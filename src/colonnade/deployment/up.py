@@ -24,14 +24,14 @@ import tomli_w
 from scipy.sparse import issparse
 
 from colonnade.algorithms.method import SERVER
+from colonnade.config.resolve import load_partition, make_plan, privacy_of, refuse_unbuildable
+from colonnade.config.schema import Config, from_dict, read_toml, to_dict
 from colonnade.data import Partition, party_share, save_share, server_share
+from colonnade.deployment.own_side import limits_of
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import ask_status
-from colonnade.experiments.config import Config, from_dict, read_toml, to_dict
-from colonnade.experiments.folder import RunFolder
-from colonnade.experiments.own_side import limits_of
-from colonnade.experiments.resolve import load_partition, make_plan, privacy_of, refuse_unbuildable
 from colonnade.protocol.errors import ColonnadeError, ConfigError
+from colonnade.results.folder import RunFolder
 
 __all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "refuse_network", "reopen_folder", "reopen_up"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import tomli_w
 
+from colonnade.config.schema import Config, apply_overrides, difference, from_dict, read_toml, to_dict
 from colonnade.drivers.files import replace_file
-from colonnade.experiments.config import Config, apply_overrides, difference, from_dict, read_toml, to_dict
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 

@@ -23,22 +23,23 @@ from colonnade.algorithms.alignment import (
     AligningServer,
 )
 from colonnade.algorithms.method import SERVER
+from colonnade.config.resolve import parties_of
+from colonnade.config.schema import Config, PartyConfig, ServerConfig
 from colonnade.data import Alignment, Ids, clean_ids, read_id_column, save_alignment
+from colonnade.deployment.own_side import SHARE, limits_of, load_identity, members_of
+from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.terms import DTYPE, Terms, shared_digest, shared_part_of_alignment
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import PROTOCOL, End, Hello, Position
-from colonnade.experiments.config import Config, PartyConfig, ServerConfig
-from colonnade.experiments.own_side import SHARE, limits_of, load_identity, members_of, parties_of
-from colonnade.experiments.party_process import PartyProcess
-from colonnade.experiments.server_process import ServerProcess
-from colonnade.experiments.summary import traffic_fields
-from colonnade.experiments.terms import DTYPE, Terms, shared_digest, shared_part_of_alignment
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
+from colonnade.results.summary import traffic_fields
 
 __all__ = ["AligningPartyProcess", "AligningServerProcess", "aligning_process"]
 

@@ -13,11 +13,23 @@ import torch
 
 from colonnade import __version__
 from colonnade.algorithms.method import SERVER
+from colonnade.config.resolve import Plan, find_optimiser, make_plan, parties_of, refuse_fitted, scale_of
+from colonnade.config.schema import Config, difference
 from colonnade.data import (
     PartyShare,
     load_party_share,
     read_party_share,
 )
+from colonnade.deployment.own_side import (
+    SHARE,
+    alignment_of,
+    limits_of,
+    load_identity,
+    members_of,
+    refuse_joint,
+    stop_on_signals,
+)
+from colonnade.deployment.terms import DTYPE, shared_digest, shared_part
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.dial import Dialler
@@ -25,26 +37,13 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
-from colonnade.experiments.config import Config, difference
-from colonnade.experiments.own_side import (
-    SHARE,
-    alignment_of,
-    limits_of,
-    load_identity,
-    members_of,
-    parties_of,
-    refuse_joint,
-    stop_on_signals,
-)
-from colonnade.experiments.resolve import Plan, find_optimiser, make_plan, refuse_fitted, scale_of
-from colonnade.experiments.summary import (
-    traffic_fields,
-)
-from colonnade.experiments.terms import DTYPE, shared_digest, shared_part
 from colonnade.privacy.accountant import Spent
 from colonnade.privacy.guard import Guard
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
+from colonnade.results.summary import (
+    traffic_fields,
+)
 
 __all__ = ["PartyProcess"]
 

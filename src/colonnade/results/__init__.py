@@ -1,0 +1,1 @@
+"""What a run leaves behind: its folder, its summary, and whether the numbers may be trusted."""
