@@ -35,7 +35,7 @@ from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError
 from colonnade.protocol.messages import Array, Payload
 
-__all__ = ["Guard", "Release", "Withheld", "check_budget"]
+__all__ = ["Guard", "Release", "Released", "Withheld", "check_budget"]
 
 P = TypeVar("P", bound=Payload)
 J = TypeVar("J")
@@ -49,6 +49,12 @@ class Release(Payload, frozen=True):
     rows: Array  # whose; a row that is in it k times leaves under k noises
     part: str = "train"
     copies: int = 1  # how often each row is in it, perturbed anew each time
+
+
+class Released(Payload, frozen=True, kw_only=True):
+    """A job that the guard has a say in: its result leaves the party, or steps θ_m."""
+
+    release: Release | None = None
 
 
 class Withheld(Payload, frozen=True):

@@ -210,7 +210,7 @@ class Party(Encoding, Guarded):
         self._gather()
         release = self.guard.plan("batch", self._rows)
         self.draw_of_upload = self.guard.draws
-        return [self._work("embed", 0.0, Embed(self._key(0), self._layer_seed(0), self._batch, None, release))]
+        return [self._work("embed", 0.0, Embed(self._key(0), self._layer_seed(0), self._batch, None, release=release))]
 
     def _gather(self) -> None:
         self._rows = self._walk.batch(self.round)
