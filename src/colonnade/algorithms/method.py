@@ -6,7 +6,7 @@ other's data, whether they live in one simulator or in two organisations.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -54,11 +54,15 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Raise ConfigError for a combination that cannot work."""
 
 
+O = TypeVar("O", bound=Options)
+O_co = TypeVar("O_co", bound=Options, covariant=True)  # a role that takes some options takes those derived from them
+
+
 @dataclass(frozen=True, slots=True)
-class ServerSetup:
+class ServerSetup(Generic[O_co]):
     """What a server is made from."""
 
-    options: Any
+    options: O_co
     training: Training
     parties: tuple[str, ...]
     widths: tuple[int, ...]  # of the parties' embeddings
@@ -73,10 +77,10 @@ class ServerSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class PartySetup:
+class PartySetup(Generic[O_co]):
     """What a party is made from."""
 
-    options: Any
+    options: O_co
     training: Training
     name: str
     index: int
@@ -102,20 +106,21 @@ class PartySetup:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Generic[O]):
     """One entry of `colonnade protocols`."""
 
     name: str
     paper: str
     summary: str
     reveals: str  # what whom learns beyond the trained model
-    options: type[Options]
+    options: type[O]
     payloads: tuple[type[Payload], ...]
-    server: Callable[[ServerSetup], Role] | None
-    party: Callable[[PartySetup], Role] | None
-    joint: Callable[[ServerSetup, list[PartySetup]], Role] | None = None  # an oracle that sees everything
+    server: Callable[[ServerSetup[O]], Role] | None
+    party: Callable[[PartySetup[O]], Role] | None
+    joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Role] | None = None  # an oracle that sees everything
     scale: str | None = None  # of the data, unless the config says otherwise; None: the dataset's own
-    check: Callable[[ServerSetup, Sequence[PartySetup]], tuple[str, ...]] | None = None  # refuses; or notes for people
+    # Refuses what cannot work; or notes for the results.
+    check: Callable[[ServerSetup[O], Sequence[PartySetup[O]]], tuple[str, ...]] | None = None
     party_labels: bool = False  # the labels are with every party, and not with the server
     sparse: bool = False  # takes blocks in CSR
     peers: bool = False  # parties talk to each other, and are told of each other's coming and going

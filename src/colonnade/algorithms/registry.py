@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+from typing import Any
 
 from colonnade.algorithms import asysqn, fedvs, flex, vafl, zeroth
 from colonnade.algorithms.method import Method
@@ -10,10 +11,10 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["METHODS", "find_method"]
 
 _PACKAGES = (vafl, zeroth, flex, asysqn, fedvs)
-METHODS: dict[str, Method] = {method.name: method for package in _PACKAGES for method in package.METHODS}
+METHODS: dict[str, Method[Any]] = {method.name: method for package in _PACKAGES for method in package.METHODS}
 
 
-def find_method(name: str) -> Method:
+def find_method(name: str) -> Method[Any]:
     """The method of this name or dotted path."""
     if name in METHODS:
         return METHODS[name]
@@ -24,7 +25,7 @@ def find_method(name: str) -> Method:
     raise ConfigError("protocol.name", name, f"unknown method; {hint}there are: {', '.join(METHODS)}")
 
 
-def _import(path: str) -> Method:
+def _import(path: str) -> Method[Any]:
     module, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)

@@ -50,12 +50,12 @@ class Federation:
 
     config: Config
     data: Partition
-    method: Method
+    method: Method[Any]
     options: Options
     training: Training
     checkpoint_every: Every
-    server: ServerSetup
-    parties: list[PartySetup]
+    server: ServerSetup[Any]
+    parties: list[PartySetup[Any]]
     privacy: PrivacySettings
     notes: tuple[str, ...] = ()  # what a reader of the results should know
 
@@ -135,7 +135,7 @@ def refuse_unbuildable(config: Config, data: Partition) -> None:
 class Plan:
     """What all members of a federation agree upon: enough to make one's own role from one's own data."""
 
-    method: Method
+    method: Method[Any]
     options: Options
     parties: tuple[str, ...]
     training: Training
@@ -151,7 +151,7 @@ class Plan:
 
     def server(
         self, task: Task, y_train: Array, y_test: Array, absent: tuple[Array, Array] | None = None
-    ) -> ServerSetup:
+    ) -> ServerSetup[Any]:
         """What the server is made from; where the parties have the labels, it has none."""
         if self.method.party_labels:
             y_train, y_test = y_train[:0], y_test[:0]
@@ -182,7 +182,7 @@ class Plan:
 
     def party(
         self, index: int, train: Any, test: Any, shape: tuple[int, ...], labels: Labels | None = None
-    ) -> PartySetup:
+    ) -> PartySetup[Any]:
         """What a party is made from; its labels are needed by some methods, and given to no others."""
         name, width, model = self.parties[index], self.widths[index], self.models[index]
         count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
@@ -233,7 +233,7 @@ def privacy_of(config: Config) -> PrivacySettings:
 
 
 def _check_privacy(
-    config: Config, method: Method, mechanism: PrivacySettings, parties: tuple[str, ...]
+    config: Config, method: Method[Any], mechanism: PrivacySettings, parties: tuple[str, ...]
 ) -> tuple[Budget | None, ...]:
     """Refuse a mechanism that the method does not have; every party's budget."""
     settings = config.privacy
@@ -274,7 +274,7 @@ def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> 
         )
 
 
-def method_of(protocol: dict[str, Any]) -> tuple[Method, Options]:
+def method_of(protocol: dict[str, Any]) -> tuple[Method[Any], Options]:
     """The method, and its options as `[protocol]` has them."""
     fields = dict(protocol)
     method = find_method(str(fields.pop("name", "vafl")))
@@ -301,7 +301,7 @@ def _choices(options: type[Options], key: str) -> str:
     return f"use one of {', '.join(dict.fromkeys([*numbers, *words]))}" if words else ""
 
 
-def _devices(value: str | RoleDevices, parties: int, method: Method) -> tuple[str, ...]:
+def _devices(value: str | RoleDevices, parties: int, method: Method[Any]) -> tuple[str, ...]:
     """Of the server, then of the parties."""
     if isinstance(value, str):
         devices: tuple[str, ...] = (value,) * (1 + parties)
@@ -352,7 +352,7 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
     )
 
 
-def _check_party_dropout(probability: float, method: Method, options: Options) -> None:
+def _check_party_dropout(probability: float, method: Method[Any], options: Options) -> None:
     """Only a server that has the parties' blocks before it can replace one."""
     key = "train.party_dropout"
     if not 0 <= probability < 1:

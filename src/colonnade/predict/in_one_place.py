@@ -23,7 +23,7 @@ __all__ = ["predict_in_one_place"]
 
 
 def predict_in_one_place(
-    method: Method, options: Any, task: Task, roles: Sequence[Any], blocks: Sequence[Array], number: int
+    method: Method[Any], options: Any, task: Task, roles: Sequence[Any], blocks: Sequence[Array], number: int
 ) -> Array:
     """Class probabilities, or values, of rows that each party has a block of.
 

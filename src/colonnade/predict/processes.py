@@ -274,7 +274,7 @@ def _trained_server(training: ServerProcess) -> Any:
     return role
 
 
-def refuse_hidden(method: Method, role: Role) -> None:
+def refuse_hidden(method: Method[Any], role: Role) -> None:
     """Where the server never sees a party's embedding, it does not see one for a prediction either."""
     plain = isinstance(getattr(role, "evaluation", None), Evaluation) or hasattr(role, "reading")
     if not plain and not method.party_labels and not isinstance(role, CodingParty | CodingServer):

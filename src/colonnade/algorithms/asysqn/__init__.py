@@ -13,6 +13,8 @@
 Every party holds the labels, as the paper assumes, and no server takes part in training.
 """
 
+from typing import Any
+
 from colonnade.algorithms.asysqn.config import (
     AfOptions,
     AfSagaOptions,
@@ -47,7 +49,7 @@ _REVEALS = (
 )
 
 
-def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions]) -> Method:
+def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions]) -> Method[Any]:
     return Method(
         name,
         f"{_PAPER}, {algorithm}",

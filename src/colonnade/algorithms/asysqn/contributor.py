@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import WAITING, Aggregations, Key, Total
-from colonnade.algorithms.asysqn.config import FEWEST
+from colonnade.algorithms.asysqn.config import FEWEST, LinearOptions
 from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
 from colonnade.algorithms.asysqn.fence import Fence, Share
@@ -60,7 +60,7 @@ class Contributor:
     estimator: Estimator
     _walk: Walk | Draws
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[LinearOptions]) -> None:
         self.name, self._index, self._names = setup.name, setup.index, setup.names
         self._options, self._training = setup.options, setup.training
         self._held = held = Holdings(setup)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.config import FEWEST, SVRG
+from colonnade.algorithms.asysqn.config import FEWEST, SVRG, LinearOptions
 from colonnade.algorithms.asysqn.messages import (
     Begin,
     Declined,
@@ -59,7 +59,7 @@ HOLDING, TAKING = "holding", "taking"  # a barrier's two halves
 class Coordinator:
     """Knows who is here and how far they are."""
 
-    def __init__(self, setup: ServerSetup) -> None:
+    def __init__(self, setup: ServerSetup[LinearOptions]) -> None:
         self.name = SERVER
         self._options, self._training, self._parties = setup.options, setup.training, setup.parties
         self._index = {name: index for index, name in enumerate(setup.parties)}

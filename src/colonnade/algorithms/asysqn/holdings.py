@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 
 from colonnade.algorithms.asysqn.block import Block
+from colonnade.algorithms.asysqn.config import LinearOptions
 from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, probability
 from colonnade.algorithms.method import PartySetup
 from colonnade.data import Task
@@ -19,7 +20,7 @@ __all__ = ["Holdings", "predictions"]
 class Holdings:
     """Columns, labels and the loss that they are for."""
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[LinearOptions]) -> None:
         assert setup.y_train is not None and setup.y_test is not None and setup.task is not None
         _refuse_others_settings(setup)
         self._name, self._task = setup.name, setup.task
@@ -41,7 +42,7 @@ class Holdings:
                 f"{self._name}: all its columns are zero: there is nothing to learn from them; leave it out"
             )
 
-    def _refuse_overflow(self, setup: PartySetup) -> None:
+    def _refuse_overflow(self, setup: PartySetup[LinearOptions]) -> None:
         """f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value.
 
         The intercept has no penalty, and no such bound: of it only `encode` knows.
@@ -71,7 +72,7 @@ def predictions(theta: Array, task: Task) -> Array:
     return np.column_stack([1.0 - score, score])
 
 
-def _refuse_others_settings(setup: PartySetup) -> None:
+def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:
     """A linear model's step is its own: what belongs to networks has no meaning here."""
     optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
     if regulariser.kind != "none":

@@ -21,7 +21,7 @@ import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import Total
 from colonnade.algorithms.asysqn.block import Block
-from colonnade.algorithms.asysqn.config import SAGA, SVRG
+from colonnade.algorithms.asysqn.config import SAGA, SVRG, LinearOptions
 from colonnade.algorithms.asysqn.contributor import BATCH, NO_ROWS, ROUND, SNAPSHOT, TESTS, Contributor
 from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator, OwnNumbersDiverged
@@ -82,7 +82,7 @@ NONE = np.zeros(0)
 class Party(Contributor):
     """Holds w_ℓ, its own columns and the labels."""
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[LinearOptions]) -> None:
         super().__init__(setup)
         options, training = setup.options, setup.training
         self.estimator = Estimator(self._held, options)

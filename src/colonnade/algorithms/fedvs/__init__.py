@@ -13,9 +13,10 @@
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.fedvs.config import FedvsOptions, IgnoreOptions, WaitDpOptions, WaitOptions
+from colonnade.algorithms.fedvs.config import FedvsOptions, IgnoreOptions, PlainOptions, WaitDpOptions, WaitOptions
 from colonnade.algorithms.fedvs.messages import CODED_PAYLOADS
 from colonnade.algorithms.fedvs.party import Party, polynomial_module
 from colonnade.algorithms.fedvs.plain_messages import PLAIN_PAYLOADS
@@ -46,9 +47,9 @@ _NOISY = (
 MINMAX = "minmax"
 
 
-def check(server: ServerSetup, parties: Sequence[PartySetup]) -> tuple[str, ...]:
+def check(server: ServerSetup[FedvsOptions], parties: Sequence[PartySetup[FedvsOptions]]) -> tuple[str, ...]:
     """Refuse sums that do not fit into the field; and say it if rows are padded."""
-    options: FedvsOptions = server.options
+    options = server.options
     modules = [polynomial_module(setup) for setup in parties]
     options.check_bound(sum(len(module.weight) for module in modules), max(module.degree for module in modules))
     notes = []
@@ -59,7 +60,7 @@ def check(server: ServerSetup, parties: Sequence[PartySetup]) -> tuple[str, ...]
     return tuple(notes)
 
 
-def _baseline(name: str, summary: str, reveals: str, options: type) -> Method:
+def _baseline(name: str, summary: str, reveals: str, options: type[PlainOptions]) -> Method[Any]:
     payloads = PLAIN_PAYLOADS + EVALUATION_PAYLOADS + LEAVING_PAYLOADS
     paper = f"{_PAPER}, Sec. 6.2"
     return Method(name, paper, summary, reveals, options, payloads, PlainServer, PlainParty, scale=MINMAX)

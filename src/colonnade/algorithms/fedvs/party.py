@@ -69,7 +69,7 @@ __all__ = ["Party", "polynomial_module"]
 IDLE, STEPPING, SHARING, SUMMING = "", "step", "share", "sum"  # what is on the lane
 
 
-def polynomial_module(setup: PartySetup) -> Polynomial:
+def polynomial_module(setup: PartySetup[FedvsOptions]) -> Polynomial:
     """The party's network; refused if it cannot be evaluated on shares."""
     seed = derive(setup.training.seed, "init", setup.index)
     module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
@@ -84,7 +84,7 @@ def polynomial_module(setup: PartySetup) -> Polynomial:
 class Party:
     """Holds W_n, its own columns, and shares of everybody's."""
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[FedvsOptions]) -> None:
         self.name, self._index, self._width = setup.name, setup.index, setup.width
         options: FedvsOptions = setup.options
         self._options, self._training, self._code = options, setup.training, options.code(setup.parties)

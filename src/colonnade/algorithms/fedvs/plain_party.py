@@ -11,6 +11,7 @@ import numpy as np
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.fedvs.batches import SegmentWalk
+from colonnade.algorithms.fedvs.config import PlainOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import Gradient, Stepped
 from colonnade.algorithms.fedvs.plain_messages import Begin, Embed, Embedded, Learn, Upload
@@ -46,7 +47,7 @@ EMBEDDING, WAITING, STEPPING = "embedding", "waiting", "stepping"
 class PlainParty(Encoding, Guarded):
     """Holds θ_m and its own columns."""
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[PlainOptions]) -> None:
         self.name, self._index, self._width = setup.name, setup.index, setup.width
         self._training = setup.training
         self._x, self._x_test = setup.train, setup.test

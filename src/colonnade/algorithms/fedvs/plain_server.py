@@ -52,7 +52,7 @@ class AveragedEvaluation(Evaluation):
 class PlainServer(Encoding, Withdrawing):
     """Holds θ_0 and the labels, and sees every party's embeddings."""
 
-    def __init__(self, setup: ServerSetup) -> None:
+    def __init__(self, setup: ServerSetup[PlainOptions]) -> None:
         self.name = SERVER
         self._options: PlainOptions = setup.options
         self._training, self._parties = setup.training, setup.parties

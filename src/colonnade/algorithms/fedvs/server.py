@@ -33,7 +33,7 @@ from colonnade.algorithms.fedvs.messages import (
     Prepared,
 )
 from colonnade.algorithms.fedvs.testing import CodedEvaluation
-from colonnade.algorithms.method import SERVER, ServerSetup
+from colonnade.algorithms.method import SERVER, Options, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.data.suggest import listing
 from colonnade.models import Objective, ServerNetwork, server_module
@@ -63,7 +63,7 @@ PREPARING, SHARING, AGREED, ANSWERING, DECODING = "preparing", "sharing", "agree
 DEADLINE = "deadline"  # the timer of the phase
 
 
-def averaging_network(setup: ServerSetup, method: str) -> ServerNetwork:
+def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork:
     """θ_0 behind an average of embeddings, which the server is given as one block."""
     if len(set(setup.widths)) > 1:
         widths = list(setup.widths)
@@ -80,7 +80,7 @@ def averaging_network(setup: ServerSetup, method: str) -> ServerNetwork:
 class Server:
     """Holds θ_0 and the labels, and learns sums."""
 
-    def __init__(self, setup: ServerSetup) -> None:
+    def __init__(self, setup: ServerSetup[FedvsOptions]) -> None:
         self.name = SERVER
         options: FedvsOptions = setup.options
         training, parties = setup.training, len(setup.parties)

@@ -24,7 +24,7 @@ def in_chunks(to: str, kind: type[DataShare], version: int, share: Array) -> lis
 class Sharer:
     """Holds the coded columns, and the key that all masks come from."""
 
-    def __init__(self, setup: PartySetup, degree: int, key: SecretKey) -> None:
+    def __init__(self, setup: PartySetup[FedvsOptions], degree: int, key: SecretKey) -> None:
         options: FedvsOptions = setup.options
         self._options, self._code, self._key = options, options.code(setup.parties), key
         train, test = np.asarray(setup.train), np.asarray(setup.test)  # all of them: they may lie in a file

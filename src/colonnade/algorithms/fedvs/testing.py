@@ -12,6 +12,7 @@ import numpy as np
 
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated
 from colonnade.algorithms.fedvs.agreement import Agreement
+from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, TESTING, Answer, DecodedTest, DecodeTest, Holding
 from colonnade.algorithms.method import ServerSetup
 from colonnade.models import ServerNetwork
@@ -33,7 +34,7 @@ class CodedEvaluation:
 
     TIMER = "evaluation deadline"
 
-    def __init__(self, setup: ServerSetup, agreement: Agreement, fewest: int, deadline: Deadline) -> None:
+    def __init__(self, setup: ServerSetup[FedvsOptions], agreement: Agreement, fewest: int, deadline: Deadline) -> None:
         self._parties, self._y, self._metric = setup.parties, setup.y_test, setup.training.metric
         self._task = setup.task
         self._cut = Segmentation(len(setup.y_test), setup.options.K)

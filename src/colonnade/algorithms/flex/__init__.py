@@ -12,6 +12,8 @@
 as the fastest (and waits). With `labels = "server"` parties get ∂ℓ/∂h of the round's start, with "shared" all of Φ.
 """
 
+from typing import Any
+
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.flex.config import (
     TO_PARTIES,
@@ -19,6 +21,7 @@ from colonnade.algorithms.flex.config import (
     AdaptiveOptions,
     FlexOptions,
     PBcdOptions,
+    RoundOptions,
     SyncMaxOptions,
     SyncMinOptions,
 )
@@ -34,7 +37,7 @@ _REVEALS = f"{TO_SERVER}. With labels = 'server' {TO_PARTIES['server']}. With 's
 _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 
 
-def _method(name: str, paper: str, summary: str, options: type) -> Method:
+def _method(name: str, paper: str, summary: str, options: type[RoundOptions]) -> Method[Any]:
     return Method(
         name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
         party_dropout=True, local_updates=("plain", "dp-sgd"),

@@ -13,6 +13,7 @@ import numpy as np
 from colonnade.algorithms.batches import Rows, Walk
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
+from colonnade.algorithms.flex.config import RoundOptions
 from colonnade.algorithms.flex.local import BELL, LOWER, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import (
     Begin,
@@ -68,7 +69,7 @@ LONGEST_S = 1e9  # of a timeout: thirty years
 class Party(Encoding, Guarded):
     """Holds θ_m, its own columns and its own local optimiser."""
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[RoundOptions]) -> None:
         self.name, self._index, self._width = setup.name, setup.index, setup.width
         self._options, self._training, self._top = setup.options, setup.training, setup.top
         self._x, self._x_test = setup.train, setup.test

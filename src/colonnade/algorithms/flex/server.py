@@ -15,6 +15,7 @@ import numpy as np
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
+from colonnade.algorithms.flex.config import RoundOptions
 from colonnade.algorithms.flex.local import BELL, LOWER, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import (
     BeginWithGradient,
@@ -71,7 +72,7 @@ Begun = tuple[int, int, float, bool]  # a party's phase: its number, its round, 
 class Server(Encoding, Tabled, Withdrawing):
     """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
 
-    def __init__(self, setup: ServerSetup) -> None:
+    def __init__(self, setup: ServerSetup[RoundOptions]) -> None:
         self.name = SERVER
         self._options, self._training, self._parties = setup.options, setup.training, setup.parties
         self._index = {name: index for index, name in enumerate(setup.parties)}

@@ -55,7 +55,9 @@ class Judge(Payload, frozen=True):
 CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
 
 
-def centralised(server: ServerSetup, parties: list[PartySetup]) -> "Centralised":
+def centralised(
+    server: ServerSetup[CentralisedOptions], parties: list[PartySetup[CentralisedOptions]]
+) -> "Centralised":
     """The oracle over everybody's data."""
     return Centralised(server, parties)
 
@@ -63,7 +65,7 @@ def centralised(server: ServerSetup, parties: list[PartySetup]) -> "Centralised"
 class Centralised(Chassis[RoleState]):
     """One role that holds all columns, all labels and all networks."""
 
-    def __init__(self, server: ServerSetup, parties: list[PartySetup]) -> None:
+    def __init__(self, server: ServerSetup[CentralisedOptions], parties: list[PartySetup[CentralisedOptions]]) -> None:
         super().__init__(SERVER, {}, RoleState())
         self._training = training = server.training
         self._x, self._x_test = tuple(party.train for party in parties), tuple(party.test for party in parties)

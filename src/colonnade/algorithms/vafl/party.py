@@ -58,7 +58,7 @@ EMBED, REFINE, ANSWER = 1, 2, 3  # job tokens are 4·step + one of these; an ans
 class Party(Encoding, Guarded):
     """Holds θ_m and its own columns."""
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[Any]) -> None:
         self.name, self._index, self._width = setup.name, setup.index, setup.width
         self._options, self._training = setup.options, setup.training
         self._x, self._x_test = setup.train, setup.test
@@ -91,7 +91,9 @@ class Party(Encoding, Guarded):
         self.dropped = 0  # messages of another step
         self.skipped = 0  # steps left out to catch up with the others
 
-    def make_network(self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser) -> Network:
+    def make_network(
+        self, setup: PartySetup[Any], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
+    ) -> Network:
         """θ_m; a method of one's own may have another kind."""
         module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
         return Network(self.guard.wrap(module).to(setup.device), optimiser, regulariser)

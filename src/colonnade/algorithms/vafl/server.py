@@ -48,7 +48,7 @@ class Server(Encoding, Tabled, Withdrawing):
 
     network_type = ServerNetwork
 
-    def __init__(self, setup: ServerSetup) -> None:
+    def __init__(self, setup: ServerSetup[Any]) -> None:
         self.name = "server"
         self._options, self._training, self._parties = setup.options, setup.training, setup.parties
         self._index = {name: index for index, name in enumerate(setup.parties)}

@@ -30,7 +30,7 @@ class Party(VaflParty):
 
     network: ProbedNetwork | BlackBoxNetwork  # type: ignore[assignment]
 
-    def __init__(self, setup: PartySetup) -> None:
+    def __init__(self, setup: PartySetup[Any]) -> None:
         super().__init__(setup)
         self._secret = SecretKey()
         self.draw = 0  # how often directions were drawn
@@ -41,7 +41,7 @@ class Party(VaflParty):
             check_smoothing(self._options.smoothing, self.network.theta.numel(), self._options.distribution, self.name)
 
     def make_network(  # type: ignore[override]
-        self, setup: PartySetup, seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
+        self, setup: PartySetup[Any], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
     ) -> ProbedNetwork | BlackBoxNetwork:
         """A network that is only ever evaluated."""
         return probed_network(

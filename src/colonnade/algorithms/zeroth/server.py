@@ -39,7 +39,7 @@ class Server(VaflServer):
     rules = True  # whether questions are checked; experiments on attacks switch it off
     per_sample = False  # whether losses are told row by row; ditto
 
-    def __init__(self, setup: ServerSetup) -> None:
+    def __init__(self, setup: ServerSetup[Any]) -> None:
         super().__init__(setup)
         self._secret = SecretKey()
         self.draw = 0
