@@ -14,6 +14,7 @@ import numpy.typing as npt
 from colonnade.data.row_file import Folder
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
+from colonnade.protocol.role import Histogram, StalenessSummary
 
 __all__ = ["EmbeddingTable", "Staleness", "blank", "blocks_of"]
 
@@ -176,7 +177,7 @@ class Staleness:
         self.sums[:], self.uses[:] = 0, 0
         return means
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> StalenessSummary:
         """Mean, 95th percentile and maximum over the whole run."""
         uses = int(self.counts.sum())
         if not uses:
@@ -184,7 +185,7 @@ class Staleness:
         p95 = (int(np.searchsorted(np.cumsum(self.counts), 0.95 * uses)) + 1 << self.shift) - 1  # a bin's last
         return {"mean": self.total / uses, "p95": float(min(p95, self.largest)), "max": float(self.largest)}
 
-    def histogram(self) -> dict[str, Any]:
+    def histogram(self) -> Histogram:
         """How often embeddings of each age were used, in bins of `width` updates."""
         return {"width": 1 << self.shift, "counts": self.counts.tolist()}
 

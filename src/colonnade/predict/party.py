@@ -28,7 +28,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import SERVER, Role
+from colonnade.protocol.role import SERVER, Role, RoleSummary
 
 __all__ = ["MAX_ASKED", "MAX_ID_BYTES", "PredictParty"]
 
@@ -136,6 +136,6 @@ class PredictParty:
     def validate(self) -> None:
         """Nothing can be wrong with nothing."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """How often it was asked."""
         return {"jobs": self.jobs}

@@ -32,6 +32,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.role import RoleSummary
 
 __all__ = ["PredictServer"]
 
@@ -194,6 +195,6 @@ class PredictServer:
     def load(self, state: dict[str, Any]) -> None:
         """The reverse of `save`."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """How often it computed."""
         return {"jobs": self.jobs}

@@ -58,6 +58,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, EvaluationRequest, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Party"]
@@ -367,7 +368,7 @@ class Party(Encoding, Guarded):
         self.snapshot = None if state["snapshot"] is None else Snapshot(*state["snapshot"])
         self._gather()
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Steps taken, and what went past it."""
         return {
             "steps": self.network.steps,

@@ -38,6 +38,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Request", "Server", "mean_over_uploads", "seed_of"]
@@ -417,7 +418,7 @@ class Server(Encoding, Tabled, Withdrawing):
         self.progress.load(state["progress"])
         self.network.load(state["network"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """What the run's summary takes from the server."""
         return {
             "updates": self.k,
