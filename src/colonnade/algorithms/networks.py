@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from colonnade.algorithms.method import ServerSetup
+from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.models import (
     Objective,
     OptimiserSpec,
@@ -20,7 +20,7 @@ N = TypeVar("N", bound=ServerNetwork)
 
 
 def server_network(
-    setup: ServerSetup, kind: type[N], optimiser: OptimiserSpec | None = None, *, lacking: bool = False
+    setup: ServerSetup[Options], kind: type[N], optimiser: OptimiserSpec | None = None, *, lacking: bool = False
 ) -> N:
     """θ_0, behind party dropout where the config asks for it; `lacking`: rows may lack some parties' blocks."""
     training = setup.training

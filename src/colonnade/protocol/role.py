@@ -5,14 +5,25 @@ the job, changes nothing that `save` would show, and may run on another thread w
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 from colonnade.protocol.events import Effect, Event
-from colonnade.protocol.messages import Payload
+from colonnade.protocol.messages import Array, Payload
 
-__all__ = ["EVALUATION", "SERVER", "Histogram", "PrivacySpent", "Role", "RoleSummary", "StalenessSummary"]
+__all__ = [
+    "EVALUATION",
+    "SERVER",
+    "Coordinating",
+    "Counts",
+    "Embedding",
+    "Histogram",
+    "PrivacySpent",
+    "Role",
+    "RoleSummary",
+    "StalenessSummary",
+]
 
-SERVER = "server"  # the name of the role that all others know
+SERVER: Final = "server"  # the name of the role that all others know
 EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
 
 
@@ -109,3 +120,35 @@ class Role(Protocol):
 
     def summary(self) -> RoleSummary:
         """What the role can say of the run when it is over."""
+
+
+class Counts(Protocol):
+    """How far a run is."""
+
+    k: int  # updates of the global model
+    rows: int  # party-rows processed
+
+    @property
+    def epochs(self) -> float:
+        """An epoch is N·M party-rows."""
+
+
+class Coordinating(Role, Protocol):
+    """The role that counts, evaluates and ends the run: all that drivers ask of it."""
+
+    @property
+    def progress(self) -> Counts:
+        """How far the run is."""
+
+    def waits_for(self) -> list[str]:
+        """The parties that the next step still needs: for people."""
+
+
+class Embedding(Role, Protocol):
+    """A party that gives embeddings of rows that are not its own training or test rows: predictions."""
+
+    def embed(self, x: Array, rows: Array, number: int) -> Array | None:
+        """These rows of x, as the server would see them, at the method's own level of privacy.
+
+        A release that is accounted is entered under this number; None: the budget has no room for it.
+        """

@@ -1,9 +1,9 @@
 """The storey between the contract and the methods: what every role would otherwise write again.
 
-    Chassis        dispatch of events, the outbox, sealed state, save and load
-    Counting       a role that counts, evaluates and ends the run
-    Coordinator    a server that judges embeddings, and whose parties may withdraw
-    Member         a party behind its privacy guard
+Chassis        dispatch of events, the outbox, sealed state, save and load
+Counting       a role that counts, evaluates and ends the run
+Coordinator    a server that judges embeddings, and whose parties may withdraw
+Member         a party behind its privacy guard
 """
 
 from colonnade.algorithms.chassis.base import Chassis, RoleState, Saves

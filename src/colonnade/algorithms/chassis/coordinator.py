@@ -1,7 +1,7 @@
 """What coordinating roles do alike: know which parties are here, count, evaluate, and end the run.
 
-`Counting` leaves open how a model is judged: a party of `asysqn` does it, and `fedvs` decodes sums. `Coordinator` judges
-embeddings of test rows, which the parties send it; and its parties may withdraw.
+`Counting` leaves open how a model is judged: a party of `asysqn` does it, and `fedvs` decodes sums. `Coordinator`
+judges embeddings of test rows, which the parties send it; and its parties may withdraw.
 
 A method says how it goes on (`advance`), and what a lost party means to it (`lost`, `forget`). It counts its updates
 with `counted`, and calls `settle` where an evaluation or the end fits in.
@@ -17,7 +17,7 @@ from colonnade.algorithms.chassis.rules import PARTY, done, job, on, timer
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.leaving import LONGEST, Withdrawn
-from colonnade.algorithms.method import ServerSetup
+from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.training import Training
@@ -25,7 +25,7 @@ from colonnade.data.row_file import Folder
 from colonnade.models import ServerNetwork
 from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import EvaluationReply
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, RoleSummary
 
 __all__ = ["Coordinator", "CoordinatorState", "Counting", "CountingState", "evaluation_of"]
 
@@ -76,7 +76,7 @@ class Counting(Chassis[C], Generic[C]):
         """Begin an evaluation; `measured` ends it."""
         raise NotImplementedError
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> RoleSummary:
         """What the method adds to the run's summary; its weights at least."""
         raise NotImplementedError
 
@@ -150,16 +150,16 @@ class Counting(Chassis[C], Generic[C]):
         """The end that the clock asks for."""
         self.end("time is up")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """What the run's summary takes from the server."""
-        return {
+        counts: RoleSummary = {
             "updates": self.k,
             "epochs": self.progress.epochs,
             "staleness": self.staleness.summary(),
             "staleness_counts": self.staleness.histogram(),
             "waits_for": self.waits_for(),
-            **self.told(),
         }
+        return counts | self.told()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class CoordinatorState(CountingState):
 D = TypeVar("D", bound=CoordinatorState)
 
 
-def evaluation_of(setup: ServerSetup) -> Evaluation:
+def evaluation_of(setup: ServerSetup[Options]) -> Evaluation:
     """On all test rows, in a table where the config wants tables to be."""
     tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
     evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
@@ -186,7 +186,7 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     network: ServerNetwork
 
-    def __init__(self, setup: ServerSetup, state: D, evaluation: Evaluation, *, everyone: bool) -> None:
+    def __init__(self, setup: ServerSetup[Options], state: D, evaluation: Evaluation, *, everyone: bool) -> None:
         super().__init__(setup.parties, setup.training, state)
         self.evaluation, self.everyone = evaluation, everyone
 
@@ -262,6 +262,6 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         """See `drivers.files.KeepsFiles`."""
         self.evaluation.table.kept(state["evaluation"]["table"])
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> RoleSummary:
         """Its weights, and the parties that have left."""
         return {"withdrawn": self.state.withdrawn, "weights": self.network.digest()}

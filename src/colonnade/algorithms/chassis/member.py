@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from colonnade.algorithms.chassis.rules import PARTY, Sender, done, job, on
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.leaving import Withdrawn
-from colonnade.algorithms.method import PartySetup
+from colonnade.algorithms.method import Options, PartySetup
 from colonnade.privacy.guard import Release, Released, Withheld
 from colonnade.protocol.events import Event, PeerJoined, Resumed, Started, WorkDone
 from colonnade.protocol.messages import Array, EvaluationRequest, Payload
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, RoleSummary
 
 __all__ = ["Member", "MemberState"]
 
@@ -49,7 +49,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
 
     network: Reads
 
-    def __init__(self, setup: PartySetup, state: P) -> None:
+    def __init__(self, setup: PartySetup[Options], state: P) -> None:
         senders: dict[str, Sender] = {name: PARTY for name in setup.names if name != setup.name}
         super().__init__(setup.name, senders | {SERVER: SERVER}, state)
         self.training, self.index, self.width = setup.training, setup.index, setup.width
@@ -68,7 +68,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
         """What was under way with the server is gone: what may be lost is sent again."""
         raise NotImplementedError
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> RoleSummary:
         """What the method adds to the party's summary."""
         return {}
 
@@ -151,6 +151,6 @@ class Member(Encoding, Chassis[P], Generic[P]):
 
     # People.
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Its weights, and what it has spent."""
-        return {**self.told(), "weights": self.network.digest(), "privacy": self.guard.summary()}
+        return self.told() | {"weights": self.network.digest(), "privacy": self.guard.summary()}

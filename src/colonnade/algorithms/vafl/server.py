@@ -16,7 +16,7 @@ from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
-from colonnade.algorithms.table import Staleness
+from colonnade.algorithms.table import Staleness, blank
 from colonnade.algorithms.table_file import Tabled
 from colonnade.algorithms.vafl.line import Line, Request, check_upload, fields
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
@@ -277,7 +277,7 @@ class Server(Encoding, Tabled, Withdrawing):
         requests = sorted(self.taken, key=lambda request: request.party)
         h = np.concatenate([request.values for request in requests], axis=1)
         if self._absent is not None:
-            self.table.blank(h, self._absent[requests[0].rows])
+            blank(h, self._absent[requests[0].rows], self.table.blocks)
         return Batch(h, self._targets[requests[0].rows])
 
     def _groups(self) -> list[list[Request]]:
