@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from colonnade.algorithms import METHODS
 from colonnade.algorithms.method import PartySetup, ServerSetup
 from colonnade.algorithms.training import Every, StepRule, Training
-from colonnade.algorithms.vafl.party import Party
-from colonnade.algorithms.vafl.server import Server
-from colonnade.algorithms.zeroth.party import Party as ZerothParty
-from colonnade.algorithms.zeroth.server import Server as ZerothServer
 from colonnade.config.resolve import federation, scale_of
 from colonnade.config.schema import from_dict
 from colonnade.data import Task, load, split
@@ -185,8 +182,6 @@ def weighted(*weights):
 class Tiny:
     """A server and parties of one column each (or as many as given), driven event by event, without a driver."""
 
-    server_type, party_type = Server, Party
-
     def __init__(self, options, x, y, weights, theta_0, task, batch=2, rates=(0.1, 0.2), limit=1000, rule=None):
         y = np.asarray(y)
         self.x = [np.asarray(columns, np.float32).reshape(len(y), -1) for columns in x]
@@ -199,12 +194,13 @@ class Tiny:
             metric="rmse" if task.kind == "regression" else "accuracy",
         )  # fmt: skip
         model = "none" if theta_0 is None else weighted(theta_0)
-        self.server = self.server_type(
+        method = next(method for method in METHODS.values() if method.options is type(options))
+        self.server = method.server(
             ServerSetup(options, training, self.names, (1,) * len(x), model, "sum", task, y, y[:1])
         )  # fmt: skip
         shared = (options, training)
         self.parties = [
-            self.party_type(PartySetup(*shared, name, m, len(x), 1, weighted(weights[m]), own, own[:1], own.shape[1:]))
+            method.party(PartySetup(*shared, name, m, len(x), 1, weighted(weights[m]), own, own[:1], own.shape[1:]))
             for m, (name, own) in enumerate(zip(self.names, self.x, strict=True))
         ]
         self.told(self.server, Started(b""))
@@ -235,20 +231,9 @@ class Tiny:
         return self.work(party, self.told(party, Started(entropy)))[1]
 
 
-class ZerothTiny(Tiny):
-    """The same of zeroth-order roles."""
-
-    server_type, party_type = ZerothServer, ZerothParty
-
-
 @pytest.fixture
 def tiny():
     return Tiny
-
-
-@pytest.fixture
-def zeroth_tiny():
-    return ZerothTiny
 
 
 @pytest.fixture

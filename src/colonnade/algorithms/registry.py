@@ -4,13 +4,13 @@ import difflib
 import importlib
 from typing import Any
 
-from colonnade.algorithms import asysqn, fedvs, flex, vafl, zeroth
+from colonnade.algorithms import asysqn, fedvs, flex, lockstep, vafl, zeroth
 from colonnade.algorithms.method import Method
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["METHODS", "find_method"]
 
-_PACKAGES = (vafl, zeroth, flex, asysqn, fedvs)
+_PACKAGES = (lockstep, vafl, zeroth, flex, asysqn, fedvs)
 METHODS: dict[str, Method[Any]] = {method.name: method for package in _PACKAGES for method in package.METHODS}
 
 

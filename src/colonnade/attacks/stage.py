@@ -15,7 +15,7 @@ from colonnade.algorithms.method import SERVER, PartySetup, ServerSetup
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
 from colonnade.algorithms.zeroth.config import SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import Losses
-from colonnade.algorithms.zeroth.server import Server as LossServer
+from colonnade.algorithms.zeroth.server import Probing as LossServer
 from colonnade.attacks.clients import Client, Place
 from colonnade.attacks.ears import Ear
 from colonnade.attacks.wires import Answer, Pen, read_answer, walk_of

@@ -1,12 +1,32 @@
 """What VAFL's roles say to each other, and the jobs they give themselves."""
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
-from colonnade.privacy.guard import Release
+from colonnade.privacy.guard import Released
 from colonnade.protocol.messages import Array, Elsewhere, Message, Payload
 
-__all__ = ["LARGEST", "VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query",
-           "Refine", "Refined", "Skip", "Step", "Stepped", "are_sane"]  # fmt: skip
+__all__ = [
+    "LARGEST",
+    "REVEALS",
+    "VAFL_PAYLOADS",
+    "Batch",
+    "Embed",
+    "Embedded",
+    "Embeddings",
+    "FreshRequest",
+    "Gradient",
+    "Query",
+    "Refine",
+    "Refined",
+    "Skip",
+    "Step",
+    "Stepped",
+    "are_sane",
+]
 
+REVEALS = (
+    "server: every party's embeddings and row numbers; each party: the loss gradient of its own embeddings "
+    "(which tells labels to a party that looks); parties learn nothing of each other directly"
+)
 LARGEST = 1e6  # of an embedding: one absurd value in the server's table would end the training of all
 
 
@@ -55,14 +75,13 @@ class Skip(Message, frozen=True):
     step: int
 
 
-class Embed(Payload, frozen=True):
+class Embed(Released, frozen=True):
     """Party's job: h_m(θ_m; x) for a batch (trained on later) or for rows that only renew the table."""
 
     step: int
     seed: int
     batch: Array | None  # features of the batch
     renew: Array | None  # features of further rows
-    release: Release | None = None
     renew_seed: int = 0  # of the random layers in the pass over `renew`
 
 
@@ -74,14 +93,13 @@ class Embedded(Payload, frozen=True):
     receipt: str = ""  # of the privacy ledger
 
 
-class Refine(Payload, frozen=True):
+class Refine(Released, frozen=True):
     """Party's job: the gradient of θ_m from ∂ℓ/∂h."""
 
     step: int
     seed: int
     x: Array
     values: Array
-    release: Release | None = None
 
 
 class Refined(Payload, frozen=True):

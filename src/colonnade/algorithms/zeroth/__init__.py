@@ -16,8 +16,8 @@ from colonnade.algorithms.method import Method
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import ZEROTH_PAYLOADS
-from colonnade.algorithms.zeroth.party import Party
-from colonnade.algorithms.zeroth.server import Server
+from colonnade.algorithms.zeroth.party import LockStepParty, TableParty
+from colonnade.algorithms.zeroth.server import LockStepProbing, TableProbing
 
 __all__ = ["METHODS"]
 
@@ -38,8 +38,8 @@ METHODS = (
         _REVEALS,
         CascadedOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        TableProbing,
+        TableParty,
         local_updates=_UPDATES,
     ),
     Method(
@@ -49,8 +49,8 @@ METHODS = (
         _REVEALS,
         ZooOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        TableProbing,
+        TableParty,
         local_updates=_UPDATES,
     ),
     Method(
@@ -60,8 +60,8 @@ METHODS = (
         _REVEALS,
         SynZooOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        LockStepProbing,
+        LockStepParty,
         local_updates=_UPDATES,
     ),
     Method(
@@ -71,8 +71,8 @@ METHODS = (
         "server: every party's embeddings and row numbers; each party: the mean loss of its own batches",
         FrozenOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        TableProbing,
+        TableParty,
         local_updates=_UPDATES,
     ),
 )
