@@ -217,9 +217,8 @@ class Tiny:
         role.validate()
         kept = []
         for effect in effects:
-            evaluation = effect.kind == EVALUATION if isinstance(effect, Work) else False
-            message = getattr(effect, "message", None)
-            if not evaluation and not (message is not None and message.evaluation):
+            measuring = effect.kind == EVALUATION if isinstance(effect, Work) else getattr(effect, "evaluation", False)
+            if not measuring:
                 kept.append(effect)
         return kept
 

@@ -349,7 +349,8 @@ def test_an_evaluation_over_other_parties_with_the_same_weights_is_declined():
     assert world.ask(role, AskTests(1, [0, 1, 2, 3], False, none)) != []
     role.handle(Received("server", Judge(2, 0, [0, 1, 2])), 0)
     assert world.ask(role, AskTests(2, [0, 1, 2], False, none)) == [("server", Declined(2))]
-    assert role.handle(Received("server", Judge(3, 1, [0, 1, 2])), 0) == [Send("server", Declined(3))], "as the judge"
+    declined = [Send("server", Declined(3), evaluation=True)]
+    assert role.handle(Received("server", Judge(3, 1, [0, 1, 2])), 0) == declined, "as the judge"
     assert world.ask(role, AskTests(4, [0, 1, 2, 3], False, none), "party-3") == [], "nor over the former, by another"
 
 

@@ -198,7 +198,7 @@ def test_test_rows_go_through_the_code_and_change_nothing(simulate):
     same = [weights(often) == weights(rarely), one.now == other.now, one.trace.events == other.trace.events]
     assert same == [True] * 3
     more = traffic.evaluation_bytes / other.traffic.evaluation_bytes
-    assert more > 2 and all(kind.evaluation for kind in TESTING)
+    assert more > 2
     by_kind = set(traffic.by_kind)
     assert not by_kind & {kind.__name__ for kind in TESTING}
 

@@ -44,7 +44,6 @@ from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS, CancelTimer, Effect, Send, SetTimer, Work
-from colonnade.protocol.messages import Message
 from colonnade.protocol.role import EVALUATION, SERVER
 
 __all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor"]
@@ -165,7 +164,7 @@ class Contributor:
         return effects
 
     def _decline(self) -> Effect:
-        return Send(SERVER, Declined(self.judging))
+        return Send(SERVER, Declined(self.judging), evaluation=True)
 
     @property
     def _must_move(self) -> bool:
@@ -191,19 +190,16 @@ class Contributor:
         members = self.fence.settle(token).members
         if what != "answer":
             return self._open(what, number, members, made, now)
-        effects = self._sends(self.sums.contribute(initiator, nonce, made))
+        effects: list[Effect] = [*self.sums.contribute(initiator, nonce, made)]
         if initiator == self._index:
             effects += self._complete(nonce)
         return [*effects, *self._advance()] if self.held else effects
-
-    def _sends(self, sends: list[tuple[str, Message]]) -> list[Effect]:
-        return [Send(to, message) for to, message in sends]
 
     def _sum(self, sender: int, message: Masked | Masks) -> list[Effect]:
         if message.initiator == self._index and message.nonce not in self.own:
             self.dropped += 1  # abandoned
             return []
-        effects = self._sends(self.sums.receive(sender, message))
+        effects: list[Effect] = [*self.sums.receive(sender, message)]
         return [*effects, *self._complete(message.nonce)] if message.initiator == self._index else effects
 
     # Own sums.
@@ -235,7 +231,7 @@ class Contributor:
         size = self._block.rows if whole else len(made.masked)
         self.own[made.nonce] = what, number
         self.sums.open(self._index, ask, size)
-        effects: list[Effect] = [Send(self._names[m], ask) for m in members if m != self._index]
+        effects: list[Effect] = [Send(self._names[m], ask, tests) for m in members if m != self._index]
         if whole:  # while the others pass over all their rows, so does this party
             effects.append(self._aside(("answer", self._index, made.nonce, 0), self._amount(1, rows, True), share))
         else:
@@ -263,11 +259,11 @@ class Contributor:
         for nonce in nonces:
             what, number = self.own.pop(nonce)
             self.sums.drop(self._index, nonce)
-            kind = Drop if what == TESTS else Abandon
-            asked = self.judges if what == TESTS else self.members
-            effects += [Send(self._names[m], kind(nonce)) for m in asked if m != self._index]
-            effects += [] if what == TESTS else [CancelTimer(str(nonce))]
-            self.abandoned += what != TESTS
+            tests = what == TESTS
+            asked, message = (self.judges, Drop(nonce)) if tests else (self.members, Abandon(nonce))
+            effects += [Send(self._names[m], message, tests) for m in asked if m != self._index]
+            effects += [] if tests else [CancelTimer(str(nonce))]
+            self.abandoned += not tests
             if what in redo and self._is_wanted(what, number):
                 effects += self._gather(what, number)
         return effects

@@ -8,7 +8,6 @@ rest, or names other members to them, gets no sum, because a parent on either tr
 """
 
 import hashlib
-from typing import ClassVar
 
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -130,7 +129,6 @@ class Stepped(Message, frozen=True):
 class Judge(Message, frozen=True):
     """Coordinator → every member: the party `judge` asks these for the margins of the test rows, and judges them."""
 
-    evaluation: ClassVar[bool] = True
     number: int
     judge: int
     members: list[int]
@@ -139,14 +137,12 @@ class Judge(Message, frozen=True):
 class Declined(Message, frozen=True):
     """Party → coordinator: not over these members: my weights are those of an evaluation over others."""
 
-    evaluation: ClassVar[bool] = True
     number: int
 
 
 class Judged(Message, frozen=True):
     """Party → coordinator: so good."""
 
-    evaluation: ClassVar[bool] = True
     number: int
     loss: float
     values: dict[str, float]
@@ -155,7 +151,6 @@ class Judged(Message, frozen=True):
 class Diverged(Message, frozen=True):
     """Party → coordinator: what I compute leads nowhere; also a job's result."""
 
-    evaluation: ClassVar[bool] = True  # not of the method: outside clock and bytes
     cause: str
     own: bool  # this party's own numbers are out of range; else the loss of the whole model is
 
@@ -174,8 +169,6 @@ class Ask(Message, frozen=True):
 
 class AskTests(Ask, frozen=True):
     """The same of all test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 def digest_of(ask: Ask) -> bytes:
@@ -206,13 +199,9 @@ class Masks(Message, frozen=True):
 class MaskedTests(Masked, frozen=True):
     """The same of test rows."""
 
-    evaluation: ClassVar[bool] = True
-
 
 class MasksTests(Masks, frozen=True):
     """The same of test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class Abandon(Message, frozen=True):
@@ -223,8 +212,6 @@ class Abandon(Message, frozen=True):
 
 class Drop(Abandon, frozen=True):
     """The same of test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class Totals(Message, frozen=True):

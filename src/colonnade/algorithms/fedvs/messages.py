@@ -5,7 +5,7 @@ exchange over test rows are twins of the others that count as evaluation; there 
 Parties are named by their numbers, from 0. Field elements are uint32 below p.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -28,8 +28,6 @@ class DataShare(Message, frozen=True):
 
 class TestDataShare(DataShare, frozen=True):
     """The same of test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class DataRequest(Message, frozen=True):
@@ -64,8 +62,6 @@ class ShareModels(Message, frozen=True):
 class TestShareModels(ShareModels, frozen=True):
     """The same for test rows."""
 
-    evaluation: ClassVar[bool] = True
-
 
 class ModelShare(Message, frozen=True):
     """Party → party, Alg. 1 l. 18; `version` names the polynomial G."""
@@ -80,8 +76,6 @@ class ModelShare(Message, frozen=True):
 class TestModelShare(ModelShare, frozen=True):
     """The same for test rows."""
 
-    evaluation: ClassVar[bool] = True
-
 
 class WhoHolds(Message, frozen=True):
     """Server → party: the time for sharing is over; whose shares do you hold?"""
@@ -92,8 +86,6 @@ class WhoHolds(Message, frozen=True):
 
 class TestWhoHolds(WhoHolds, frozen=True):
     """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class Holding(Message, frozen=True):
@@ -109,8 +101,6 @@ class Holding(Message, frozen=True):
 class TestHolding(Holding, frozen=True):
     """The same for test rows."""
 
-    evaluation: ClassVar[bool] = True
-
 
 class Sum(Message, frozen=True):
     """Server → evaluator: S is this; answer for the batch at `position` (test rows: from this place on)."""
@@ -125,8 +115,6 @@ class Sum(Message, frozen=True):
 class TestSum(Sum, frozen=True):
     """The same for test rows."""
 
-    evaluation: ClassVar[bool] = True
-
 
 class Answer(Message, frozen=True):
     """Evaluator → server, Alg. 1 l. 23: the coded embedding, blinded, summed over S."""
@@ -140,8 +128,6 @@ class Answer(Message, frozen=True):
 class TestAnswer(Answer, frozen=True):
     """The same for test rows."""
 
-    evaluation: ClassVar[bool] = True
-
 
 class Declined(Message, frozen=True):
     """Evaluator → server: not over this S: it has answered for some of these rows over another, or lacks a share."""
@@ -152,8 +138,6 @@ class Declined(Message, frozen=True):
 
 class TestDeclined(Declined, frozen=True):
     """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class Gradient(Message, frozen=True):

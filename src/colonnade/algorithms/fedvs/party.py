@@ -240,7 +240,7 @@ class Party:
         for n, name in enumerate(self._names):
             if n != self._index and result.to in (-1, n):
                 effects += in_chunks(name, DataShare, self.version, result.train[n])
-                effects += in_chunks(name, TestDataShare, self.version, result.test[n])
+                effects += in_chunks(name, TestDataShare, self.version, result.test[n], evaluation=True)
         if result.to >= 0:
             return effects
         self.training.data.put(self._index, self.version, np.ascontiguousarray(result.train[self._index]))
@@ -316,7 +316,8 @@ class Party:
         exchange.put(self._index, result.version, result.models[self._index], result.blindings[self._index])
         shares = {n: (result.models[n], result.blindings[n]) for n in exchange.among if n != self._index}
         sends: list[Effect] = [
-            Send(self._names[n], side.kinds.share(*exchange.key, result.version, *share)) for n, share in shares.items()
+            side.send(self._names[n], side.kinds.share(*exchange.key, result.version, *share))
+            for n, share in shares.items()
         ]
         return [*sends, *side.tell_if_complete(self.clipped)]
 
@@ -347,7 +348,7 @@ class Party:
 
     def _decline(self, side: Side) -> Send:
         self.declined += 1
-        return Send(SERVER, side.kinds.declined(*side.exchange.key))
+        return side.send(SERVER, side.kinds.declined(*side.exchange.key))
 
     def _check_sum(self, message: Sum, side: Side) -> None:
         summed, least = message.summed, self._options.least(len(self._names))
@@ -365,7 +366,7 @@ class Party:
         if not side.is_at(result.round, result.attempt):
             self.dropped += 1
             return []
-        return [Send(SERVER, side.kinds.answer(*side.exchange.key, result.summed, result.values))]
+        return [side.send(SERVER, side.kinds.answer(*side.exchange.key, result.summed, result.values))]
 
     # The local step: Alg. 1 l. 33–35.
 

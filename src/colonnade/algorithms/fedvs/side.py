@@ -8,7 +8,7 @@ from colonnade.algorithms.fedvs.holdings import CodedData, Exchange
 from colonnade.algorithms.fedvs.messages import TESTING, CodedSum, Kinds, Sum
 from colonnade.privacy.field import total
 from colonnade.protocol.events import Effect, Send
-from colonnade.protocol.messages import Array
+from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.role import SERVER
 
 __all__ = ["Side"]
@@ -41,7 +41,12 @@ class Side:
     def holding(self, clipped: int) -> Send:
         """Whose shares are here."""
         held = self.held()
-        return Send(SERVER, self.kinds.holding(*self.exchange.key, held, [self._version(n) for n in held], clipped))
+        versions = [self._version(n) for n in held]
+        return self.send(SERVER, self.kinds.holding(*self.exchange.key, held, versions, clipped))
+
+    def send(self, to: str, message: Message) -> Send:
+        """A message about these rows."""
+        return Send(to, message, self.testing)
 
     def _version(self, n: int) -> int:
         """Of n's data and model together."""
