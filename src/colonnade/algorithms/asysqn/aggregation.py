@@ -13,21 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.messages import (
-    Ask,
-    AskTests,
-    MarginsMade,
-    Masked,
-    MaskedTests,
-    Masks,
-    MasksTests,
-    digest_of,
-)
+from colonnade.algorithms.asysqn.messages import Ask, MarginsMade, Masked, Masks, digest_of
 from colonnade.algorithms.asysqn.trees import aggregation_trees
 from colonnade.privacy import masking
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Send
-from colonnade.protocol.messages import Array, Message
+from colonnade.protocol.messages import Array
 
 __all__ = ["WAITING", "Aggregations", "Key", "Place", "Sum", "Total", "place_of"]
 
@@ -101,7 +92,7 @@ class Aggregations:
     def open(self, initiator: int, ask: Ask, rows: int, asked: bytes = b"") -> None:
         """An aggregation is asked for; what came of it before fits, or is dropped."""
         entry = self.sums.get((initiator, ask.nonce)) or self._new(initiator, ask.nonce)
-        entry.members, entry.rows, entry.tests = tuple(ask.members), rows, isinstance(ask, AskTests)
+        entry.members, entry.rows, entry.tests = tuple(ask.members), rows, ask.tests
         entry.asked = asked or digest_of(ask)
         if entry.masked or entry.masks:
             fits = [c for c, said in entry.said.items() if said == entry.asked]
@@ -175,14 +166,12 @@ class Aggregations:
         sends: list[Send] = []
         on_first, on_second = entry.left
         if not on_first and len(entry.masked) == len(first.children) + 1:
-            kind = MaskedTests if entry.tests else Masked
-            message: Message = kind(initiator, nonce, entry.asked, entry.clock, masking.total(entry.masked.values()))
-            sends.append(Send(self._to(first), message, entry.tests))
+            masked = Masked(initiator, nonce, entry.asked, entry.clock, masking.total(entry.masked.values()))
+            sends.append(Send(self._to(first), masked, entry.tests))
             on_first = True
         if self._masked and not on_second and len(entry.masks) == len(second.children) + 1:
-            other = MasksTests if entry.tests else Masks
-            message = other(initiator, nonce, entry.asked, masking.total(entry.masks.values()))
-            sends.append(Send(self._to(second), message, entry.tests))
+            masks = Masks(initiator, nonce, entry.asked, masking.total(entry.masks.values()))
+            sends.append(Send(self._to(second), masks, entry.tests))
             on_second = True
         entry.left = on_first, on_second
         if on_first and (on_second or not self._masked):

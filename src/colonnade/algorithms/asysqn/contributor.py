@@ -29,9 +29,7 @@ from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
-    AskTests,
     Declined,
-    Drop,
     JudgeTests,
     Margins,
     MarginsMade,
@@ -130,7 +128,7 @@ class Contributor:
         if not obstacle:
             return [self._contribute(initiator, ask)]
         self.held_back += 1
-        if obstacle == UNMOVED and isinstance(ask, AskTests):
+        if obstacle == UNMOVED and ask.tests:
             return [self._decline()]
         theirs = [key for key in self.held if key[0] == initiator]
         if len(theirs) >= self.sums.waiting:
@@ -158,7 +156,7 @@ class Contributor:
         effects: list[Effect] = []
         for (initiator, nonce), ask in list(self.held.items()):
             obstacle = self._obstacle(initiator, _share_of(ask))
-            if not obstacle or (obstacle == UNMOVED and isinstance(ask, AskTests)):
+            if not obstacle or (obstacle == UNMOVED and ask.tests):
                 del self.held[initiator, nonce]
                 effects.append(self._contribute(initiator, ask) if not obstacle else self._decline())
         return effects
@@ -227,7 +225,7 @@ class Contributor:
             self.dropped += 1
             return self._advance()
         tests, whole, rows, _ = share
-        ask = (AskTests if tests else Ask)(made.nonce, list(members), whole, rows)
+        ask = Ask(made.nonce, list(members), whole, rows, tests)
         size = self._block.rows if whole else len(made.masked)
         self.own[made.nonce] = what, number
         self.sums.open(self._index, ask, size)
@@ -260,8 +258,8 @@ class Contributor:
             what, number = self.own.pop(nonce)
             self.sums.drop(self._index, nonce)
             tests = what == TESTS
-            asked, message = (self.judges, Drop(nonce)) if tests else (self.members, Abandon(nonce))
-            effects += [Send(self._names[m], message, tests) for m in asked if m != self._index]
+            asked = self.judges if tests else self.members
+            effects += [Send(self._names[m], Abandon(nonce), tests) for m in asked if m != self._index]
             effects += [] if tests else [CancelTimer(str(nonce))]
             self.abandoned += not tests
             if what in redo and self._is_wanted(what, number):
@@ -283,7 +281,7 @@ class Contributor:
 
     def save(self) -> dict[str, Any]:
         """Everything but columns and key."""
-        held = [(key, isinstance(ask, AskTests), ask.members, ask.whole, ask.rows) for key, ask in self.held.items()]
+        held = [(key, ask.tests, ask.members, ask.whole, ask.rows) for key, ask in self.held.items()]
         state = {name: getattr(self, name) for name in _STATE}
         return state | {"sums": self.sums.save(), "fence": self.fence.save(), "held": held}
 
@@ -294,13 +292,12 @@ class Contributor:
         self.sums.load(state["sums"])
         self.fence.load(state["fence"])
         self.held = {
-            key: (AskTests if tests else Ask)(key[1], members, whole, rows)
-            for key, tests, members, whole, rows in state["held"]
+            key: Ask(key[1], members, whole, rows, tests) for key, tests, members, whole, rows in state["held"]
         }
 
 
 def _share_of(ask: Ask) -> Share:
-    return Share(isinstance(ask, AskTests), ask.whole, ask.rows, tuple(ask.members))
+    return Share(ask.tests, ask.whole, ask.rows, tuple(ask.members))
 
 
 @lru_cache(maxsize=1024)

@@ -28,7 +28,6 @@ from colonnade.algorithms.asysqn.estimator import Estimator, OwnNumbersDiverged
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
-    AskTests,
     Begin,
     Differs,
     Diverged,
@@ -255,7 +254,7 @@ class Party(Contributor):
         same = self.members == tuple(members)
         self.members = tuple(members)
         self.sums.drop_of(gone - {self._index})
-        self.held = {key: ask for key, ask in self.held.items() if key[0] not in gone or isinstance(ask, AskTests)}
+        self.held = {key: ask for key, ask in self.held.items() if key[0] not in gone or ask.tests}
         hit = []
         for nonce, (what, _) in self.own.items():
             over = self.sums.sums[self._index, nonce].members
