@@ -8,9 +8,9 @@ import numpy as np
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Method
 from colonnade.algorithms.vafl.config import VaflOptions
+from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Gradient
 from colonnade.algorithms.vafl.party import Party
-from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.server import Server
 from colonnade.protocol.events import Effect, Event, Received
 from colonnade.protocol.messages import Array, Message
