@@ -27,7 +27,7 @@ from colonnade.protocol.messages import EvaluationReply, EvaluationRequest
 ROWS, BATCH, WIDTH = 60, 20, 3
 AVERAGED = ("wait", "ignore", "wait-dp")
 # Methods without an embedding on the wire: one model over all columns, sums of margins behind masks; `fedvs` is below.
-WITHOUT = {"centralised", "fedvs"} | {name for name, method in METHODS.items() if method.party_labels}
+WITHOUT = {"centralised", "fedvs"} | {name for name, method in METHODS.items() if method.capabilities.party_labels}
 NAMES = [name for name in METHODS if name not in WITHOUT]
 TINY_NOISE = {"epsilon": 1e10, "clip": 0.05}  # so that clipping is all that is seen of it
 

@@ -30,7 +30,7 @@ def predict_in_one_place(
     `roles`: the server and the parties, as trained. `number` names the noise: never the same for two questions.
     """
     server, *parties = roles
-    if method.party_labels:  # linear: margins add up
+    if method.capabilities.party_labels:  # linear: margins add up
         theta = sum(party.margins(block) for party, block in zip(parties, blocks, strict=True))
         return predictions(np.asarray(theta), task)
     if method.joint is not None:

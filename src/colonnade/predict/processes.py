@@ -67,7 +67,7 @@ class PredictServerProcess(Keeper):
         if own.min_parties > len(plan.parties):
             raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
         self._task = training.share.task
-        if plan.method.party_labels:
+        if plan.method.capabilities.party_labels:
             self._role, payloads = self._summed_role(), SUM_PAYLOADS
         elif isinstance(role, CodingServer):
             self._role, payloads = CodedServer(role, plan.parties, plan.options, own.deadline_s), CODED_PAYLOADS
@@ -81,7 +81,7 @@ class PredictServerProcess(Keeper):
         terms = Terms(self.shared, training.share.rows, training.share.ids_sha256, widths)
         self.service = Service(
             self.node, training.identity, training.pins, terms, self.status, run=run_id(self.out),
-            relay=plan.method.peers,
+            relay=plan.method.capabilities.peers,
         )  # fmt: skip
         self._updates = role.progress.k
         self._number = 0
@@ -210,7 +210,7 @@ class PredictPartyProcess:
         training.open_ledger()
         training.node.read()
         table = party_lookup(share, _files(config), config.party.id, config.align, config.party.format)
-        peers, trained = plan.method.peers, training.node.role
+        peers, trained = plan.method.capabilities.peers, training.node.role
         role: PredictParty
         if isinstance(trained, LinearParty):
             role, payloads = SummedParty(trained, table, plan.parties, plan.options), SUM_PAYLOADS
@@ -277,7 +277,7 @@ def _trained_server(training: ServerProcess) -> Any:
 def refuse_hidden(method: Method[Any], role: Role) -> None:
     """Where the server never sees a party's embedding, it does not see one for a prediction either."""
     plain = isinstance(getattr(role, "evaluation", None), Evaluation) or hasattr(role, "reading")
-    if not plain and not method.party_labels and not isinstance(role, CodingParty | CodingServer):
+    if not plain and not method.capabilities.party_labels and not isinstance(role, CodingParty | CodingServer):
         advice = (
             "never shows the server a party's own embedding, and there is no way yet to predict at its level of privacy"
         )

@@ -31,7 +31,7 @@ from colonnade.algorithms.asysqn.coordinator import Coordinator
 from colonnade.algorithms.asysqn.messages import ASYSQN_PAYLOADS
 from colonnade.algorithms.asysqn.party import Party
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Capabilities, Defaults, Method
 
 __all__ = ["METHODS"]
 
@@ -59,9 +59,9 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         ASYSQN_PAYLOADS + EVALUATION_PAYLOADS,
         Coordinator,
         Party,
-        party_labels=True,
-        peers=True,
-        sparse=True,
+        capabilities=Capabilities(party_labels=True, peers=True, sparse=True),
+        defaults=Defaults(party=None),
+        page="asysqn.md",
     )
 
 

@@ -13,7 +13,7 @@ batches) and `centralised` one model over all columns: the oracle.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Capabilities, Method
 from colonnade.algorithms.vafl.centralised import CENTRALISED_PAYLOADS, CentralisedOptions, centralised
 from colonnade.algorithms.vafl.config import SyncOptions, TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
@@ -27,6 +27,8 @@ _REVEALS = (
     "server: every party's embeddings and row numbers; each party: the loss gradient of its own embeddings "
     "(which tells labels to a party that looks); parties learn nothing of each other directly"
 )
+_PAGE = "vafl.md"
+_CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True)
 _PAYLOADS = VAFL_PAYLOADS + EVALUATION_PAYLOADS
 
 METHODS = (
@@ -40,6 +42,7 @@ METHODS = (
         server=None,
         party=None,
         joint=centralised,
+        page=_PAGE,
     ),
     Method(
         "sync",
@@ -50,9 +53,8 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
-        party_dropout=True,
-        local_updates=("plain", "dp-sgd"),
-        lacking=True,
+        capabilities=_CAN,
+        page=_PAGE,
     ),
     Method(
         "vafl",
@@ -63,9 +65,8 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
-        party_dropout=True,
-        local_updates=("plain", "dp-sgd"),
-        lacking=True,
+        capabilities=_CAN,
+        page=_PAGE,
     ),
     Method(
         "t-sync",
@@ -76,8 +77,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
-        party_dropout=True,
-        local_updates=("plain", "dp-sgd"),
-        lacking=True,
+        capabilities=_CAN,
+        page=_PAGE,
     ),
 )

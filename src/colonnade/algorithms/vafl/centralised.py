@@ -28,10 +28,6 @@ __all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "central
 class CentralisedOptions(Options, frozen=True):
     """Nothing to choose."""
 
-    def threshold(self, parties: int) -> int:
-        """Every update processes the rows of all parties."""
-        return parties
-
 
 class JointStep(Payload, frozen=True):
     """One batch through the joint model."""
