@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from colonnade.algorithms.prediction.predictor import Predictor
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
 from colonnade.data import Task
@@ -150,6 +151,7 @@ class Method(Generic[O]):
     joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Role] | None = None  # an oracle that sees everything
     # Refuses what cannot work; or notes for the results.
     check: Callable[[ServerSetup[O], Sequence[PartySetup[O]]], tuple[str, ...]] | None = None
+    predictor: Predictor[O, Any, Any] | None = None  # None: it cannot predict at its level of privacy
     capabilities: Capabilities = Capabilities()
     defaults: Defaults = Defaults()
     page: str = ""  # its description: a file of docs/methods, or an address

@@ -5,14 +5,14 @@ the job, changes nothing that `save` would show, and may run on another thread w
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from colonnade.protocol.events import Effect, Event
 from colonnade.protocol.messages import Payload
 
 __all__ = ["EVALUATION", "SERVER", "Role"]
 
-SERVER = "server"  # the name of the role that all others know
+SERVER: Final = "server"  # the name of the role that all others know
 EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
 
 

@@ -30,6 +30,7 @@ from colonnade.algorithms.asysqn.config import (
 from colonnade.algorithms.asysqn.coordinator import Coordinator
 from colonnade.algorithms.asysqn.messages import ASYSQN_PAYLOADS
 from colonnade.algorithms.asysqn.party import Party
+from colonnade.algorithms.asysqn.prediction import SummedPredictor
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Capabilities, Defaults, Method
 
@@ -59,6 +60,7 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         ASYSQN_PAYLOADS + EVALUATION_PAYLOADS,
         Coordinator,
         Party,
+        predictor=SummedPredictor(),
         capabilities=Capabilities(party_labels=True, peers=True, sparse=True),
         defaults=Defaults(party=None),
         page="asysqn.md",

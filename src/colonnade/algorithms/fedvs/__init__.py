@@ -22,9 +22,11 @@ from colonnade.algorithms.fedvs.party import Party, polynomial_module
 from colonnade.algorithms.fedvs.plain_messages import PLAIN_PAYLOADS
 from colonnade.algorithms.fedvs.plain_party import PlainParty
 from colonnade.algorithms.fedvs.plain_server import PlainServer
+from colonnade.algorithms.fedvs.prediction import CodedPredictor
 from colonnade.algorithms.fedvs.server import Server
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.method import Capabilities, Defaults, Method, PartySetup, ServerSetup
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.privacy.sharing import Segmentation
 
 __all__ = ["METHODS", "check"]
@@ -66,7 +68,7 @@ def _baseline(name: str, summary: str, reveals: str, options: type[PlainOptions]
     paper = f"{_PAPER}, Sec. 6.2"
     return Method(
         name, paper, summary, reveals, options, payloads, PlainServer, PlainParty,
-        defaults=Defaults(scale=MINMAX, aggregate="mean"), page=_PAGE,
+        predictor=PlainPredictor(), defaults=Defaults(scale=MINMAX, aggregate="mean"), page=_PAGE,
     )  # fmt: skip
 
 
@@ -81,6 +83,7 @@ METHODS = (
         Server,
         Party,
         check=check,
+        predictor=CodedPredictor(),
         capabilities=Capabilities(peers=True),
         defaults=Defaults(scale=MINMAX, party="polynomial:2", aggregate="mean"),
         page=_PAGE,

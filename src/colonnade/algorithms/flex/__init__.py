@@ -29,6 +29,7 @@ from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 
 __all__ = ["METHODS"]
 
@@ -41,7 +42,7 @@ _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 def _method(name: str, paper: str, summary: str, options: type[RoundOptions]) -> Method[Any]:
     return Method(
         name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
-        capabilities=_CAN, page="flex.md",
+        predictor=PlainPredictor(), capabilities=_CAN, page="flex.md",
     )  # fmt: skip
 
 

@@ -14,7 +14,13 @@ batches) and `centralised` one model over all columns: the oracle.
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Capabilities, Method
-from colonnade.algorithms.vafl.centralised import CENTRALISED_PAYLOADS, CentralisedOptions, centralised
+from colonnade.algorithms.prediction.plain import PlainPredictor
+from colonnade.algorithms.vafl.centralised import (
+    CENTRALISED_PAYLOADS,
+    CentralisedOptions,
+    JointPredictor,
+    centralised,
+)
 from colonnade.algorithms.vafl.config import SyncOptions, TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.vafl.party import Party
@@ -42,6 +48,7 @@ METHODS = (
         server=None,
         party=None,
         joint=centralised,
+        predictor=JointPredictor(),
         page=_PAGE,
     ),
     Method(
@@ -53,6 +60,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
     ),
@@ -65,6 +73,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
     ),
@@ -77,6 +86,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
     ),

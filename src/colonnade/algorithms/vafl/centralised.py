@@ -3,6 +3,7 @@
 It starts from the weights and walks through the batches of `sync`, so the two can be compared step for step.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated
 from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
+from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
@@ -19,10 +21,10 @@ from colonnade.models.server import aggregate
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.role import EVALUATION, Role
 from colonnade.protocol.seeds import derive
 
-__all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "centralised"]
+__all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "JointPredictor", "centralised"]
 
 
 class CentralisedOptions(Options, frozen=True):
@@ -49,6 +51,18 @@ class Judge(Payload, frozen=True):
 
 
 CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
+
+
+class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
+    """The joint model on rows with all columns."""
+
+    def in_one_place(
+        self, roles: TrainedRoles[CentralisedOptions, "Centralised", Role], blocks: Sequence[Array], number: int
+    ) -> Array:
+        """All networks are in one role."""
+        parts, network = roles.server.parts, roles.server.network
+        h = np.concatenate([part.read(block) for part, block in zip(parts, blocks, strict=True)], axis=1)
+        return network.objective.predict(network.output(h))
 
 
 def centralised(

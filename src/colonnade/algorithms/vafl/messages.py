@@ -2,19 +2,10 @@
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.privacy.guard import Release
-from colonnade.protocol.messages import Array, Elsewhere, Message, Payload
+from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["LARGEST", "VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query",
-           "Refine", "Refined", "Skip", "Step", "Stepped", "are_sane"]  # fmt: skip
-
-LARGEST = 1e6  # of an embedding: one absurd value in the server's table would end the training of all
-
-
-def are_sane(values: Array) -> bool:
-    """Whether embeddings are finite and of a size that training could have led to."""
-    if isinstance(values, Elsewhere):
-        return True  # nobody sent it over a wire; to look at it would stop the GPU, and the loss tells as well
-    return not values.size or bool(-LARGEST <= values.min() <= values.max() <= LARGEST)
+__all__ = ["VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query",
+           "Refine", "Refined", "Skip", "Step", "Stepped"]  # fmt: skip
 
 
 class Embeddings(Message, frozen=True):

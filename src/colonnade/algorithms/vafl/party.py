@@ -10,8 +10,8 @@ from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
 from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
+from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.algorithms.vafl.messages import (
-    LARGEST,
     Embed,
     Embedded,
     Embeddings,
@@ -21,7 +21,6 @@ from colonnade.algorithms.vafl.messages import (
     Refine,
     Refined,
     Skip,
-    are_sane,
 )
 from colonnade.models import Network, OptimiserSpec, Regulariser, party_module
 from colonnade.privacy.accountant import STEP

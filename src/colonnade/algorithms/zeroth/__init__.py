@@ -13,6 +13,7 @@ Eq. 3, `syn-zoo` is App. B Algorithm 2 (coordinated rounds), and `frozen` the co
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import ZEROTH_PAYLOADS
@@ -42,6 +43,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
     ),
@@ -54,6 +56,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
     ),
@@ -66,6 +69,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
     ),
@@ -78,6 +82,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
     ),
