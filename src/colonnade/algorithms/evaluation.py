@@ -14,7 +14,7 @@ from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
-from colonnade.privacy.guard import Guard, Release, Withheld
+from colonnade.privacy.guard import Guard, Release, Released, Withheld
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
@@ -35,13 +35,12 @@ __all__ = [
 TOKEN = -1  # evaluation jobs of a server; a party's are numbered downwards from here
 
 
-class EvaluateRows(Payload, frozen=True):
+class EvaluateRows(Released, frozen=True):
     """Party's job: embed test rows start..stop."""
 
     number: int
     start: int
     stop: int
-    release: Release | None = None
 
 
 class RowsRead(Payload, frozen=True):
@@ -107,7 +106,7 @@ class Reading:
         token = TOKEN - self.count
         self.tokens.append(token)
         release = self._guard.plan("evaluation", np.arange(start, stop), "test") if self._guard is not None else None
-        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release), aside=True)]
+        return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release=release), aside=True)]
 
     def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
         """Send them."""
@@ -144,7 +143,7 @@ def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withhe
     release = None
     if guard is not None and guard.on:
         release = Release(guard.draws + number, "prediction", distinct, "any")
-    read = alike.compute(EvaluateRows(number, 0, len(distinct), release))
+    read = alike.compute(EvaluateRows(number, 0, len(distinct), release=release))
     if isinstance(read, Withheld):
         return read
     values: Array = alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from colonnade.data.row_file import Folder
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
+from colonnade.protocol.role import Histogram, StalenessSummary
 
-__all__ = ["EmbeddingTable", "Staleness"]
+__all__ = ["EmbeddingTable", "Staleness", "blank", "blocks_of"]
 
 Ages = npt.NDArray[np.int32]
 MOST_BINS = 2**14
@@ -24,14 +25,25 @@ MOST_AGES = 2**14  # that are counted for an update: with more, every second (th
 LARGEST_HALF = 65504.0  # of float16
 
 
+def blocks_of(widths: Sequence[int]) -> tuple[slice, ...]:
+    """Where each party's embedding lies in a row."""
+    ends = list(itertools.accumulate(widths))
+    return tuple(slice(end - width, end) for end, width in zip(ends, widths, strict=True))
+
+
+def blank(values: Array, absent: Array, blocks: Sequence[slice]) -> None:
+    """NaN into the absent blocks of some rows."""
+    for party, block in enumerate(blocks):
+        values[absent[:, party], block] = np.nan
+
+
 class EmbeddingTable:
     """Newest embeddings, and the update count at which each was renewed."""
 
     def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32") -> None:
         self.widths, self.dtype = tuple(widths), np.dtype(dtype)
-        edges = np.concatenate([[0], np.cumsum(self.widths)])
-        self.blocks = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-        self.values = np.zeros((rows, int(edges[-1])), self.dtype)
+        self.blocks = blocks_of(self.widths)
+        self.values = np.zeros((rows, sum(self.widths)), self.dtype)
         self.renewed = np.zeros((rows, len(self.widths)), np.int32)
         self.clipped = 0  # embeddings beyond what float16 can hold
         self._absent: Array | None = None
@@ -45,12 +57,7 @@ class EmbeddingTable:
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): blocks that their party does not have are NaN, whatever it sends for them."""
         self._absent = absent
-        self.blank(self.values, absent)
-
-    def blank(self, values: Array, absent: Array) -> None:
-        """NaN into the absent blocks of some rows."""
-        for party, block in enumerate(self.blocks):
-            values[absent[:, party], block] = np.nan
+        blank(self.values, absent, self.blocks)
 
     def gather(self, rows: Array) -> Array:
         """The newest embeddings of these rows, float32."""
@@ -170,7 +177,7 @@ class Staleness:
         self.sums[:], self.uses[:] = 0, 0
         return means
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> StalenessSummary:
         """Mean, 95th percentile and maximum over the whole run."""
         uses = int(self.counts.sum())
         if not uses:
@@ -178,7 +185,7 @@ class Staleness:
         p95 = (int(np.searchsorted(np.cumsum(self.counts), 0.95 * uses)) + 1 << self.shift) - 1  # a bin's last
         return {"mean": self.total / uses, "p95": float(min(p95, self.largest)), "max": float(self.largest)}
 
-    def histogram(self) -> dict[str, Any]:
+    def histogram(self) -> Histogram:
         """How often embeddings of each age were used, in bins of `width` updates."""
         return {"width": 1 << self.shift, "counts": self.counts.tolist()}
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.evaluation import Evaluation
-from colonnade.algorithms.table import Ages, EmbeddingTable
+from colonnade.algorithms.table import Ages, EmbeddingTable, blank
 from colonnade.data.row_file import Folder, RowFile
 from colonnade.protocol.messages import Array
 
@@ -60,7 +60,7 @@ class FileTable(EmbeddingTable):
     def _as_read(self, held: Array, rows: Array) -> Array:
         values: Array = held["values"].astype(np.float32)
         if self._absent is not None:
-            self.blank(values, self._absent[rows])
+            blank(values, self._absent[rows], self.blocks)
         return values
 
     def ages(self, rows: Array, k: int) -> Ages:

@@ -140,7 +140,8 @@ def observe(setting: Federation, show: Callable[[float], None], victim: int = 0)
     if not view.times.any():
         advice = "sends nothing that this attacker can read; docs/attacks.md says how to add one that can"
         raise ConfigError("--protocols", setting.method.name, advice)
-    return view, roles[1 + victim].summary().get("privacy") or {}
+    spent = roles[1 + victim].summary().get("privacy")
+    return view, dict(spent) if spent else {}
 
 
 def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> float:

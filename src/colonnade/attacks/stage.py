@@ -38,7 +38,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message, Payload
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import Role, RoleSummary
 
 __all__ = ["Gate", "Intruder", "Stage"]
 
@@ -130,7 +130,7 @@ class Intruder:
     def validate(self) -> None:
         """Nothing to break."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """How often it asked."""
         return {"asked": self.asked, "weights": ""}
 

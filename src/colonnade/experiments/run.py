@@ -26,7 +26,7 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, RoleSummary
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import (
     metrics_row,
@@ -236,7 +236,7 @@ class Run:
         metric = self.federation.training.metric
         return Standing(self.fraction, self._progress().k, self.clock_s, self.wall_s, metric, value)
 
-    def principal_summary(self) -> dict[str, Any]:
+    def principal_summary(self) -> RoleSummary:
         """What the coordinating role says of the run."""
         return self.simulator.principal.role.summary()
 
@@ -292,7 +292,7 @@ class Run:
         last = self.rows[-1] if self.rows else {}
         summaries = {node.role.name: node.role.summary() for node in simulator.nodes}
         weights = weights_digest(said["weights"] for said in summaries.values())
-        spent = {name: said["privacy"] for name, said in summaries.items() if name != SERVER and said.get("privacy")}
+        spent = {name: own for name, said in summaries.items() if name != SERVER and (own := said.get("privacy"))}
         withdrawn = principal.get("withdrawn", {})
         summary = {
             "protocol": setting.method.name,

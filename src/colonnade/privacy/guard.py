@@ -34,8 +34,9 @@ from colonnade.privacy.secret import SecretKey
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.role import PrivacySpent
 
-__all__ = ["Guard", "Release", "Withheld", "check_budget"]
+__all__ = ["Guard", "Release", "Released", "Withheld", "check_budget"]
 
 P = TypeVar("P", bound=Payload)
 J = TypeVar("J")
@@ -49,6 +50,12 @@ class Release(Payload, frozen=True):
     rows: Array  # whose; a row that is in it k times leaves under k noises
     part: str = "train"
     copies: int = 1  # how often each row is in it, perturbed anew each time
+
+
+class Released(Payload, frozen=True, kw_only=True):
+    """A job that the guard has a say in: its result leaves the party, or steps θ_m."""
+
+    release: Release | None = None
 
 
 class Withheld(Payload, frozen=True):
@@ -238,14 +245,16 @@ class Guard:
         if self.on and self._receipt:
             self.ledger.cut_back(self._receipt)
 
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> PrivacySpent | None:
         """μ, ε, δ, and the paper's claim beside it; None where nothing is accounted."""
         if not self.on:
             return None
         settings, account, kinds = self.settings, self.ledger.account, self.ledger.kinds
-        claim = self._claim(*kinds.get("batch", (0, 0)))
+        paid, claim = spent(account.event(), settings.delta), self._claim(*kinds.get("batch", (0, 0)))
         return {
-            **spent(account.event(), settings.delta),
+            "mu": paid["mu"],
+            "epsilon": paid["epsilon"],
+            "delta": paid["delta"],
             "releases": sum(times for times, _ in kinds.values()),
             "rows": sum(count for what, (_, count) in kinds.items() if what != STEP),
             "by_kind": {what: times for what, (times, _) in sorted(kinds.items())},

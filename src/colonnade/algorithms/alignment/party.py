@@ -20,7 +20,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Message, Payload
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, RoleSummary
 
 __all__ = ["AligningParty"]
 
@@ -113,11 +113,12 @@ class AligningParty:
         if raised > whole:
             raise LocalProtocolError(f"{self.name}: raised {raised} points of {whole}")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """For the folder."""
         aligned = self.member.aligned
-        size = {} if aligned is None else {"common": len(aligned.rows)}
-        return {"weights": "" if aligned is None else aligned.sha256, "ids": self._count, **size}
+        if aligned is None:
+            return {"weights": "", "ids": self._count}
+        return {"weights": aligned.sha256, "ids": self._count, "common": len(aligned.rows)}
 
 
 def _is_order(effect: Effect) -> bool:

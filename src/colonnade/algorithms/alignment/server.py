@@ -38,7 +38,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, Message, Payload
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, RoleSummary
 
 __all__ = ["AligningServer"]
 
@@ -263,11 +263,11 @@ class AligningServer:
             if sum(map(len, held)) > self.counts.get(name, 0):
                 raise LocalProtocolError(f"server: the set of {name} is too long")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Sizes, and nothing else."""
-        found: dict[str, Any] = {}
+        ids = {name: self.counts[name] for name in self.members if name in self.counts}
+        found: RoleSummary = {"weights": next(iter(self.digests.values()), ""), "ids": ids}
         if self.matched is not None:
             have = self.matched.presence.sum(axis=0).tolist()
-            found = {"common": self.matched.size, "have": dict(zip(self.members, have, strict=True))}
-        ids = {name: self.counts[name] for name in self.members if name in self.counts}
-        return {"weights": next(iter(self.digests.values()), ""), "ids": ids, **found}
+            found |= {"common": self.matched.size, "have": dict(zip(self.members, have, strict=True))}
+        return found

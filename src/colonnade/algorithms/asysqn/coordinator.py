@@ -49,6 +49,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Message, Payload
+from colonnade.protocol.role import RoleSummary
 
 __all__ = ["Coordinator"]
 
@@ -441,7 +442,7 @@ class Coordinator:
         self.progress.load(state["progress"])
         self.staleness.load(state["staleness"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """What the run's summary takes from the coordinator; it has no weights."""
         return {
             "updates": self.k,

@@ -73,6 +73,7 @@ from colonnade.protocol.events import (
 )
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.role import RoleSummary
 
 __all__ = ["Party"]
 
@@ -497,7 +498,7 @@ class Party(Contributor):
         self.estimator.load(state["estimator"])
         self.left = None if state["left"] is None else Diverged(*state["left"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Steps, answers, and what came to nothing."""
         return {
             "steps": self.estimator.steps,

@@ -1,6 +1,38 @@
-"""The storey between the contract and the methods: what every role would otherwise write again."""
+"""The storey between the contract and the methods: what every role would otherwise write again.
+
+Chassis        dispatch of events, the outbox, sealed state, save and load
+Counting       a role that counts, evaluates and ends the run
+Coordinator    a server that judges embeddings, and whose parties may withdraw
+Member         a party behind its privacy guard
+"""
 
 from colonnade.algorithms.chassis.base import Chassis, RoleState, Saves
+from colonnade.algorithms.chassis.coordinator import (
+    Coordinator,
+    CoordinatorState,
+    Counting,
+    CountingState,
+    evaluation_of,
+)
+from colonnade.algorithms.chassis.member import Member, MemberState
 from colonnade.algorithms.chassis.rules import PARTY, Sender, done, done_blind, job, on, timer
 
-__all__ = ["PARTY", "Chassis", "RoleState", "Saves", "Sender", "done", "done_blind", "job", "on", "timer"]
+__all__ = [
+    "PARTY",
+    "Chassis",
+    "Coordinator",
+    "CoordinatorState",
+    "Counting",
+    "CountingState",
+    "Member",
+    "MemberState",
+    "RoleState",
+    "Saves",
+    "Sender",
+    "done",
+    "done_blind",
+    "evaluation_of",
+    "job",
+    "on",
+    "timer",
+]

@@ -61,7 +61,7 @@ from colonnade.protocol.events import (
 )
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Message, Payload
-from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.role import EVALUATION, RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Party", "polynomial_module"]
@@ -494,7 +494,7 @@ class Party:
         self.to_sum = None if state["to_sum"] is None else Sum(*state["to_sum"])
         self.to_take = None if state["to_take"] is None else Gradient(*state["to_take"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Steps taken, and what went past it."""
         return {
             "steps": self.network.steps,

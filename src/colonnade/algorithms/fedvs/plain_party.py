@@ -37,6 +37,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import EvaluationRequest, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["PlainParty"]
@@ -197,7 +198,7 @@ class PlainParty(Encoding, Guarded):
         self.network.load(state["network"])
         self.guard.load(state["guard"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Steps taken, and what went past it."""
         return {
             "steps": self.network.steps,

@@ -33,6 +33,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["PlainServer"]
@@ -221,7 +222,7 @@ class PlainServer(Encoding, Withdrawing):
         self.progress.load(state["progress"])
         self.network.load(state["network"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """What the run's summary takes from the server."""
         own: dict[str, Any] = {"left_out_of_averages": dict(sorted(self.left_out.items()))}
         if isinstance(options := self._options, WaitDpOptions):

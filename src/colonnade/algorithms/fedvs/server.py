@@ -55,6 +55,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Server", "averaging_network"]
@@ -441,7 +442,7 @@ class Server:
         self.progress.load(state["progress"])
         self.network.load(state["network"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """What the run's summary takes from the server."""
         return {
             "updates": self.k,

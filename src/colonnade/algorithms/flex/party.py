@@ -59,6 +59,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, EvaluationRequest, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Party"]
@@ -212,7 +213,7 @@ class Party(Encoding, Guarded):
         self._gather()
         release = self.guard.plan("batch", self._rows)
         self.draw_of_upload = self.guard.draws
-        return [self._work("embed", 0.0, Embed(self._key(0), self._layer_seed(0), self._batch, None, release))]
+        return [self._work("embed", 0.0, Embed(self._key(0), self._layer_seed(0), self._batch, None, release=release))]
 
     def _gather(self) -> None:
         self._rows = self._walk.batch(self.round)
@@ -368,7 +369,7 @@ class Party(Encoding, Guarded):
         self.snapshot = None if state["snapshot"] is None else Snapshot(*state["snapshot"])
         self._gather()
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Steps taken, and what went past it."""
         return {
             "steps": self.network.steps,

@@ -57,6 +57,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Server"]
@@ -477,7 +478,7 @@ class Server(Encoding, Tabled, Withdrawing):
         self.local.load(state["local"])
         self.network.load(state["network"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """What the run's summary takes from the server."""
         return {
             "updates": self.k,

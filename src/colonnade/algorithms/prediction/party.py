@@ -6,7 +6,7 @@ are asked for.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from colonnade.privacy.guard import Withheld
 from colonnade.protocol.errors import RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Resumed
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import SERVER, Role
+from colonnade.protocol.role import SERVER, Role, RoleSummary
 from colonnade.protocol.saved import transient
 
 __all__ = ["MAX_ASKED", "MAX_ID_BYTES", "AnsweringParty", "PredictParty"]
@@ -63,7 +63,7 @@ class AnsweringParty(Chassis[S], Generic[S]):
         """Tell the server."""
         self.send(SERVER, result)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """How often it was asked."""
         return {"jobs": self.state.jobs}
 

@@ -4,7 +4,7 @@ lets the policy stand in for the rest, and runs its network once."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from colonnade.models import ServerNetwork
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS, Emit, Event, TimerFired
 from colonnade.protocol.messages import Array
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, RoleSummary
 from colonnade.protocol.saved import transient
 
 __all__ = ["AskingServer", "AskingState", "PredictServer", "Request"]
@@ -162,7 +162,7 @@ class AskingServer(Chassis[S], Generic[S]):
             if not request.owed:
                 raise LocalProtocolError(f"server: request {number} waits for nobody")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """How often it computed."""
         return {"jobs": self.state.jobs}
 

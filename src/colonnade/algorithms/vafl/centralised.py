@@ -4,7 +4,6 @@ It starts from the weights and walks through the batches of `sync`, so the two c
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from colonnade.models.server import aggregate
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import EVALUATION, Role
+from colonnade.protocol.role import EVALUATION, Role, RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "JointPredictor", "centralised"]
@@ -174,7 +173,7 @@ class Centralised(Chassis[RoleState]):
         """The end that the clock asks for."""
         self._end("time is up")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Updates, epochs and the weights' digest."""
         digests = "".join(network.digest() for network in (self.network, *self.parts))
         return {"updates": self.progress.k, "epochs": self.progress.epochs, "weights": digests}

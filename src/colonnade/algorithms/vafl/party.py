@@ -44,6 +44,7 @@ from colonnade.protocol.events import (
     once_made,
 )
 from colonnade.protocol.messages import Array, EvaluationRequest, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive, generator
 
 __all__ = ["FORWARD_SHARE", "Party"]
@@ -343,7 +344,7 @@ class Party(Encoding, Guarded):
         self.network.load(state["network"])
         self.guard.load(state["guard"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Steps taken, what was dropped and what was skipped."""
         return {
             "steps": self.step,

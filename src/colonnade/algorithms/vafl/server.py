@@ -16,7 +16,7 @@ from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import ServerSetup
 from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
-from colonnade.algorithms.table import Staleness
+from colonnade.algorithms.table import Staleness, blank
 from colonnade.algorithms.table_file import Tabled
 from colonnade.algorithms.vafl.line import Line, Request, check_upload, fields
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Gradient, Query, Skip, Step, Stepped
@@ -38,6 +38,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import Array, EvaluationReply, Message, Payload
+from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
 __all__ = ["Request", "Server", "mean_over_uploads", "seed_of"]
@@ -276,7 +277,7 @@ class Server(Encoding, Tabled, Withdrawing):
         requests = sorted(self.taken, key=lambda request: request.party)
         h = np.concatenate([request.values for request in requests], axis=1)
         if self._absent is not None:
-            self.table.blank(h, self._absent[requests[0].rows])
+            blank(h, self._absent[requests[0].rows], self.table.blocks)
         return Batch(h, self._targets[requests[0].rows])
 
     def _groups(self) -> list[list[Request]]:
@@ -417,7 +418,7 @@ class Server(Encoding, Tabled, Withdrawing):
         self.progress.load(state["progress"])
         self.network.load(state["network"])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """What the run's summary takes from the server."""
         return {
             "updates": self.k,

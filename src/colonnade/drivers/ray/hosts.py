@@ -19,7 +19,7 @@ from colonnade.drivers.simulator.node import Node
 from colonnade.protocol.errors import ColonnadeError, ConfigError, WorkerLost
 from colonnade.protocol.events import Effect, Event, WorkDone
 from colonnade.protocol.messages import Payload
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import Role, RoleSummary
 
 __all__ = ["Away", "away"]
 
@@ -113,9 +113,9 @@ class Away:
         """There."""
         self._ask("validate")
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RoleSummary:
         """Of the one there."""
-        found: dict[str, Any] = self._ask("summary")
+        found: RoleSummary = self._ask("summary")
         return found
 
     def _ask(self, what: str, *values: Any) -> Any:

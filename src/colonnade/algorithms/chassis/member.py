@@ -1,0 +1,156 @@
+"""What parties do alike: answer evaluations, keep to their guard, leave when the privacy budget is spent."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from colonnade.algorithms.chassis.base import Chassis, RoleState
+from colonnade.algorithms.chassis.rules import PARTY, Sender, done, job, on
+from colonnade.algorithms.encoding import Encoding
+from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
+from colonnade.algorithms.leaving import Withdrawn
+from colonnade.algorithms.method import Options, PartySetup
+from colonnade.privacy.guard import Release, Released, Withheld
+from colonnade.protocol.events import Event, PeerJoined, Resumed, Started, WorkDone
+from colonnade.protocol.messages import Array, EvaluationRequest, Payload
+from colonnade.protocol.role import SERVER, RoleSummary
+
+__all__ = ["Member", "MemberState"]
+
+
+class Reads(Protocol):
+    """What every party's network can do."""
+
+    @property
+    def steps(self) -> int:
+        """How often it was stepped."""
+
+    def read(self, x: Array) -> Array:
+        """Embeddings in evaluation mode."""
+
+    def digest(self) -> str:
+        """Of its parameters."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberState(RoleState):
+    """Of every party."""
+
+    withdrawn: str = ""  # why it uploads no more
+
+
+P = TypeVar("P", bound=MemberState)
+
+
+class Member(Encoding, Chassis[P], Generic[P]):
+    """A party: its own columns, its network, its guard."""
+
+    network: Reads
+
+    def __init__(self, setup: PartySetup[Options], state: P) -> None:
+        senders: dict[str, Sender] = {name: PARTY for name in setup.names if name != setup.name}
+        super().__init__(setup.name, senders | {SERVER: SERVER}, state)
+        self.training, self.index, self.width = setup.training, setup.index, setup.width
+        self.x, self.x_test = setup.train, setup.test
+        self.guard = setup.guard()
+        self.gated = self.guard.on
+        self.reading = Reading(self.x_test.shape[0], self.guard)
+
+    # What a method says.
+
+    def begin(self) -> None:
+        """The first event of all."""
+        raise NotImplementedError
+
+    def anew(self) -> None:
+        """What was under way with the server is gone: what may be lost is sent again."""
+        raise NotImplementedError
+
+    def told(self) -> RoleSummary:
+        """What the method adds to the party's summary."""
+        return {}
+
+    # Coming and going.
+
+    def started(self, entropy: bytes) -> None:
+        """Begin."""
+        self.begin()
+
+    def joined(self, peer: str, anew: bool) -> None:
+        """The server is within reach; the driver keeps what is under way, unless one of the two has forgotten it."""
+        if anew and peer == SERVER:
+            self.do(self.reading.cancel())
+            self.anew()
+
+    # The guard.
+
+    def gate(self, event: Event) -> bool:
+        """The guard sees every event first; a party that has withdrawn does nothing more."""
+        match event:
+            case Started(entropy=entropy):
+                self.guard.key.renew(entropy)
+            case Resumed(entropy=entropy):
+                self.guard.key.renew(entropy)
+                self.guard.resume()
+            case WorkDone(result=Withheld(why=why)):
+                if not self.state.withdrawn:  # jobs that are still running are dropped when they end
+                    self.state.withdrawn = why
+                    self.send(SERVER, Withdrawn(why))
+            case WorkDone(result=result):
+                self.guard.note(result)
+            case PeerJoined(peer=peer, anew=True) if peer == SERVER and self.state.withdrawn:
+                self.send(SERVER, Withdrawn(self.state.withdrawn))  # it may have forgotten
+        return bool(self.state.withdrawn)
+
+    def compute(self, job: Payload) -> Payload:
+        """A job, without changing any state; what leaves the party goes through its guard."""
+        function, released = self.rule_of(job)
+        if not released or not self.gated:
+            return function(self, job)
+        assert isinstance(job, Released)
+        return self.guard.released(job.release, partial(function, self), job)
+
+    # Evaluation.
+
+    @on(EvaluationRequest, SERVER)
+    def evaluation_request(self, sender: str, message: EvaluationRequest) -> None:
+        """Embed test rows, beside what else is going on."""
+        self.do(self.reading.begin(message))
+
+    @job(EvaluateRows, released=True)
+    def read_tests(self, job: EvaluateRows) -> RowsRead:
+        """Their embeddings, as they travel."""
+        values = self.network.read(self.x_test[job.start : job.stop])
+        return RowsRead(job.number, job.start, self.encode_tests(values))
+
+    @done(RowsRead)
+    def tests_read(self, token: int, result: RowsRead) -> None:
+        """Send them."""
+        self.do(self.reading.done(token, result, self.network.steps))
+
+    def embed(self, x: Array, rows: Array, number: int) -> Array | None:
+        """See `protocol.role.Embedding`.
+
+        Each distinct row is embedded once, and its answer is copied: a row that is asked for many times has one noise,
+        and averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is
+        one more of them; its number names the noise.
+        """
+        places: dict[int, int] = {}
+        copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
+        distinct = np.array(list(places), np.int64)
+        release = None
+        if self.guard.on:
+            release = Release(self.guard.draws + number, "prediction", distinct, "any")
+        read = self.guard.released(release, lambda wanted: self._read(x[wanted], number), distinct)
+        return None if isinstance(read, Withheld) else self.decode_tests(read.values)[copies]
+
+    def _read(self, x: Array, number: int) -> RowsRead:
+        return RowsRead(number, 0, self.encode_tests(self.network.read(x)))
+
+    # People.
+
+    def summary(self) -> RoleSummary:
+        """Its weights, and what it has spent."""
+        return self.told() | {"weights": self.network.digest(), "privacy": self.guard.summary()}
