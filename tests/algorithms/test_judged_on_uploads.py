@@ -14,7 +14,6 @@ import pytest
 
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.encoding import Encoding
-from colonnade.algorithms.evaluation import read_rows
 from colonnade.algorithms.fedvs.coding import average
 from colonnade.algorithms.fedvs.messages import Decode, DecodedTest
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
@@ -169,9 +168,7 @@ def test_a_prediction_is_made_from_what_an_evaluation_would_get(name, make):
     server, party, *_ = make(name, Coarse).roles()
     sent(party, Started(b"key"))
     reply = sent(party, Received("server", EvaluationRequest(1, 0, ROWS)))
-    np.testing.assert_array_equal(
-        read_rows(party, party._x, np.arange(7), 1), server.decoded("party-1", reply).values[:7]
-    )
+    np.testing.assert_array_equal(party.embed(party._x, np.arange(7), 1), server.decoded("party-1", reply).values[:7])
 
 
 def test_what_cannot_be_decoded_is_its_senders_fault_and_changes_nothing(make):

@@ -12,15 +12,13 @@ import numpy as np
 
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, on
 from colonnade.algorithms.chassis.rules import Sender
-from colonnade.algorithms.evaluation import read_rows
 from colonnade.algorithms.prediction.messages import Ask, Find, Found, Mean, TakeMean
 from colonnade.algorithms.sane import are_sane
 from colonnade.data import Lookup
-from colonnade.privacy.guard import Withheld
 from colonnade.protocol.errors import RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Resumed
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import SERVER, Role, RoleSummary
+from colonnade.protocol.role import SERVER, Embedding, RoleSummary
 from colonnade.protocol.saved import transient
 
 __all__ = ["MAX_ASKED", "MAX_ID_BYTES", "AnsweringParty", "PredictParty"]
@@ -78,7 +76,7 @@ class PredictPartyState(RoleState):
 class PredictParty(AnsweringParty[PredictPartyState]):
     """Holds a trained role of its method, and the party's rows by id."""
 
-    def __init__(self, trained: Role, table: Lookup, width: int, train: Array | None) -> None:
+    def __init__(self, trained: Embedding, table: Lookup, width: int, train: Array | None) -> None:
         super().__init__(trained.name, {}, table, PredictPartyState())
         self._trained, self._width = trained, width
         self._train = train  # rows whose mean embedding is told; None: the server has learned something better
@@ -100,7 +98,7 @@ class PredictParty(AnsweringParty[PredictPartyState]):
         rows = self.table.find(job.ids)
         has = rows >= 0
         values = self._read(self.table.x, rows[has], job.job)
-        if isinstance(values, Withheld):
+        if values is None:
             has, values = np.zeros_like(has), self._nothing
         return Found(job.number, job.start, has, values)
 
@@ -112,7 +110,7 @@ class PredictParty(AnsweringParty[PredictPartyState]):
         for start in range(0, len(self._train), READ_ROWS):
             rows = np.arange(start, min(start + READ_ROWS, len(self._train)))
             values = self._read(self._train, rows, -1 - start)
-            assert not isinstance(values, Withheld), "no mean is told of uploads that are accounted"
+            assert values is not None, "no mean is told of uploads that are accounted"
             total += values.sum(0, dtype=np.float64)
         return Mean((total / len(self._train)).astype(np.float32))
 
@@ -126,10 +124,10 @@ class PredictParty(AnsweringParty[PredictPartyState]):
     def _nothing(self) -> Array:
         return np.zeros((0, self._width), np.float32)
 
-    def _read(self, x: Array, rows: Array, number: int) -> Array | Withheld:
+    def _read(self, x: Array, rows: Array, number: int) -> Array | None:
         if not len(rows):
             return self._nothing
-        values = read_rows(self._trained, x, rows, number)
-        if not isinstance(values, Withheld) and not are_sane(values):
+        values = self._trained.embed(x, rows, number)
+        if values is not None and not are_sane(values):
             raise TrainingDiverged(f"{self.name}: its embeddings are absurd; are these the rows it was trained on?")
         return values

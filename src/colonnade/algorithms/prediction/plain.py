@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from colonnade.algorithms.evaluation import Evaluation, read_rows
+from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.method import Options
 from colonnade.algorithms.prediction.messages import PAYLOADS
 from colonnade.algorithms.prediction.party import PredictParty
@@ -13,12 +13,12 @@ from colonnade.algorithms.prediction.predictor import Predictor, PredictPartySet
 from colonnade.algorithms.prediction.server import PredictServer
 from colonnade.algorithms.prediction.standing_in import StandIns
 from colonnade.models import PartyDropout, ServerNetwork
-from colonnade.privacy.guard import Withheld
+from colonnade.privacy.guard import Guard
 from colonnade.protocol.errors import ColonnadeError
 from colonnade.protocol.messages import Array
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import Embedding, Role
 
-__all__ = ["PlainPredictor", "Seeing"]
+__all__ = ["PlainPredictor", "Seeing", "Showing"]
 
 
 class Seeing(Role, Protocol):
@@ -33,7 +33,15 @@ class Seeing(Role, Protocol):
         """It knows what θ_0 is given of the parties' embeddings."""
 
 
-class PlainPredictor(Predictor[Options, Seeing, Role]):
+class Showing(Embedding, Protocol):
+    """A party that shows embeddings, behind its guard."""
+
+    @property
+    def guard(self) -> Guard:
+        """It accounts for them, if the config wants that."""
+
+
+class PlainPredictor(Predictor[Options, Seeing, Showing]):
     """The server sees the embeddings of the ids that it asks for, as it saw those of the training."""
 
     payloads = PAYLOADS
@@ -49,11 +57,13 @@ class PlainPredictor(Predictor[Options, Seeing, Role]):
         stand_ins.learned({parties.index(name): vector for name, vector in setup.told.items()})
         return PredictServer(parties, setup.widths, network, setup.trained.evaluation, stand_ins, setup.deadline_s)
 
-    def party(self, setup: PredictPartySetup[Options, Role]) -> PredictParty:
+    def party(self, setup: PredictPartySetup[Options, Showing]) -> PredictParty:
         """Embeds what it is asked for."""
         return PredictParty(setup.trained, setup.table, setup.width, setup.train)
 
-    def in_one_place(self, roles: TrainedRoles[Options, Seeing, Role], blocks: Sequence[Array], number: int) -> Array:
+    def in_one_place(
+        self, roles: TrainedRoles[Options, Seeing, Showing], blocks: Sequence[Array], number: int
+    ) -> Array:
         """Each party gives what it would send over the network: perturbed and accounted if its uploads are."""
         pairs = zip(roles.parties, blocks, strict=True)
         h = np.concatenate([_embedded(party, block, number) for party, block in pairs], axis=1)
@@ -61,11 +71,11 @@ class PlainPredictor(Predictor[Options, Seeing, Role]):
         return network.objective.predict(network.output(roles.server.evaluation.gathered(h)))
 
 
-def _embedded(party: Role, block: Array, number: int) -> Array:
+def _embedded(party: Showing, block: Array, number: int) -> Array:
     """Rows have no ids here: those that are equal in the party's columns are one row to it."""
     first: dict[bytes, int] = {}
     rows = [first.setdefault(row.tobytes(), place) for place, row in enumerate(block + np.float32(0))]  # −0 is 0
-    values = read_rows(party, block, np.array(rows, np.int64), number)
-    if isinstance(values, Withheld):
-        raise ColonnadeError(f"predict: {party.name} gives no more: {values.why}")
+    values = party.embed(block, np.array(rows, np.int64), number)
+    if values is None:
+        raise ColonnadeError(f"predict: {party.name} gives no more: {party.guard.why()}")
     return values
