@@ -8,6 +8,7 @@ import numpy as np
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.vafl.party import Party
@@ -42,4 +43,5 @@ METHOD = Method(
     payloads=(*VAFL_PAYLOADS, *EVALUATION_PAYLOADS),
     server=ByteServer,
     party=ByteParty,
+    predictor=PlainPredictor(),
 )

@@ -7,6 +7,7 @@ import numpy as np
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Gradient
@@ -49,4 +50,5 @@ METHOD = Method(
     payloads=(*VAFL_PAYLOADS, *EVALUATION_PAYLOADS, Signs),
     server=SignServer,
     party=SignParty,
+    predictor=PlainPredictor(),
 )

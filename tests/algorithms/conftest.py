@@ -79,7 +79,7 @@ def simulate(resolve):
             on_emit=lambda record, _: found.records.append(record),
             on_event=lambda time, role, event: found.events.append((time, role, event)),
             check=True,
-            peers=setting.method.peers,
+            peers=setting.method.capabilities.peers,
         )
         found.simulator = simulator
         found.roles = {node.role.name: node.role for node in simulator.nodes}

@@ -5,6 +5,7 @@ import sys
 import types
 from contextlib import nullcontext
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.verdict import warnings_of
 
+PAGES = Path(__file__).parents[2] / "docs" / "methods"
 VARIANTS = [(name, {}) for name in METHODS] + [
     ("vafl", {"order": "query-first"}),
     ("vafl", {"batches": "shared", "extra_rows": 1.0, "table": "zeros"}),
@@ -56,7 +58,7 @@ SETTINGS = {  # model, train, floor
     "wait-dp": (POLYNOMIAL, AVERAGED, 0.15),
 } | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
-LINEAR = {name for name, method in METHODS.items() if method.party_labels}  # of two classes
+LINEAR = {name for name, method in METHODS.items() if method.capabilities.party_labels}  # of two classes
 SETTINGS |= {name: ({}, {"batch_size": 128, "epochs": 24, "learning_rate": 0.05}, 0.9) for name in LINEAR}
 
 
@@ -86,7 +88,8 @@ def source(method):
 def simulator(setting, records):
     return Simulator(
         setting.roles(), Codec(setting.method.payloads), setting.config.clock, setting.config.train.seed,
-        full_trace=True, check=True, on_emit=lambda record, _: records.append(record), peers=setting.method.peers,
+        full_trace=True, check=True, on_emit=lambda record, _: records.append(record),
+        peers=setting.method.capabilities.peers,
     )  # fmt: skip
 
 
@@ -209,6 +212,7 @@ def test_another_seed_is_another_run(method, resolve):
 def test_says_what_it_is(method):
     assert method.paper and method.summary and method.reveals
     assert find_method(method.name) is method
+    assert f"`{method.name}`" in (PAGES / method.page).read_text(encoding="utf-8")
     assert (method.joint is None) == (method.server is not None) == (method.party is not None)
 
 

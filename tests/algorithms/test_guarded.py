@@ -21,7 +21,7 @@ from colonnade.protocol.events import Received
 from colonnade.protocol.messages import EvaluationReply
 
 NOISE = {"mechanism": "output", "clip": 1.0, "noise": 5.0}
-GUARDED = sorted(name for name, method in METHODS.items() if method.local_updates)
+GUARDED = sorted(name for name, method in METHODS.items() if method.capabilities.local_updates)
 UPLOADS = (Embeddings, Ready, EvaluationReply)
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.encoding import Encoding
-from colonnade.algorithms.evaluation import read_rows
 from colonnade.algorithms.fedvs.coding import average
 from colonnade.algorithms.fedvs.messages import Decode, DecodedTest
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
@@ -27,7 +26,7 @@ from colonnade.protocol.messages import EvaluationReply, EvaluationRequest
 ROWS, BATCH, WIDTH = 60, 20, 3
 AVERAGED = ("wait", "ignore", "wait-dp")
 # Methods without an embedding on the wire: one model over all columns, sums of margins behind masks; `fedvs` is below.
-WITHOUT = {"centralised", "fedvs"} | {name for name, method in METHODS.items() if method.party_labels}
+WITHOUT = {"centralised", "fedvs"} | {name for name, method in METHODS.items() if method.capabilities.party_labels}
 NAMES = [name for name in METHODS if name not in WITHOUT]
 TINY_NOISE = {"epsilon": 1e10, "clip": 0.05}  # so that clipping is all that is seen of it
 
@@ -169,9 +168,7 @@ def test_a_prediction_is_made_from_what_an_evaluation_would_get(name, make):
     server, party, *_ = make(name, Coarse).roles()
     sent(party, Started(b"key"))
     reply = sent(party, Received("server", EvaluationRequest(1, 0, ROWS)))
-    np.testing.assert_array_equal(
-        read_rows(party, party._x, np.arange(7), 1), server.decoded("party-1", reply).values[:7]
-    )
+    np.testing.assert_array_equal(party.embed(party._x, np.arange(7), 1), server.decoded("party-1", reply).values[:7])
 
 
 def test_what_cannot_be_decoded_is_its_senders_fault_and_changes_nothing(make):

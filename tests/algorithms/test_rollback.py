@@ -130,7 +130,7 @@ class World:
             data("minmax" if protocol["name"] in AVERAGING else None),
         )
         self.codec = Codec(setting.method.payloads)
-        self.patient = setting.method.party_labels
+        self.patient = setting.method.capabilities.party_labels
         server, *parties = setting.roles()
         self.names = [party.name for party in parties]
         self.nodes = {"server": Node(server, self.names)} | {p.name: Node(p, ["server"]) for p in parties}

@@ -135,7 +135,7 @@ def test_everybodys_upper_part_is_the_same(tmp_path):
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.joint is None])
 def test_every_method_can_be_chosen(method, tmp_path):
-    label = "y" if METHODS[method].party_labels else None
+    label = "y" if METHODS[method].capabilities.party_labels else None
     (path, *_) = write_first_config(tmp_path, Answers("bank", FIVE, "data/t.csv", "nr", label, method=method))
     assert tomllib.loads(path.read_text())["protocol"]["name"] == method
 

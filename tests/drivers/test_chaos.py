@@ -128,7 +128,7 @@ def simulator(drawn: Federation) -> tuple[Simulator, Witness]:
     config = drawn.config
     made = Simulator(
         drawn.roles(), Codec(drawn.method.payloads), config.clock, config.train.seed,
-        on_event=witness, check=True, peers=drawn.method.peers,
+        on_event=witness, check=True, peers=drawn.method.capabilities.peers,
     )  # fmt: skip
     return made, witness
 

@@ -51,7 +51,7 @@ def run_of(data: Any, method: str, workers: int | str, **changes: Any) -> Run:
         "clock": {} if METHODS[method].joint is not None else CLOCK,
         "train": {"batch_size": 16, "updates": 40, "eval_every": 10, "learning_rate": 0.1},
     }
-    if METHODS[method].party_labels:
+    if METHODS[method].capabilities.party_labels:
         tables["model"] = {}
     return prepare(from_dict(tables | changes), data, workers=workers)
 
@@ -238,7 +238,7 @@ def test_a_federation_of_actors_predicts_what_it_has_learnt(
     run = run_of(data, method, 1, protocol={"name": method, **ALL_THERE.get(method, {})}, **ACTORS)
     summary, found = trained_by_actors(run, tmp_path / "run", predicted)
     assert (summary["driver"], summary["status"]) == ("ray", "finished")
-    if METHODS[method].party_labels and not run.federation.options.synchronous:
+    if METHODS[method].capabilities.party_labels and not run.federation.options.synchronous:
         return  # the parties step on while the last evaluation is made, and until they hear of the end
     loss = -np.log(found[np.arange(len(found)), data.y_test]).mean()
     assert loss == pytest.approx(summary["loss"], rel=1e-2 if method == "fedvs" else 1e-5)

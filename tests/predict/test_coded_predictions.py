@@ -7,6 +7,8 @@ import types
 import numpy as np
 import pytest
 
+from colonnade.algorithms.fedvs.prediction import CodedAnswer, CodedParty, CodedShare
+from colonnade.algorithms.prediction.sums import Contribute
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
 from colonnade.deployment.party_process import PartyProcess
@@ -17,9 +19,7 @@ from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.models.polynomial import powers
 from colonnade.predict.asking import door_of
-from colonnade.predict.coded import CodedAnswer, CodedParty, CodedShare
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
-from colonnade.predict.summed import Contribute
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Received, Send, Started, WorkDone
 
@@ -215,7 +215,7 @@ def test_shares_may_come_before_the_order(trained, party):
         assert party.handle(Received(name, early), 0) == []
     effects = shares_of(party, 2, ids)
     answer = party.compute(effects[-1].job)
-    assert isinstance(effects[-2], Send) and answer.values.shape == (2, 3) and list(party.sums) == [1]
+    assert isinstance(effects[-2], Send) and answer.values.shape == (2, 3) and list(party.state.sums) == [1]
 
 
 def test_after_sums_over_others_it_does_not_predict(trained):

@@ -7,11 +7,11 @@ import httpx
 import numpy as np
 import pytest
 
+from colonnade.algorithms.prediction.messages import Computed
+from colonnade.algorithms.prediction.standing_in import CACHED, FALLBACK, LACKS, SENT
 from colonnade.data.task import Task
 from colonnade.predict.asking import door_of, read_ids
 from colonnade.predict.http import Closed, answers_of, application
-from colonnade.predict.messages import Computed
-from colonnade.predict.standing_in import CACHED, FALLBACK, LACKS, SENT
 from colonnade.protocol.errors import ConfigError
 
 TOKEN = "a-token-of-some-length"

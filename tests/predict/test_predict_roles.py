@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from colonnade.algorithms.evaluation import EvaluateRows, RowsRead
+from colonnade.algorithms.prediction.messages import Ask, Asked, Compute, Computed, Find, Found, Mean
+from colonnade.algorithms.prediction.party import MAX_ASKED, PredictParty
+from colonnade.algorithms.prediction.server import PredictServer
+from colonnade.algorithms.prediction.standing_in import AWAY, FALLBACK, LACKS, SENT, StandIns
 from colonnade.data import Lookup
-from colonnade.predict.messages import Ask, Asked, Compute, Computed, Find, Found, Mean
-from colonnade.predict.party import MAX_ASKED, PredictParty
-from colonnade.predict.server import PredictServer
-from colonnade.predict.standing_in import AWAY, FALLBACK, LACKS, SENT, StandIns
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import (
     CancelTimer,
@@ -56,10 +55,8 @@ class Trained:
         self.entropy = event.entropy
         return []
 
-    def compute(self, job):
-        assert isinstance(job, EvaluateRows)
-        x = self._x_test[job.start : job.stop]
-        return RowsRead(job.number, job.start, np.concatenate([x, 10 * x], 1).astype(np.float32))
+    def embed(self, x, rows, number):
+        return np.concatenate([x[rows], 10 * x[rows]], 1).astype(np.float32)
 
 
 @pytest.fixture
@@ -99,7 +96,7 @@ def test_all_who_are_here_are_asked_and_the_answer_is_of_all(server):
     assert effects[0].message.ids == ["a", "b"] and SetTimer("1", 5 + 2 * SECOND) in effects
     assert server.handle(Received("bank", of_bank(1, 0.5, 0.25)), 6) == []
     effects = server.handle(Received("shop", found(1, [True, True], [1, 2], [3, 4])), 7)
-    assert CancelTimer("1") in effects and not server.requests
+    assert CancelTimer("1") in effects and not server.state.requests
     result = computed(server, effects)
     assert result.values[:, 1].tolist() == [3.5, 7.25] and (result.blocks == SENT).all() and result.away == []
 
@@ -167,7 +164,7 @@ def test_an_answer_that_cannot_be_is_refused_and_changes_nothing(server, message
     server.handle(Asked(1, ["a"], ["bank", "shop"]), 0)
     with pytest.raises(RemoteProtocolError, match="shop"):
         server.handle(Received("shop", message), 1)
-    assert server.requests[1].owed == {"bank": [0], "shop": [0]} and not server.stand_ins.fallback
+    assert server.state.requests[1].owed == {"bank": [0], "shop": [0]} and not server.stand_ins.fallback
 
 
 def test_a_party_embeds_what_it_has(party):

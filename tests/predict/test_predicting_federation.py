@@ -163,9 +163,9 @@ def expected(world, ids):
     blocks = []
     for party in parties:
         answering = PredictPartyProcess(party).node.role
-        rows = answering._table.find(ids)
+        rows = answering.table.find(ids)
         assert (rows >= 0).all()
-        blocks.append(party.node.role.network.read(answering._table.x[rows]))
+        blocks.append(party.node.role.network.read(answering.table.x[rows]))
     h = role.evaluation.gathered(np.concatenate(blocks, 1))
     return role.network.objective.predict(role.network.output(h)).tolist()
 

@@ -7,13 +7,13 @@ import pytest
 
 import colonnade
 from colonnade.algorithms.evaluation import RowsRead
+from colonnade.algorithms.prediction.messages import Ask
+from colonnade.algorithms.prediction.party import MAX_ASKED, PredictParty
 from colonnade.algorithms.vafl.messages import FreshRequest
 from colonnade.config.schema import from_dict
 from colonnade.data import Lookup
 from colonnade.experiments.run import prepare
 from colonnade.predict.asking import Door, ask
-from colonnade.predict.messages import Ask
-from colonnade.predict.party import MAX_ASKED, PredictParty
 from colonnade.privacy.accountant import STEP
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.settings import DpSgd, PrivacySettings

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from colonnade.predict.standing_in import AWAY, CACHED, FALLBACK, LACKS, SENT, Cache, StandIns, why_refused
+from colonnade.algorithms.prediction.standing_in import (
+    AWAY,
+    CACHED,
+    FALLBACK,
+    LACKS,
+    SENT,
+    Cache,
+    StandIns,
+    why_refused,
+)
 
 PARTIES = ("bank", "shop")
 

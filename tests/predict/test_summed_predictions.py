@@ -8,6 +8,10 @@ import pytest
 
 from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.algorithms.asysqn.messages import Ask, Members
+from colonnade.algorithms.asysqn.prediction import Summed, SummedParty, SummedServer
+from colonnade.algorithms.prediction.messages import Asked
+from colonnade.algorithms.prediction.standing_in import AWAY, LACKS
+from colonnade.algorithms.prediction.sums import Contribute
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.data import Lookup, from_arrays, load, party_share, save_share, server_share, split
@@ -18,10 +22,7 @@ from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.predict.asking import door_of
-from colonnade.predict.messages import Asked
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
-from colonnade.predict.standing_in import AWAY, LACKS
-from colonnade.predict.summed import Contribute, Summed, SummedParty, SummedServer
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Emit, PeerLost, Received, Send, Started, TimerFired, WorkDone
 
@@ -128,7 +129,7 @@ def server():
 
 
 def found(number, has):
-    from colonnade.predict.messages import Found
+    from colonnade.algorithms.prediction.messages import Found
 
     return Found(number, 0, np.array(has), np.zeros((sum(has), 0), np.float32))
 
@@ -147,7 +148,7 @@ def test_only_ids_that_all_have_are_summed(server):
     message = effects[0].message
     answer = server.handle(Received(NAMES[message.root], Summed(message.nonce, np.array([2.0]))), 1)[-1]
     assert isinstance(answer, Emit) and answer.record.values[0].tolist() == [-2, 2]
-    assert answer.record.blocks[1].tolist() == [0, LACKS, 0] and not server.sums
+    assert answer.record.blocks[1].tolist() == [0, LACKS, 0] and not server.state.sums
 
 
 @pytest.mark.parametrize("event", [TimerFired("1", 0), PeerLost("p2")])
@@ -163,7 +164,7 @@ def test_with_a_party_away_nothing_is_summed(server):
     effects = server.handle(Received("p1", found(1, [True])), 0)
     effects = server.handle(Received("p2", found(1, [True])), 0)
     assert not any(isinstance(effect, Send) and isinstance(effect.message, Contribute) for effect in effects)
-    assert effects[-1].record.away == ["p3"] and not server.sums
+    assert effects[-1].record.away == ["p3"] and not server.state.sums
 
 
 def test_a_sum_of_another_shape_is_refused(server):

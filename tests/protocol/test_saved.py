@@ -44,7 +44,7 @@ class State:
     part: Part = field(default_factory=lambda: Part("a", np.ones(2)))
     pairs: tuple[tuple[int, Array], ...] = ()
     asked: tuple[str, Request] | None = None
-    cache: deque[int] = transient(deque)  # noqa: RUF009 - it is a field
+    cache: deque[int] = transient(deque)
 
 
 def full():

@@ -4,21 +4,19 @@ Nobody waits for a missing party: it is named, and its test rows stay as last se
 """
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.batches import rows_per_message
-from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
-from colonnade.privacy.guard import Guard, Release, Released, Withheld
+from colonnade.privacy.guard import Guard, Released
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
-from colonnade.protocol.role import EVALUATION, SERVER, Role
+from colonnade.protocol.role import EVALUATION, SERVER
 
 __all__ = [
     "EVALUATION_PAYLOADS",
@@ -29,7 +27,6 @@ __all__ = [
     "Measurement",
     "Reading",
     "RowsRead",
-    "read_rows",
 ]
 
 TOKEN = -1  # evaluation jobs of a server; a party's are numbered downwards from here
@@ -125,34 +122,6 @@ class Reading:
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`."""
         self.tokens, self.count = saved["tokens"], saved["count"]
-
-
-def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withheld:
-    """What a server would make of a party's answer if these rows of `x` were its test rows: at its method's privacy.
-
-    Each distinct row is embedded once, and its answer is copied: a row that is asked for many times has one noise, and
-    averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is one more
-    of them; its number names the noise.
-    """
-    from colonnade.algorithms.chassis.member import Member  # noqa: PLC0415
-
-    if isinstance(party, Member):
-        found = party.embed(x, rows, number)
-        return Withheld("") if found is None else found
-    places: dict[int, int] = {}
-    copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
-    distinct = np.array(list(places), np.int64)
-    alike: Any = copy(party)
-    alike._x_test = x[distinct]
-    guard: Guard | None = getattr(party, "guard", None)
-    release = None
-    if guard is not None and guard.on:
-        release = Release(guard.draws + number, "prediction", distinct, "any")
-    read = alike.compute(EvaluateRows(number, 0, len(distinct), release=release))
-    if isinstance(read, Withheld):
-        return read
-    values: Array = alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values
-    return values[copies]
 
 
 class Evaluation:

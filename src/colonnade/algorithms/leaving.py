@@ -1,11 +1,15 @@
 """Leaving because the privacy budget is spent: a party says so once, and the server treats it as lost for good."""
 
+from copy import copy
 from typing import Any
 
+import numpy as np
+
+from colonnade.algorithms.evaluation import EvaluateRows
 from colonnade.algorithms.judging import Judging
 from colonnade.privacy.guard import Guard, Release, Withheld
 from colonnade.protocol.events import Effect, Event, PeerJoined, Resumed, Send, Started, WorkDone
-from colonnade.protocol.messages import Message
+from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.role import SERVER
 
 __all__ = ["LEAVING_PAYLOADS", "Guarded", "Withdrawing", "Withdrawn"]
@@ -42,6 +46,20 @@ class Guarded:
             case PeerJoined(peer=peer, anew=True) if peer == SERVER and self.withdrawn:
                 return [Send(SERVER, Withdrawn(self.withdrawn))]  # it may have forgotten
         return [] if self.withdrawn else None
+
+    def embed(self, x: Array, rows: Array, number: int) -> Array | None:
+        """See `protocol.role.Embedding`, and `chassis.Member.embed`."""
+        places: dict[int, int] = {}
+        copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
+        distinct = np.array(list(places), np.int64)
+        release = Release(self.guard.draws + number, "prediction", distinct, "any") if self.guard.on else None
+        alike: Any = copy(self)
+        alike._x_test = x[distinct]
+        read = alike.compute(EvaluateRows(number, 0, len(distinct), release=release))
+        if isinstance(read, Withheld):
+            return None
+        values: Array = alike.decode_tests(read.values)
+        return values[copies]
 
     def _withdraw(self, why: str) -> list[Effect]:
         """Jobs that are still running are dropped when they end."""

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from colonnade.algorithms.prediction.predictor import Predictor
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
 from colonnade.data import Task
@@ -20,7 +21,7 @@ from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import SERVER, Role
 
-__all__ = ["SERVER", "Method", "Options", "PartySetup", "ServerSetup", "Top"]
+__all__ = ["SERVER", "Capabilities", "Defaults", "Method", "Options", "PartySetup", "ServerSetup", "Top"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,15 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def claim(self) -> str:
         """By which name the summary tells what the paper counts, beside the account."""
         return THEOREM_6
+
+    @property
+    def shares_labels(self) -> bool:
+        """Whether the server tells the parties the labels, so that they run its half, too."""
+        return False
+
+    def threshold(self, parties: int) -> int:
+        """How many parties' batches one update takes: the number of planned updates follows from it."""
+        return parties
 
     def check(self, parties: int) -> None:
         """Raise ConfigError for a combination that cannot work."""
@@ -105,6 +115,27 @@ class PartySetup(Generic[O_co]):
         return Guard(self.privacy, self.budget, self.name, *rows, self.options.claim)
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a method can do, and what it needs."""
+
+    party_labels: bool = False  # the labels are with every party, and not with the server
+    sparse: bool = False  # takes blocks in CSR
+    peers: bool = False  # parties talk to each other, and are told of each other's coming and going
+    party_dropout: bool = False  # its server can learn to do without a party
+    local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all
+    lacking: bool = False  # it can train on rows that some parties lack (align.min_parties)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a method prefers."""
+
+    scale: str | None = None  # data.scale, unless the config has one; None: the dataset's own
+    party: str | None = "mlp:16"  # model.party in the files of `colonnade init`; None: the method has no networks
+    aggregate: str = "concat"  # model.aggregate in the same files
+
+
 @dataclass(frozen=True)
 class Method(Generic[O]):
     """One entry of `colonnade protocols`."""
@@ -118,12 +149,9 @@ class Method(Generic[O]):
     server: Callable[[ServerSetup[O]], Role] | None
     party: Callable[[PartySetup[O]], Role] | None
     joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Role] | None = None  # an oracle that sees everything
-    scale: str | None = None  # of the data, unless the config says otherwise; None: the dataset's own
     # Refuses what cannot work; or notes for the results.
     check: Callable[[ServerSetup[O], Sequence[PartySetup[O]]], tuple[str, ...]] | None = None
-    party_labels: bool = False  # the labels are with every party, and not with the server
-    sparse: bool = False  # takes blocks in CSR
-    peers: bool = False  # parties talk to each other, and are told of each other's coming and going
-    party_dropout: bool = False  # its server can learn to do without a party
-    local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all
-    lacking: bool = False  # and to train on rows that some parties lack (align.min_parties)
+    predictor: Predictor[O, Any, Any] | None = None  # None: it cannot predict at its level of privacy
+    capabilities: Capabilities = Capabilities()
+    defaults: Defaults = Defaults()
+    page: str = ""  # its description: a file of docs/methods, or an address

@@ -130,7 +130,7 @@ def observe(setting: Federation, show: Callable[[float], None], victim: int = 0)
     server: Any = roles[0]
     if isinstance(server, CodedServer):
         server.compute = partial(view.spy, server)  # type: ignore[method-assign]
-    codec, seed, peers = Codec(setting.method.payloads), setting.training.seed, setting.method.peers
+    codec, seed, peers = Codec(setting.method.payloads), setting.training.seed, setting.method.capabilities.peers
     tap = partial(view.tap, server)
     simulator = Simulator(roles, codec, setting.config.clock, seed, on_event=tap, peers=peers)
     limit = setting.training.limit.amount
@@ -228,7 +228,7 @@ def _with_noise(entrant: Contestant) -> list[tuple[Contestant, float]]:
 
 
 def _has_a_place(entrant: Contestant) -> bool:
-    return bool(find_method(entrant.tables["protocol"]["name"]).local_updates)
+    return bool(find_method(entrant.tables["protocol"]["name"]).capabilities.local_updates)
 
 
 FEATURE_INVERSION = Attack("feature-inversion", ATTACKERS, invert_features)

@@ -239,7 +239,9 @@ class Stage:
     def _simulator(self, roles: list[Role], clock: ClockConfig, tap: Any) -> Simulator:
         codec = Codec((*self.setting.method.payloads, Refused))
         setting = self.setting
-        return Simulator(roles, codec, clock, setting.training.seed, on_event=tap, peers=setting.method.peers)
+        return Simulator(
+            roles, codec, clock, setting.training.seed, on_event=tap, peers=setting.method.capabilities.peers
+        )
 
     def _server(self, intruder: str, rules: bool, per_sample: bool) -> Gate:
         assert self.setting.method.server is not None

@@ -52,7 +52,7 @@ def answers_of(method: Method) -> str:
     """What the method tells a party: its payloads say it."""
     if method.party is None:
         raise ConfigError("--protocols", method.name, "has no parties and no messages: there is nothing to attack")
-    if method.party_labels:
+    if method.capabilities.party_labels:
         raise ConfigError("--protocols", method.name, "every party holds the labels: there is nothing to infer")
     if Losses in method.payloads:
         return LOSSES

@@ -30,7 +30,7 @@ def init(
     from colonnade.algorithms import find_method
     from colonnade.config.first import Answers, write_first_config
 
-    labelled = name == SERVER or find_method(method).party_labels
+    labelled = name == SERVER or find_method(method).capabilities.party_labels
     what = "the labels" if name == SERVER else "this party's columns"
     parties = _ask(parties, "--parties", "All parties, separated by commas, in the order that all agree upon")
     data = _ask(data, "--data", f"File with {what}, CSV or Parquet", f"data/{name if name != SERVER else 'labels'}.csv")

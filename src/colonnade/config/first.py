@@ -4,13 +4,13 @@ The upper part is the same for all who give the same parties and method; the low
 """
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from colonnade.algorithms import find_method
-from colonnade.algorithms.method import SERVER
+from colonnade.algorithms.method import SERVER, Defaults
 from colonnade.config.resolve import make_plan, parties_of
 from colonnade.config.schema import Config, from_dict
 from colonnade.data.columns import check_name
@@ -19,16 +19,7 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["Answers", "write_first_config"]
 
-_MODELS = {  # where the usual networks do not fit
-    "fedvs": ('party = "polynomial:2"', 'aggregate = "mean"'),
-    "wait": ('party = "mlp:16"', 'aggregate = "mean"'),
-    "ignore": ('party = "mlp:16"', 'aggregate = "mean"'),
-    "wait-dp": ('party = "mlp:16"', 'aggregate = "mean"'),
-}
-_USUAL = (
-    'party = "mlp:16" # a party\'s network: linear, dense, mlp:64,32, package.module:Class',
-    'aggregate = "concat"',
-)
+_CHOICES = " # a party's network: linear, dense, mlp:64,32, package.module:Class"
 
 _SHARED = """\
 # --- what all agree upon: the same in everybody's file; the handshake compares it ---
@@ -61,9 +52,9 @@ parties = {parties} # in this order
 
 _MODEL = """\
 [model]
-{party}
+party = {party}
 embedding = 8 # numbers that a party sends for a row
-{aggregate}
+aggregate = {aggregate}
 server = "linear"
 """
 
@@ -115,7 +106,7 @@ def _check(answers: Answers, config: Config) -> None:
     method = find_method(answers.method)
     if method.joint is not None:
         raise ConfigError("--method", answers.method, "needs all columns in one place: it runs in the simulator only")
-    needs_label = answers.name == SERVER or method.party_labels
+    needs_label = answers.name == SERVER or method.capabilities.party_labels
     if needs_label and answers.label is None:
         raise ConfigError("--label", None, f"name the column of {answers.data} that is to be predicted")
     if not needs_label and answers.label is not None:
@@ -136,10 +127,12 @@ def _text(answers: Answers) -> str:
 
 
 def _model(method: str) -> str:
-    if find_method(method).party_labels:
-        return ""  # a linear model: there are no networks
-    party, aggregate = _MODELS.get(method, _USUAL)
-    return _MODEL.format(party=party, aggregate=aggregate)
+    preferred = find_method(method).defaults
+    if preferred.party is None:
+        return ""
+    usual = replace(preferred, scale=None) == Defaults()
+    party = _toml(preferred.party) + (_CHOICES if usual else "")
+    return _MODEL.format(party=party, aggregate=_toml(preferred.aggregate))
 
 
 def _network(answers: Answers) -> str:

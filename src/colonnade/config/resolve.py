@@ -100,7 +100,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
 def scale_of(config: Config) -> str | None:
     """How the columns are scaled: as configured, or as the method needs them; None: as the dataset is."""
     method, _ = method_of(config.protocol)
-    return method.scale if config.data.scale is None else config.data.scale
+    return method.defaults.scale if config.data.scale is None else config.data.scale
 
 
 def federation(
@@ -112,7 +112,7 @@ def federation(
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
     refuse_fitted(config, any(scaler.fitted for scaler in data.scalers), "data.scale", scale_of(config))
-    if not plan.method.sparse and any(issparse(block) for block in data.train):
+    if not plan.method.capabilities.sparse and any(issparse(block) for block in data.train):
         raise ConfigError("protocol.name", plan.method.name, "takes dense tables; the linear methods take sparse ones")
     server = plan.server(data.task, data.y_train, data.y_test)
     shares = zip(data.train, data.test, data.shapes, strict=True)
@@ -153,7 +153,7 @@ class Plan:
         self, task: Task, y_train: Array, y_test: Array, absent: tuple[Array, Array] | None = None
     ) -> ServerSetup[Any]:
         """What the server is made from; where the parties have the labels, it has none."""
-        if self.method.party_labels:
+        if self.method.capabilities.party_labels:
             y_train, y_test = y_train[:0], y_test[:0]
         return ServerSetup(
             self.options,
@@ -172,8 +172,8 @@ class Plan:
 
     def refuse_lacking(self) -> None:
         """Rows that some parties lack are not for every method."""
-        if not self.method.lacking:
-            able = ", ".join(method.name for method in METHODS.values() if method.lacking)
+        if not self.method.capabilities.lacking:
+            able = ", ".join(method.name for method in METHODS.values() if method.capabilities.lacking)
             advice = (
                 f"needs every row of every party, and the alignment has rows that some lack: use one of {able}, "
                 "or let all set align.min_parties = 0 and run colonnade align again"
@@ -192,7 +192,7 @@ class Plan:
             self.options, self.training, name, index, count, width, model, train, test, shape, device, top,
             self.parties, privacy=self.privacy, budget=self.budgets[index],
         )  # fmt: skip
-        if not self.method.party_labels:
+        if not self.method.capabilities.party_labels:
             return setup
         if labels is None:
             advice = f"{self.method.name}: every party holds the labels; name the column of this party's file"
@@ -241,11 +241,11 @@ def _check_privacy(
     if settings.on and mechanism is not settings:
         advice = f"{method.name} has a mechanism of its own (protocol.epsilon, delta, clip): leave [privacy] out"
         raise ConfigError("privacy.mechanism", settings.mechanism, advice)
-    if settings.on and not method.local_updates:
+    if settings.on and not method.capabilities.local_updates:
         advice = f"{method.name} has no place for it, and is not accounted; set 'none', or take e.g. 'vafl' or 'flex'"
         raise ConfigError("privacy.mechanism", settings.mechanism, advice)
-    if settings.on and settings.local_updates not in method.local_updates:
-        advice = f"{method.name} has {' and '.join(map(repr, method.local_updates))}"
+    if settings.on and settings.local_updates not in method.capabilities.local_updates:
+        advice = f"{method.name} has {' and '.join(map(repr, method.capabilities.local_updates))}"
         raise ConfigError("privacy.local_updates", settings.local_updates, advice)
     unknown = [name for name in config.party.budgets if name not in parties]
     if unknown:
@@ -308,7 +308,7 @@ def _devices(value: str | RoleDevices, parties: int, method: Method[Any]) -> tup
     else:
         devices = (value.server, *_per_party("model.device.party", value.party, parties))
     elsewhere = [device for device in devices if device != "cpu"]
-    if elsewhere and method.sparse:
+    if elsewhere and method.capabilities.sparse:
         raise ConfigError("model.device", elsewhere[0], f"{method.name}: linear models are computed on the CPU")
     return devices
 
@@ -357,10 +357,10 @@ def _check_party_dropout(probability: float, method: Method[Any], options: Optio
     key = "train.party_dropout"
     if not 0 <= probability < 1:
         raise ConfigError(key, probability, "is a probability: 0 (off) or more, and below 1")
-    if probability and not method.party_dropout:
-        advice = f"{method.name} cannot: use one of {', '.join(m.name for m in METHODS.values() if m.party_dropout)}"
-        raise ConfigError(key, probability, advice)
-    if probability and getattr(options, "labels", "server") == "shared":
+    if probability and not method.capabilities.party_dropout:
+        able = ", ".join(able.name for able in METHODS.values() if able.capabilities.party_dropout)
+        raise ConfigError(key, probability, f"{method.name} cannot: use one of {able}")
+    if probability and options.shares_labels:
         raise ConfigError(key, probability, "parties that run the server's half, too (labels = 'shared'), cannot")
 
 
@@ -380,8 +380,7 @@ def _rule(train: TrainConfig, limit: Every, rows: int, parties: int, options: Op
         raise ConfigError("train.step_rule", train.step_rule, "use 'constant', 'inverse-sqrt' or 'inverse'")
     if not train.step_offset > 0:
         raise ConfigError("train.step_offset", train.step_offset, "must be above 0 (the K0 of 1/(k + K0))")
-    threshold = getattr(options, "threshold", lambda parties: parties)(parties)
-    planned = limit.updates(threshold * min(train.batch_size, rows), rows * parties)
+    planned = limit.updates(options.threshold(parties) * min(train.batch_size, rows), rows * parties)
     if train.step_rule == "inverse-sqrt" and planned is None:
         raise ConfigError(
             "train.step_rule", train.step_rule, "c/√K needs the number of updates: limit by updates or epochs"

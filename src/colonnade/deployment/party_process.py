@@ -80,9 +80,9 @@ class PartyProcess:
             log.warning(note)
         self.shared = shared_part(config, pins)
         self.width = plan.widths[index]
-        others = [other for other in parties if other != name] if plan.method.peers else []
+        others = [other for other in parties if other != name] if plan.method.capabilities.peers else []
         self.node = Node(role, plan.method.payloads, out / "state", (SERVER,), limits_of(config), log, far=others)
-        self._switchboard = Switchboard(self.node, self.identity, pins) if plan.method.peers else None
+        self._switchboard = Switchboard(self.node, self.identity, pins) if plan.method.capabilities.peers else None
 
     async def run(self) -> End:
         """Take part until the server says that it is over."""

@@ -101,7 +101,7 @@ class ServerProcess(Keeper):
             self.status,
             admit_late=config.network.admit_late,
             run=run_id(out),
-            relay=plan.method.peers,
+            relay=plan.method.capabilities.peers,
         )
         self._begin_watching()
 
@@ -364,7 +364,7 @@ def run_id(out: Path) -> str:
 
 def _server_share(config: Config) -> ServerShare:
     server, (method, options) = config.server, method_of(config.protocol)
-    if method.party_labels and server.data is None:
+    if method.capabilities.party_labels and server.data is None:
         if server.rows is None:
             advice = f"{method.name}: the parties have the labels; say how many rows all their tables have"
             raise ConfigError("server.rows", None, advice)

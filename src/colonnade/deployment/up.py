@@ -79,11 +79,11 @@ def prepare_up(
     throw_away(data.parties, nodes / "certificates")
     for name in (SERVER, *data.parties):
         (nodes / name).mkdir(parents=True, mode=0o700)
-    rows = (len(data.y_train), len(data.y_test)) if plan.method.party_labels else None
+    rows = (len(data.y_train), len(data.y_test)) if plan.method.capabilities.party_labels else None
     if rows is None:
         save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
-        save_share(party_share(data, index, plan.method.party_labels), nodes / name / "share.safetensors")
+        save_share(party_share(data, index, plan.method.capabilities.party_labels), nodes / name / "share.safetensors")
     up = kind(config, out, data.parties, (*data.notes, *privacy_of(config).notes(len(data.y_train))))
     up.write_config(SERVER, "127.0.0.1:0", rows)
     return up

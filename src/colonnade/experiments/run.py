@@ -92,7 +92,7 @@ class Run:
             setting.config.train.seed,
             full_trace=setting.config.train.trace == "full",
             on_emit=self._record,
-            peers=setting.method.peers,
+            peers=setting.method.capabilities.peers,
         )
         self._checkpoints = Cadence(setting.checkpoint_every, setting.training.rows_per_epoch)
 

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from colonnade.algorithms.prediction.messages import Computed
+from colonnade.algorithms.prediction.party import MAX_ID_BYTES
+from colonnade.algorithms.prediction.standing_in import CACHED, FALLBACK, SENT, why_refused
 from colonnade.data import Task
-from colonnade.predict.messages import Computed
-from colonnade.predict.party import MAX_ID_BYTES
-from colonnade.predict.standing_in import CACHED, FALLBACK, SENT, why_refused
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["Closed", "HttpDoor", "Predictor", "answers_of", "application"]

@@ -11,18 +11,14 @@ meet who predicts by accident.
 
 import asyncio
 import secrets
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from colonnade.algorithms.asysqn.holdings import predictions
-from colonnade.algorithms.asysqn.party import Party as LinearParty
-from colonnade.algorithms.evaluation import Evaluation
-from colonnade.algorithms.fedvs.party import Party as CodingParty
-from colonnade.algorithms.fedvs.server import Server as CodingServer
-from colonnade.algorithms.method import SERVER, Method
+from colonnade.algorithms.method import SERVER
+from colonnade.algorithms.prediction.messages import Asked, Computed, Mean
+from colonnade.algorithms.prediction.predictor import PredictPartySetup, PredictServerSetup
 from colonnade.config.schema import Config
 from colonnade.data import party_lookup
 from colonnade.data.alignment import normalise
@@ -37,14 +33,8 @@ from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import Bye
-from colonnade.models import PartyDropout
-from colonnade.predict.coded import CODED_PAYLOADS, CodedParty, CodedServer
 from colonnade.predict.http import Closed, HttpDoor, answers_of
-from colonnade.predict.messages import PAYLOADS, Asked, Computed, Mean
-from colonnade.predict.party import PredictParty
-from colonnade.predict.server import PredictServer
-from colonnade.predict.standing_in import StandIns
-from colonnade.predict.summed import SUM_PAYLOADS, SummedParty, SummedServer
+from colonnade.predict.in_one_place import predictor_of
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
@@ -64,54 +54,41 @@ class PredictServerProcess(Keeper):
         self.config, self.log, self._parties = config, training.log, training.plan.parties
         role = _trained_server(training)
         plan, own = training.plan, config.predict
+        predictor = predictor_of(plan.method)
         if own.min_parties > len(plan.parties):
             raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
         self._task = training.share.task
-        if plan.method.party_labels:
-            self._role, payloads = self._summed_role(), SUM_PAYLOADS
-        elif isinstance(role, CodingServer):
-            self._role, payloads = CodedServer(role, plan.parties, plan.options, own.deadline_s), CODED_PAYLOADS
-        else:
-            self._role, payloads = self._plain_role(role), PAYLOADS
+        self._role = predictor.server(self._setup(role))
         self.node = FleetingNode(
-            self._role, payloads, self.out / "predict", plan.parties, limits_of(config), self.log, self
+            self._role, predictor.payloads, self.out / "predict", plan.parties, limits_of(config), self.log, self
         )
         self.shared = training.shared | PHASE
         widths = dict(zip(plan.parties, plan.widths, strict=True))
         terms = Terms(self.shared, training.share.rows, training.share.ids_sha256, widths)
         self.service = Service(
             self.node, training.identity, training.pins, terms, self.status, run=run_id(self.out),
-            relay=plan.method.peers,
+            relay=predictor.peers,
         )  # fmt: skip
         self._updates = role.progress.k
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Computed]] = {}
         self.answered = 0
 
-    def _summed_role(self) -> PredictServer:
-        """Of linear methods: the server learns sums of margins."""
-        return SummedServer(self._parties, partial(predictions, task=self._task), self.config.predict.deadline_s)
+    def _setup(self, role: Role) -> PredictServerSetup[Any, Any]:
+        """What the predicting server is made from."""
+        plan, own = self._training.plan, self.config.predict
+        told = state.unpack(self._means_file.read_bytes()) if self._means_file.is_file() else {}
+        return PredictServerSetup(
+            plan.options, role, plan.parties, plan.widths, self._task, own.deadline_s, own.away, own.cache_rows,
+            own.min_parties, self._taught(), told,
+        )  # fmt: skip
 
-    def _plain_role(self, role: Any) -> PredictServer:
-        """Of methods whose parties send embeddings; who is away is stood in for."""
-        own, widths = self.config.predict, self._training.plan.widths
-        stand_ins = StandIns(own.away, widths, own.cache_rows, own.min_parties)
-        gate = role.network.reader
-        if isinstance(gate, PartyDropout):
-            vector = gate.fallback.detach().cpu().numpy().copy()
-            taught = self._taught()
-            stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks) if taught[n]})
-        if self._means_file.is_file():
-            told = state.unpack(self._means_file.read_bytes())
-            stand_ins.learned({self._parties.index(name): vector for name, vector in told.items()})
-        return PredictServer(self._parties, widths, role.network, role.evaluation, stand_ins, own.deadline_s)
-
-    def _taught(self) -> list[bool]:
+    def _taught(self) -> tuple[bool, ...]:
         """Whose fallback the training taught: everybody's with party dropout, else theirs who lacked rows."""
         absent = self._training.share.absent
         if self.config.train.party_dropout or absent is None:
-            return [True] * len(self._parties)
-        return [bool(absent[0][:, party].any()) for party in range(len(self._parties))]
+            return (True,) * len(self._parties)
+        return tuple(bool(absent[0][:, party].any()) for party in range(len(self._parties)))
 
     @property
     def _means_file(self) -> Path:
@@ -203,29 +180,24 @@ class PredictPartyProcess:
         self.config, self.out = config, training.out
         share = training.share
         plan = training.plan
-        refuse_hidden(plan.method, training.node.role)
+        predictor = predictor_of(plan.method)
         if not (self.out / "state" / "checkpoint.safetensors").is_file():
             raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
         training.refuse_others_state()
         training.open_ledger()
         training.node.read()
         table = party_lookup(share, _files(config), config.party.id, config.align, config.party.format)
-        peers, trained = plan.method.peers, training.node.role
-        role: PredictParty
-        if isinstance(trained, LinearParty):
-            role, payloads = SummedParty(trained, table, plan.parties, plan.options), SUM_PAYLOADS
-        elif isinstance(trained, CodingParty):
-            role, payloads = CodedParty(trained, table, plan.parties, plan.options), CODED_PAYLOADS
-        else:
-            accounted = training.guard is not None and training.guard.on  # a mean would spend much of a budget
-            taught = config.train.party_dropout or (share.present is not None and not share.present[0].all())
-            told = None if taught or accounted else share.train  # taught: the server has learned what stands in for it
-            role, payloads = PredictParty(trained, table, training.width, told), PAYLOADS
-        others = [name for name in plan.parties if name != training.name] if peers else []
+        accounted = training.guard is not None and training.guard.on  # a mean would spend much of a budget
+        taught = config.train.party_dropout or (share.present is not None and not share.present[0].all())
+        told = None if taught or accounted else share.train  # taught: the server has learned what stands in for it
+        role = predictor.party(
+            PredictPartySetup(plan.options, training.node.role, plan.parties, table, training.width, told)
+        )
+        others = [name for name in plan.parties if name != training.name] if predictor.peers else []
         self.node = FleetingNode(
-            role, payloads, self.out / "predict", (SERVER,), limits_of(config), self.log, far=others
+            role, predictor.payloads, self.out / "predict", (SERVER,), limits_of(config), self.log, far=others
         )  # fmt: skip
-        self._switchboard = Switchboard(self.node, training.identity, members_of(config)) if peers else None
+        self._switchboard = Switchboard(self.node, training.identity, members_of(config)) if predictor.peers else None
         self.rows = len(table.places)
         training.shared = training.shared | PHASE
 
@@ -263,7 +235,6 @@ def _trained_server(training: ServerProcess) -> Any:
     """The role as the training left it."""
     plan = training.plan
     role: Any = training.node.role
-    refuse_hidden(plan.method, role)
     reader = Node(
         role, plan.method.payloads, training.out / "state", plan.parties, limits_of(training.config), training.log
     )
@@ -272,16 +243,6 @@ def _trained_server(training: ServerProcess) -> Any:
             "--predict", str(training.out), "training has not ended here: start it without --predict first"
         )
     return role
-
-
-def refuse_hidden(method: Method[Any], role: Role) -> None:
-    """Where the server never sees a party's embedding, it does not see one for a prediction either."""
-    plain = isinstance(getattr(role, "evaluation", None), Evaluation) or hasattr(role, "reading")
-    if not plain and not method.party_labels and not isinstance(role, CodingParty | CodingServer):
-        advice = (
-            "never shows the server a party's own embedding, and there is no way yet to predict at its level of privacy"
-        )
-        raise ConfigError("protocol.name", method.name, advice)
 
 
 def _files(config: Config) -> list[str]:

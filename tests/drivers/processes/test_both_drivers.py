@@ -71,7 +71,7 @@ def stock(tmp_path_factory):
     made = {}
 
     def get(method):
-        labelled = METHODS[method].party_labels
+        labelled = METHODS[method].capabilities.party_labels
         kind = ("breast-cancer" if labelled else "digits", "minmax" if method == "fedvs" else None)
         if kind not in made:
             data, folder = split(load(kind[0]), parties=len(NAMES), scale=kind[1]), tmp_path_factory.mktemp("shares")
@@ -111,7 +111,7 @@ SETTINGS = {  # model, train, floor
     "adaptive-flex": (PLAIN, {"epochs": 8, "learning_rate": 0.15}, 0.4),
     "fedvs": (AVERAGED | {"party": "polynomial:2"}, {"epochs": 4, "learning_rate": 0.3}, 0.5),
 } | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
-LINEAR = [name for name, method in METHODS.items() if method.party_labels]  # of two classes
+LINEAR = [name for name, method in METHODS.items() if method.capabilities.party_labels]  # of two classes
 SETTINGS |= dict.fromkeys(LINEAR, ({}, {"batch_size": 64, "epochs": 12, "learning_rate": 0.05}, 0.85))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 LOCAL = ("flex", "adaptive-flex", "sync-min", "sync-max")
@@ -251,7 +251,7 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
     log = Log("server", stream=io.StringIO())
     server = lambda: ServerProcess(found.configs["server"], tmp_path / "server", log)  # noqa: E731
     predictions = predicted(setting, server, found._party)
-    if setting.method.party_labels and not setting.options.synchronous:
+    if setting.method.capabilities.party_labels and not setting.options.synchronous:
         return  # the parties step on while the last evaluation is made, and until they hear of the end
     apart = 1e-3 if variant[0] == "fedvs" else 1e-6  # every exchange rounds the weights at random
     np.testing.assert_allclose(predictions, last, rtol=0, atol=apart)

@@ -30,8 +30,9 @@ from colonnade.algorithms.asysqn.config import (
 from colonnade.algorithms.asysqn.coordinator import Coordinator
 from colonnade.algorithms.asysqn.messages import ASYSQN_PAYLOADS
 from colonnade.algorithms.asysqn.party import Party
+from colonnade.algorithms.asysqn.prediction import SummedPredictor
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Capabilities, Defaults, Method
 
 __all__ = ["METHODS"]
 
@@ -59,9 +60,10 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         ASYSQN_PAYLOADS + EVALUATION_PAYLOADS,
         Coordinator,
         Party,
-        party_labels=True,
-        peers=True,
-        sparse=True,
+        predictor=SummedPredictor(),
+        capabilities=Capabilities(party_labels=True, peers=True, sparse=True),
+        defaults=Defaults(party=None),
+        page="asysqn.md",
     )
 
 

@@ -22,9 +22,11 @@ from colonnade.algorithms.fedvs.party import Party, polynomial_module
 from colonnade.algorithms.fedvs.plain_messages import PLAIN_PAYLOADS
 from colonnade.algorithms.fedvs.plain_party import PlainParty
 from colonnade.algorithms.fedvs.plain_server import PlainServer
+from colonnade.algorithms.fedvs.prediction import CodedPredictor
 from colonnade.algorithms.fedvs.server import Server
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
-from colonnade.algorithms.method import Method, PartySetup, ServerSetup
+from colonnade.algorithms.method import Capabilities, Defaults, Method, PartySetup, ServerSetup
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.privacy.sharing import Segmentation
 
 __all__ = ["METHODS", "check"]
@@ -44,6 +46,7 @@ _NOISY = (
     f"server: every party's embeddings, each row clipped and perturbed: ε′ for one release of one row, far more for "
     f"all that a party uploads (`privacy` in the summary); {_LABELS}, itself computed from perturbed embeddings"
 )
+_PAGE = "fedvs.md"
 MINMAX = "minmax"
 
 
@@ -63,7 +66,10 @@ def check(server: ServerSetup[FedvsOptions], parties: Sequence[PartySetup[FedvsO
 def _baseline(name: str, summary: str, reveals: str, options: type[PlainOptions]) -> Method[Any]:
     payloads = PLAIN_PAYLOADS + EVALUATION_PAYLOADS + LEAVING_PAYLOADS
     paper = f"{_PAPER}, Sec. 6.2"
-    return Method(name, paper, summary, reveals, options, payloads, PlainServer, PlainParty, scale=MINMAX)
+    return Method(
+        name, paper, summary, reveals, options, payloads, PlainServer, PlainParty,
+        predictor=PlainPredictor(), defaults=Defaults(scale=MINMAX, aggregate="mean"), page=_PAGE,
+    )  # fmt: skip
 
 
 METHODS = (
@@ -76,9 +82,11 @@ METHODS = (
         CODED_PAYLOADS + EVALUATION_PAYLOADS,
         Server,
         Party,
-        scale=MINMAX,
         check=check,
-        peers=True,
+        predictor=CodedPredictor(),
+        capabilities=Capabilities(peers=True),
+        defaults=Defaults(scale=MINMAX, party="polynomial:2", aggregate="mean"),
+        page=_PAGE,
     ),
     _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),
     _baseline("ignore", "the same with whoever is there first; the others are left out", _PLAIN, IgnoreOptions),

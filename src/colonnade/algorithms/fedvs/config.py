@@ -113,10 +113,6 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         )
         raise ConfigError("protocol.l_w", self.l_w, advice)
 
-    def threshold(self, parties: int) -> int:
-        """How many parties an update takes."""
-        return parties
-
 
 class PlainOptions(Options, frozen=True, kw_only=True):
     """What the baselines share."""

@@ -17,7 +17,7 @@ from colonnade.algorithms.fedvs.messages import Gradient, Stepped
 from colonnade.algorithms.fedvs.plain_messages import Begin, Embed, Embedded, Learn, Upload
 from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
-from colonnade.algorithms.vafl.messages import LARGEST, are_sane
+from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.models import Network, party_module
 from colonnade.privacy.accountant import STEP
 from colonnade.privacy.guard import Release

@@ -16,8 +16,8 @@ from colonnade.algorithms.fedvs.server import averaging_network
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
+from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.algorithms.table import Staleness
-from colonnade.algorithms.vafl.messages import LARGEST, are_sane
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (
     Effect,

@@ -28,19 +28,21 @@ from colonnade.algorithms.flex.config import (
 from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 
 __all__ = ["METHODS"]
 
 _PAPER = "Castiglia et al.: Flex-VFL (2023)"
 _REVEALS = f"{TO_SERVER}. With labels = 'server' {TO_PARTIES['server']}. With 'shared' {TO_PARTIES['shared']}"
+_CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"))
 _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 
 
 def _method(name: str, paper: str, summary: str, options: type[RoundOptions]) -> Method[Any]:
     return Method(
         name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
-        party_dropout=True, local_updates=("plain", "dp-sgd"),
+        predictor=PlainPredictor(), capabilities=_CAN, page="flex.md",
     )  # fmt: skip
 
 

@@ -56,6 +56,11 @@ class RoundOptions(Options, frozen=True, kw_only=True):
         return f"{TO_SERVER}; {TO_PARTIES[self.labels]}"
 
     @property
+    def shares_labels(self) -> bool:
+        """As `labels` says."""
+        return self.labels == "shared"
+
+    @property
     def needs_speeds(self) -> bool:
         """Whether the first phase only measures."""
         return self.timeout_s == AUTO or self.common in ("min", "max")
@@ -69,10 +74,6 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     def rings(self) -> bool:
         """Whether a bell ends the phase."""
         return self.common in ("", "min")
-
-    def threshold(self, parties: int) -> int:
-        """How many parties an update takes: all of them, if all are there."""
-        return parties
 
     def of_party(self, name: str, party: int | None) -> float:
         """A local optimiser's setting of one party; None is the server, which a list leaves out."""

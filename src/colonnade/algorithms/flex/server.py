@@ -32,10 +32,11 @@ from colonnade.algorithms.flex.pacing import Pacing, Plan
 from colonnade.algorithms.leaving import Withdrawing, Withdrawn
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
+from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.table_file import Tabled
 from colonnade.algorithms.vafl.line import STEPS
-from colonnade.algorithms.vafl.messages import LARGEST, Skip, are_sane
+from colonnade.algorithms.vafl.messages import Skip
 from colonnade.models import Objective, ServerNetwork, aggregated_width, block_of, server_module, with_party_dropout
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import (

@@ -5,14 +5,22 @@ columns, which starts from the same weights and walks through the same batches.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.lockstep.centralised import CENTRALISED_PAYLOADS, CentralisedOptions, centralised
+from colonnade.algorithms.lockstep.centralised import (
+    CENTRALISED_PAYLOADS,
+    CentralisedOptions,
+    JointPredictor,
+    centralised,
+)
 from colonnade.algorithms.lockstep.config import SyncOptions
 from colonnade.algorithms.lockstep.party import Party
 from colonnade.algorithms.lockstep.server import Server
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
 
 __all__ = ["METHODS"]
+
+_PAGE = "vafl.md"
 
 METHODS = (
     Method(
@@ -25,6 +33,8 @@ METHODS = (
         server=None,
         party=None,
         joint=centralised,
+        predictor=JointPredictor(),
+        page=_PAGE,
     ),
     Method(
         "sync",
@@ -35,8 +45,8 @@ METHODS = (
         VAFL_PAYLOADS + EVALUATION_PAYLOADS,
         Server,
         Party,
-        party_dropout=True,
-        local_updates=("plain", "dp-sgd"),
-        lacking=True,
+        predictor=PlainPredictor(),
+        capabilities=Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True),
+        page=_PAGE,
     ),
 )

@@ -3,6 +3,8 @@
 It starts from the weights and walks through the batches of `sync`, so the two can be compared step for step.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -10,6 +12,7 @@ from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated
 from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
+from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
@@ -17,18 +20,14 @@ from colonnade.models.server import aggregate
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import EVALUATION, RoleSummary
+from colonnade.protocol.role import EVALUATION, Role, RoleSummary
 from colonnade.protocol.seeds import derive
 
-__all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "centralised"]
+__all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "JointPredictor", "centralised"]
 
 
 class CentralisedOptions(Options, frozen=True):
     """Nothing to choose."""
-
-    def threshold(self, parties: int) -> int:
-        """Every update processes the rows of all parties."""
-        return parties
 
 
 class JointStep(Payload, frozen=True):
@@ -51,6 +50,18 @@ class Judge(Payload, frozen=True):
 
 
 CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
+
+
+class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
+    """The joint model on rows with all columns."""
+
+    def in_one_place(
+        self, roles: TrainedRoles[CentralisedOptions, "Centralised", Role], blocks: Sequence[Array], number: int
+    ) -> Array:
+        """All networks are in one role."""
+        parts, network = roles.server.parts, roles.server.network
+        h = np.concatenate([part.read(block) for part, block in zip(parts, blocks, strict=True)], axis=1)
+        return network.objective.predict(network.output(h))
 
 
 def centralised(

@@ -12,7 +12,8 @@
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
 from colonnade.algorithms.vafl.party import Party
@@ -21,6 +22,8 @@ from colonnade.algorithms.vafl.server import Server
 __all__ = ["METHODS"]
 
 _PAPER = "Chen, Jin, Sun, Yin: VAFL (2020)"
+_PAGE = "vafl.md"
+_CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True)
 _PAYLOADS = VAFL_PAYLOADS + EVALUATION_PAYLOADS
 
 METHODS = (
@@ -33,9 +36,9 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
-        party_dropout=True,
-        local_updates=("plain", "dp-sgd"),
-        lacking=True,
+        predictor=PlainPredictor(),
+        capabilities=_CAN,
+        page=_PAGE,
     ),
     Method(
         "t-sync",
@@ -46,8 +49,8 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
-        party_dropout=True,
-        local_updates=("plain", "dp-sgd"),
-        lacking=True,
+        predictor=PlainPredictor(),
+        capabilities=_CAN,
+        page=_PAGE,
     ),
 )

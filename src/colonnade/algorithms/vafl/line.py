@@ -7,7 +7,8 @@ from itertools import islice
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, is_rows
-from colonnade.algorithms.vafl.messages import LARGEST, Embeddings, are_sane
+from colonnade.algorithms.sane import LARGEST, are_sane
+from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 

@@ -2,10 +2,9 @@
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.privacy.guard import Released
-from colonnade.protocol.messages import Array, Elsewhere, Message, Payload
+from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = [
-    "LARGEST",
     "REVEALS",
     "VAFL_PAYLOADS",
     "Batch",
@@ -20,21 +19,12 @@ __all__ = [
     "Skip",
     "Step",
     "Stepped",
-    "are_sane",
 ]
 
 REVEALS = (
     "server: every party's embeddings and row numbers; each party: the loss gradient of its own embeddings "
     "(which tells labels to a party that looks); parties learn nothing of each other directly"
 )
-LARGEST = 1e6  # of an embedding: one absurd value in the server's table would end the training of all
-
-
-def are_sane(values: Array) -> bool:
-    """Whether embeddings are finite and of a size that training could have led to."""
-    if isinstance(values, Elsewhere):
-        return True  # nobody sent it over a wire; to look at it would stop the GPU, and the loss tells as well
-    return not values.size or bool(-LARGEST <= values.min() <= values.max() <= LARGEST)
 
 
 class Embeddings(Message, frozen=True):

@@ -14,15 +14,14 @@ from colonnade.algorithms.batches import Rows, Walk
 from colonnade.algorithms.chassis import Member, MemberState, done, done_blind, job, on
 from colonnade.algorithms.chassis.member import Reads
 from colonnade.algorithms.method import Options, PartySetup
+from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.algorithms.vafl.messages import (
-    LARGEST,
     Embed,
     Embedded,
     Embeddings,
     Gradient,
     Refine,
     Refined,
-    are_sane,
 )
 from colonnade.models import Network, OptimiserSpec, Regulariser, party_module
 from colonnade.privacy.accountant import STEP
@@ -70,7 +69,7 @@ class WalkerState(MemberState):
     draw_of_batch: int = 0  # which noise it has
     k: int = 0  # the update that the last answer belongs to
     dropped: int = 0  # messages of another step
-    x: Array = transient(lambda: np.zeros(0, np.float32))  # noqa: RUF009 - the features of `rows`
+    x: Array = transient(lambda: np.zeros(0, np.float32))
 
 
 W = TypeVar("W", bound=WalkerState)

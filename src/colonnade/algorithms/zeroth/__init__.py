@@ -12,7 +12,8 @@ Eq. 3, `syn-zoo` is App. B Algorithm 2 (coordinated rounds), and `frozen` the co
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import ZEROTH_PAYLOADS
@@ -28,7 +29,9 @@ _REVEALS = (
     "off the losses, rules or not (docs/attacks.md); parties learn nothing of each other directly"
 )
 _PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
-_UPDATES = ("plain", "answers")  # parties learn from losses alone, which come from what they uploaded
+_PAGE = "zeroth.md"
+# Parties learn from losses alone, which come from what they uploaded.
+_CAN = Capabilities(local_updates=("plain", "answers"))
 
 METHODS = (
     Method(
@@ -40,7 +43,9 @@ METHODS = (
         _PAYLOADS,
         TableProbing,
         TableParty,
-        local_updates=_UPDATES,
+        predictor=PlainPredictor(),
+        capabilities=_CAN,
+        page=_PAGE,
     ),
     Method(
         "zoo",
@@ -51,7 +56,9 @@ METHODS = (
         _PAYLOADS,
         TableProbing,
         TableParty,
-        local_updates=_UPDATES,
+        predictor=PlainPredictor(),
+        capabilities=_CAN,
+        page=_PAGE,
     ),
     Method(
         "syn-zoo",
@@ -62,7 +69,9 @@ METHODS = (
         _PAYLOADS,
         LockStepProbing,
         LockStepParty,
-        local_updates=_UPDATES,
+        predictor=PlainPredictor(),
+        capabilities=_CAN,
+        page=_PAGE,
     ),
     Method(
         "frozen",
@@ -73,6 +82,8 @@ METHODS = (
         _PAYLOADS,
         TableProbing,
         TableParty,
-        local_updates=_UPDATES,
+        predictor=PlainPredictor(),
+        capabilities=_CAN,
+        page=_PAGE,
     ),
 )

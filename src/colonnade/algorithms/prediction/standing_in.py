@@ -10,12 +10,13 @@ about nobody.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from colonnade.protocol.messages import Array
 
-__all__ = ["AWAY", "CACHED", "FALLBACK", "LACKS", "SENT", "Cache", "StandIns", "why_refused"]
+__all__ = ["AWAY", "CACHED", "FALLBACK", "LACKS", "SENT", "Cache", "StandIns", "blocks_of", "why_refused"]
 
 SENT, CACHED, FALLBACK, AWAY, LACKS = range(5)  # what a block is; the last two: nothing stands in
 
@@ -44,13 +45,18 @@ class Cache:
         return self._of[party].get(id)
 
 
+def blocks_of(widths: Sequence[int]) -> tuple[slice, ...]:
+    """Where each party's block lies in h."""
+    edges = np.cumsum([0, *widths]).tolist()
+    return tuple(slice(start, stop) for start, stop in pairwise(edges))
+
+
 class StandIns:
     """Fills in what is missing."""
 
     def __init__(self, policy: Sequence[str], widths: Sequence[int], cache_rows: int, least: int) -> None:
         self._policy, self._least = policy, least
-        edges = np.cumsum([0, *widths])
-        self.blocks = [slice(int(edges[n]), int(edges[n + 1])) for n in range(len(widths))]
+        self.blocks = blocks_of(widths)
         self.cache = Cache(len(widths), cache_rows) if "cached" in policy else None
         self.fallback: dict[int, Array] = {}  # party → vector
 

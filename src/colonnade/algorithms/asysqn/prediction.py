@@ -1,0 +1,166 @@
+"""Predictions by masked sums, for the linear methods: the server learns the sum of all margins of an id, and no other.
+
+Each party contributes its margins under a fresh mask, over the two trees of Alg. 2 (no two of them have a subtree in
+common); the root, another party each time, sends the sum to the server.
+
+The weights that predict have one set of parties for their whole life, all of them. A party whose last sums of the
+training were over others, with the weights it has, does not predict at all. And a sum carries a digest of its ids: a
+server that asks parties for different ids gets no sum.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from colonnade.algorithms.asysqn.aggregation import Aggregations
+from colonnade.algorithms.asysqn.config import LinearOptions
+from colonnade.algorithms.asysqn.holdings import predictions
+from colonnade.algorithms.asysqn.messages import Ask as Opening
+from colonnade.algorithms.asysqn.messages import MarginsMade, Masked, Masks
+from colonnade.algorithms.asysqn.party import Party
+from colonnade.algorithms.chassis import PARTY, RoleState, done, job, on
+from colonnade.algorithms.prediction.messages import PAYLOADS
+from colonnade.algorithms.prediction.predictor import Predictor, PredictPartySetup, PredictServerSetup, TrainedRoles
+from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
+from colonnade.data import Lookup
+from colonnade.privacy import masking
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.events import Send
+from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.role import SERVER, Role
+from colonnade.protocol.saved import transient
+
+__all__ = ["Summed", "SummedParty", "SummedPredictor", "SummedServer"]
+
+NO_ROWS = np.zeros(0, np.int32)
+
+
+class Summed(Message, frozen=True):
+    """Root → server: the sum over all parties."""
+
+    nonce: int
+    values: Array  # (ids,) float64
+
+
+class MakeTerm(Payload, frozen=True):
+    """Party's job: its own margins under a mask; the result is that of the training."""
+
+    draw: int
+    nonce: int
+    ids: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class SummedPartyState(RoleState):
+    """Of a party that contributes margins."""
+
+    roots: dict[int, int] = transient(dict)  # nonce → root, of own terms that are being made
+
+
+class SummedParty(SumParty[SummedPartyState]):
+    """Holds w_ℓ, its rows by id, and its part in sums that are under way."""
+
+    def __init__(self, trained: Party, table: Lookup, names: tuple[str, ...], options: LinearOptions) -> None:
+        if trained.estimator.w.any() and trained.fence.members() - {tuple(range(len(names)))}:
+            advice = (
+                f"the last sums that {trained.name} contributed to with these weights were not over all parties: "
+                "sums over all would tell a party's margins by subtraction; train again, with all parties at the end"
+            )
+            raise ConfigError("--predict", trained.name, advice)
+        super().__init__(trained.name, table, names, SummedPartyState())
+        self._trained, self._options = trained, options
+        self._masked = options.masking == "on"
+        self.sums = Aggregations(self.own, names, self._masked, options.fan_out, options.fraction_bits)
+
+    @on(Contribute, SERVER)
+    def contribute(self, sender: str, message: Contribute) -> None:
+        """Always over all parties: the server has no say in whose margins are summed."""
+        ids, root, nonce = message.ids, message.root, message.nonce
+        if not 0 <= root < len(self.names) or nonce in self.state.roots:
+            raise RemoteProtocolError(SERVER, f"asks for a sum that cannot be: {len(ids)} ids at party {root}")
+        self.check_sum(ids)
+        opening = Opening(nonce, list(range(len(self.names))), False, NO_ROWS)
+        self.sums.open(root, opening, len(ids), hashlib.sha256(msgspec.msgpack.encode(ids)).digest())
+        self.state.roots[nonce] = root
+        self.aside(MakeTerm(self.state.jobs + 1, nonce, ids))
+
+    @job(MakeTerm)
+    def make_term(self, job: MakeTerm) -> MarginsMade:
+        """Alg. 2 l. 2: θ + δ, and δ."""
+        theta = self._trained.margins(self.table.x[self.table.find(job.ids)])
+        term = masking.encode(np.asarray(theta, np.float64), self._options.fraction_bits, len(self.names))
+        if not self._masked:
+            return MarginsMade(job.nonce, 0, term, np.zeros(0, np.uint64))
+        masks = masking.masks(self.key.seed("mask", job.draw), len(term))
+        return MarginsMade(job.nonce, 0, masking.add(term, masks), masks)
+
+    @done(MarginsMade)
+    def term_made(self, token: int, result: MarginsMade) -> None:
+        """Add it to the children's sums."""
+        root = self.state.roots.pop(result.nonce)
+        self._pass_on(self.sums.contribute(root, result.nonce, result), result.nonce)
+
+    @on(Masked, PARTY)
+    def masked(self, sender: str, message: Masked) -> None:
+        """A child's sum on T1."""
+        self._pass_on(self.sums.receive(self.names.index(sender), message), message.nonce)
+
+    @on(Masks, PARTY)
+    def masks(self, sender: str, message: Masks) -> None:
+        """A child's sum on T2."""
+        self._pass_on(self.sums.receive(self.names.index(sender), message), message.nonce)
+
+    def _pass_on(self, sends: Sequence[Send], nonce: int) -> None:
+        """To the parent; the root tells the server."""
+        self.do(sends)
+        total = self.sums.take_total(nonce)
+        if total is not None:
+            self.send(SERVER, Summed(nonce, total.theta))
+
+
+class SummedServer(SumServer[SumServerState]):
+    """Gets each sum from its root; without a party there is none."""
+
+    def __init__(self, parties: tuple[str, ...], predictions: Callable[[Array], Array], deadline_s: float) -> None:
+        super().__init__(parties, predictions, deadline_s, SumServerState())
+
+    @on(Summed, PARTY)
+    def summed(self, sender: str, message: Summed) -> None:
+        """A sum from its root."""
+        rows, values = self.rows_of(message.nonce), message.values
+        if rows is not None and (values.shape != rows.shape or values.dtype != np.float64):
+            raise RemoteProtocolError(sender, f"a sum of shape {values.shape}, expected {rows.shape} float64")
+        self.take(message.nonce, values)
+
+    def peer_lost(self, peer: str) -> None:
+        """Sums that are under way will not be."""
+        under_way = list(self.state.sums)
+        super().peer_lost(peer)
+        for number in under_way:
+            self.give_up(number, peer)
+
+
+class SummedPredictor(Predictor[LinearOptions, Role, Party]):
+    """The server learns sums of margins."""
+
+    payloads = (*PAYLOADS, Contribute, Summed, Masked, Masks, MakeTerm, MarginsMade)
+    peers = True
+
+    def server(self, setup: PredictServerSetup[LinearOptions, Role]) -> SummedServer:
+        """It has no weights: what it needs is the task."""
+        return SummedServer(setup.parties, partial(predictions, task=setup.task), setup.deadline_s)
+
+    def party(self, setup: PredictPartySetup[LinearOptions, Party]) -> SummedParty:
+        """Contributes its margins."""
+        return SummedParty(setup.trained, setup.table, setup.parties, setup.options)
+
+    def in_one_place(
+        self, roles: TrainedRoles[LinearOptions, Role, Party], blocks: Sequence[Array], number: int
+    ) -> Array:
+        """Margins add up."""
+        theta = sum(party.margins(block) for party, block in zip(roles.parties, blocks, strict=True))
+        return predictions(np.asarray(theta), roles.task)

@@ -1,0 +1,295 @@
+"""Predictions by coded sums, for `fedvs`: the server decodes the sum of all embeddings of an id, and no other.
+
+Every party shares its rows and its weights with all others, under fresh masks and blinding, over the sealed relay
+(Alg. 1 l. 2–8, 14–18). Each multiplies and adds what it holds (Eq. (5)) and answers. Any R answers decode, so the
+server does without a party that straggles after sharing, or dies. S is always all parties: a party whose last sums of
+the training were over others, with the same weights, does not predict at all.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from colonnade.algorithms.chassis import PARTY, RoleState, done, job, on
+from colonnade.algorithms.fedvs.coding import average, average_in_plain, coded_sum, share_data, share_model
+from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.algorithms.fedvs.holdings import check_elements
+from colonnade.algorithms.fedvs.party import Party
+from colonnade.algorithms.fedvs.server import Server
+from colonnade.algorithms.prediction.messages import PAYLOADS
+from colonnade.algorithms.prediction.predictor import Predictor, PredictPartySetup, PredictServerSetup, TrainedRoles
+from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
+from colonnade.data import Lookup
+from colonnade.models import ServerNetwork
+from colonnade.privacy.field import MAX_INNER, total
+from colonnade.privacy.sharing import Segmentation
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.role import SERVER
+from colonnade.protocol.saved import transient
+
+__all__ = ["CodedAnswer", "CodedParty", "CodedPredictor", "CodedServer", "CodedShare"]
+
+PENDING = 64  # sums under way, or of which shares came before their order; the oldest are forgotten
+
+
+class CodedShare(Message, frozen=True):
+    """Party → party: its rows of the asked ids, its weights, and blinding, in the receiver's shares."""
+
+    nonce: int
+    asked: bytes  # of which ids, hashed: the server must not ask one for others than the rest
+    data: Array  # (places, terms)
+    model: Array  # (terms, h)
+    blinding: Array  # (places, h), or of no places
+
+
+class CodedAnswer(Message, frozen=True):
+    """Party → server: the coded sum over all parties, blinded."""
+
+    nonce: int
+    values: Array  # (places, h)
+
+
+class ShareTerms(Payload, frozen=True):
+    """Party's job: its shares for everybody."""
+
+    draw: int  # never the same again: masks are drawn by it
+    nonce: int
+    ids: list[str]
+
+
+class TermsShared(Payload, frozen=True):
+    """Its result, with one line for each party."""
+
+    nonce: int
+    data: Array
+    models: Array
+    blindings: Array
+
+
+class AddUp(Payload, frozen=True):
+    """Party's job, Eq. (5); its result is a `CodedAnswer`."""
+
+    nonce: int
+    x: Array
+    w: Array
+    blinding: Array
+
+
+class DecodeSum(Payload, frozen=True):
+    """Server's job, Eq. (6), (7)."""
+
+    nonce: int
+    rows: int
+    answers: list[Array]
+    who: list[int]
+
+
+class SumDecoded(Payload, frozen=True):
+    """Its result: the average embedding of each id."""
+
+    nonce: int
+    values: Array  # (ids, h) float32
+
+
+@dataclass(slots=True)
+class Pending:
+    """A sum that is under way."""
+
+    places: int = -1  # -1: its order has not come yet
+    asked: bytes = b""
+    shares: dict[int, CodedShare] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class CodedPartyState(RoleState):
+    """Of a party that shares its rows and weights."""
+
+    sums: dict[int, Pending] = transient(dict)  # nonce → what is here of it
+
+
+class CodedParty(SumParty[CodedPartyState]):
+    """Holds W, its rows by id, and shares of sums that are under way."""
+
+    def __init__(self, trained: Party, table: Lookup, names: tuple[str, ...], options: FedvsOptions) -> None:
+        everyone = list(range(len(names)))
+        if any(summed != everyone for _, _, summed in trained.answered.sums):
+            advice = (
+                f"the last sums that {trained.name} answered for, with the weights it has, were not over all parties: "
+                "sums over all would tell an embedding by subtraction; train on, and let all be there at the end"
+            )
+            raise ConfigError("--predict", trained.name, advice)
+        super().__init__(trained.name, table, names, CodedPartyState())
+        self._trained, self._options, self._code = trained, options, options.code(len(names))
+
+    def _pending(self, nonce: int) -> Pending:
+        sums = self.state.sums
+        while len(sums) >= PENDING and nonce not in sums:
+            del sums[next(iter(sums))]
+        return sums.setdefault(nonce, Pending())
+
+    @on(Contribute, SERVER)
+    def contribute(self, sender: str, message: Contribute) -> None:
+        """Always over all parties: the server has no say in whose embeddings are summed."""
+        self.check_sum(message.ids)
+        pending = self._pending(message.nonce)
+        if pending.places >= 0:
+            raise RemoteProtocolError(SERVER, "asks for one sum twice")
+        pending.places = Segmentation(len(message.ids), self._options.K).length
+        pending.asked = hashlib.sha256(msgspec.msgpack.encode(message.ids)).digest()
+        for n, share in pending.shares.items():
+            self._check(n, share, pending)
+        self.aside(ShareTerms(self.state.jobs + 1, message.nonce, message.ids))
+
+    @on(CodedShare, PARTY)
+    def share(self, sender: str, message: CodedShare) -> None:
+        """Another party's; it may come before the order."""
+        n, pending = self.names.index(sender), self._pending(message.nonce)
+        if n in pending.shares:
+            raise RemoteProtocolError(sender, "sends shares of one sum twice")
+        if pending.places >= 0:
+            self._check(n, message, pending)
+        pending.shares[n] = message
+        self._add_up(message.nonce)
+
+    def _check(self, n: int, share: CodedShare, pending: Pending) -> None:
+        sender, terms, width, places = self.names[n], len(share.model), self._trained.width, pending.places
+        if share.asked != pending.asked:
+            raise RemoteProtocolError(sender, "was asked for other ids: the server must ask all for the same")
+        if not 0 < terms <= MAX_INNER:
+            raise RemoteProtocolError(sender, f"a coded model of {terms} terms")
+        check_elements(sender, "coded data", share.data, (places, terms))
+        check_elements(sender, "a coded model", share.model, (terms, width))
+        check_elements(sender, "blinding", share.blinding, (places if self._options.blinding else 0, width))
+
+    @job(ShareTerms)
+    def share_terms(self, job: ShareTerms) -> TermsShared:
+        """As test rows and models are shared."""
+        x, weights, rounding = self._trained.to_predict(self.table.x[self.table.find(job.ids)])
+        data = share_data(x, self._code, self.key.seed("data", job.draw))
+        masks, blinding = self.key.seed("masks", job.draw), self.key.seed("blinding", job.draw)
+        places = data.shape[1] if self._options.blinding else 0
+        return TermsShared(
+            job.nonce, data, *share_model(weights, places, self._code, self._options.l_w, rounding, masks, blinding)
+        )
+
+    @done(TermsShared)
+    def terms_shared(self, token: int, result: TermsShared) -> None:
+        """To each party its share."""
+        pending = self.state.sums.get(result.nonce)
+        if pending is None:
+            return  # too many others came between
+        shares = [
+            CodedShare(result.nonce, pending.asked, *parts)
+            for parts in zip(result.data, result.models, result.blindings, strict=True)
+        ]
+        pending.shares[self.own] = shares[self.own]
+        for n, name in enumerate(self.names):
+            if n != self.own:
+                self.send(name, shares[n])
+        self._add_up(result.nonce)
+
+    def _add_up(self, nonce: int) -> None:
+        """Once the shares of all are here."""
+        if len(self.state.sums[nonce].shares) < len(self.names):
+            return
+        shares = [share for _, share in sorted(self.state.sums.pop(nonce).shares.items())]
+        x = np.concatenate([share.data for share in shares], axis=1)
+        w = np.concatenate([share.model for share in shares])
+        self.aside(AddUp(nonce, x, w, total([share.blinding for share in shares])))
+
+    @job(AddUp)
+    def add_up(self, job: AddUp) -> CodedAnswer:
+        """Eq. (5)."""
+        return CodedAnswer(job.nonce, coded_sum(job.x, job.w, job.blinding))
+
+    @done(CodedAnswer)
+    def added_up(self, token: int, result: CodedAnswer) -> None:
+        """Tell the server."""
+        self.send(SERVER, result)
+
+
+@dataclass(slots=True, kw_only=True)
+class CodedServerState(SumServerState):
+    """Of a server that decodes sums."""
+
+    answers: dict[int, dict[int, Array]] = transient(dict)  # nonce → party → its coded sum
+
+
+class CodedServer(SumServer[CodedServerState]):
+    """Asks for sums, decodes them, and runs its network on their average.
+
+    A party that leaves after sharing is not missed; the deadline ends what cannot be decoded.
+    """
+
+    def __init__(self, trained: Server, parties: tuple[str, ...], options: FedvsOptions, deadline_s: float) -> None:
+        network = trained.network
+        super().__init__(
+            parties, lambda h: _predictions(network, h), deadline_s, CodedServerState(), (trained.width,), np.float32
+        )
+        self._options, self._code = options, options.code(len(parties))
+
+    @on(CodedAnswer, PARTY)
+    def answer(self, sender: str, message: CodedAnswer) -> None:
+        """A coded sum; R of them decode."""
+        rows = self.rows_of(message.nonce)
+        answers = self.state.answers.setdefault(message.nonce, {}) if rows is not None else {}
+        if rows is None or len(answers) >= self._code.needed:
+            return  # too late: R were enough
+        places = Segmentation(len(rows), self._options.K).length
+        check_elements(sender, "a coded sum", message.values, (places, *self.shape))
+        answers[self.index[sender]] = message.values
+        if len(answers) == self._code.needed:
+            job = DecodeSum(message.nonce, len(rows), list(answers.values()), list(answers))
+            self.work("predict", 0.0, job, aside=True)
+
+    @job(DecodeSum)
+    def decode(self, job: DecodeSum) -> SumDecoded:
+        """Eq. (6), (7)."""
+        cut = Segmentation(job.rows, self._options.K)
+        decoded = self._code.decode(job.answers, job.who)
+        values = average(decoded, len(self.parties), self._options.l_x + self._options.l_w)
+        return SumDecoded(job.nonce, cut.samples(values, np.arange(cut.length)))
+
+    @done(SumDecoded)
+    def decoded(self, token: int, result: SumDecoded) -> None:
+        """The average embedding of each id."""
+        self.take(result.nonce, result.values)
+
+    def answered(self) -> None:
+        """Forget the coded sums of requests that are over."""
+        state = self.state
+        state.answers = {nonce: held for nonce, held in state.answers.items() if self.rows_of(nonce) is not None}
+
+
+def _predictions(network: ServerNetwork, h: Array) -> Array:
+    return network.objective.predict(network.output(h))
+
+
+class CodedPredictor(Predictor[FedvsOptions, Server, Party]):
+    """The server learns sums of embeddings."""
+
+    payloads = (
+        *(*PAYLOADS, Contribute, CodedShare, CodedAnswer),
+        *(ShareTerms, TermsShared, AddUp, DecodeSum, SumDecoded),
+    )
+    peers = True
+
+    def server(self, setup: PredictServerSetup[FedvsOptions, Server]) -> CodedServer:
+        """Decodes sums."""
+        return CodedServer(setup.trained, setup.parties, setup.options, setup.deadline_s)
+
+    def party(self, setup: PredictPartySetup[FedvsOptions, Party]) -> CodedParty:
+        """Shares its rows and weights."""
+        return CodedParty(setup.trained, setup.table, setup.parties, setup.options)
+
+    def in_one_place(
+        self, roles: TrainedRoles[FedvsOptions, Server, Party], blocks: Sequence[Array], number: int
+    ) -> Array:
+        """With the precision of the shares."""
+        pairs, options = zip(roles.parties, blocks, strict=True), roles.options
+        h = average_in_plain([party.to_predict(block) for party, block in pairs], options.l_x, options.l_w)
+        return _predictions(roles.server.network, h)

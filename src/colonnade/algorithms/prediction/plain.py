@@ -1,0 +1,81 @@
+"""Predictions of methods whose parties show the server their embeddings: it asks for those of the ids."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from colonnade.algorithms.evaluation import Evaluation
+from colonnade.algorithms.method import Options
+from colonnade.algorithms.prediction.messages import PAYLOADS
+from colonnade.algorithms.prediction.party import PredictParty
+from colonnade.algorithms.prediction.predictor import Predictor, PredictPartySetup, PredictServerSetup, TrainedRoles
+from colonnade.algorithms.prediction.server import PredictServer
+from colonnade.algorithms.prediction.standing_in import StandIns
+from colonnade.models import PartyDropout, ServerNetwork
+from colonnade.privacy.guard import Guard
+from colonnade.protocol.errors import ColonnadeError
+from colonnade.protocol.messages import Array
+from colonnade.protocol.role import Embedding, Role
+
+__all__ = ["PlainPredictor", "Seeing", "Showing"]
+
+
+class Seeing(Role, Protocol):
+    """A server that sees embeddings, and has θ_0."""
+
+    @property
+    def network(self) -> ServerNetwork:
+        """θ_0."""
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """It knows what θ_0 is given of the parties' embeddings."""
+
+
+class Showing(Embedding, Protocol):
+    """A party that shows embeddings, behind its guard."""
+
+    @property
+    def guard(self) -> Guard:
+        """It accounts for them, if the config wants that."""
+
+
+class PlainPredictor(Predictor[Options, Seeing, Showing]):
+    """The server sees the embeddings of the ids that it asks for, as it saw those of the training."""
+
+    payloads = PAYLOADS
+
+    def server(self, setup: PredictServerSetup[Options, Seeing]) -> PredictServer:
+        """Asks for embeddings; what `setup.away` allows stands in for those that do not come."""
+        network, parties = setup.trained.network, setup.parties
+        stand_ins = StandIns(setup.away, setup.widths, setup.cache_rows, setup.min_parties)
+        gate = network.reader
+        if isinstance(gate, PartyDropout):
+            vector = gate.fallback.detach().cpu().numpy().copy()
+            stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks) if setup.taught[n]})
+        stand_ins.learned({parties.index(name): vector for name, vector in setup.told.items()})
+        return PredictServer(parties, setup.widths, network, setup.trained.evaluation, stand_ins, setup.deadline_s)
+
+    def party(self, setup: PredictPartySetup[Options, Showing]) -> PredictParty:
+        """Embeds what it is asked for."""
+        return PredictParty(setup.trained, setup.table, setup.width, setup.train)
+
+    def in_one_place(
+        self, roles: TrainedRoles[Options, Seeing, Showing], blocks: Sequence[Array], number: int
+    ) -> Array:
+        """Each party gives what it would send over the network: perturbed and accounted if its uploads are."""
+        pairs = zip(roles.parties, blocks, strict=True)
+        h = np.concatenate([_embedded(party, block, number) for party, block in pairs], axis=1)
+        network = roles.server.network
+        return network.objective.predict(network.output(roles.server.evaluation.gathered(h)))
+
+
+def _embedded(party: Showing, block: Array, number: int) -> Array:
+    """Rows have no ids here: those that are equal in the party's columns are one row to it."""
+    first: dict[bytes, int] = {}
+    rows = [first.setdefault(row.tobytes(), place) for place, row in enumerate(block + np.float32(0))]  # −0 is 0
+    values = party.embed(block, np.array(rows, np.int64), number)
+    if values is None:
+        raise ColonnadeError(f"predict: {party.name} gives no more: {party.guard.why()}")
+    return values

@@ -1,0 +1,94 @@
+"""What a method says about its predictions: which roles answer questions, and how to predict without messages.
+
+A predicting role is made from a trained one. Only the method knows what the trained role may show.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+
+from colonnade.data import Lookup, Task
+from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.role import Role
+
+if TYPE_CHECKING:
+    from colonnade.algorithms.method import Options
+
+__all__ = ["PredictPartySetup", "PredictServerSetup", "PredictingServer", "Predictor", "TrainedRoles"]
+
+O_co = TypeVar("O_co", bound="Options", covariant=True)
+S_co = TypeVar("S_co", bound=Role, covariant=True)  # the trained server
+P_co = TypeVar("P_co", bound=Role, covariant=True)  # a trained party
+O_contra = TypeVar("O_contra", bound="Options", contravariant=True)
+S_contra = TypeVar("S_contra", bound=Role, contravariant=True)
+P_contra = TypeVar("P_contra", bound=Role, contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictServerSetup(Generic[O_co, S_co]):
+    """What a predicting server is made from."""
+
+    options: O_co
+    trained: S_co
+    parties: tuple[str, ...]
+    widths: tuple[int, ...]  # of the parties' embeddings
+    task: Task
+    deadline_s: float  # for the answers of the parties
+    away: Sequence[str] = ("refuse",)  # what may stand in for a party, in this order: see `standing_in`
+    cache_rows: int = 1
+    min_parties: int = 1  # whose own blocks a prediction rests on, at least
+    taught: tuple[bool, ...] = ()  # for which parties the training taught the server a fallback
+    told: Mapping[str, Array] = field(default_factory=dict)  # mean embeddings that parties told in an earlier process
+
+
+@dataclass(frozen=True, slots=True)
+class PredictPartySetup(Generic[O_co, P_co]):
+    """What a predicting party is made from."""
+
+    options: O_co
+    trained: P_co
+    parties: tuple[str, ...]  # all of them
+    table: Lookup
+    width: int  # of its embeddings
+    train: Array | None = None  # rows whose mean embedding may be told; None: none is needed, or it would be accounted
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRoles(Generic[O_co, S_co, P_co]):
+    """All roles of a run that was trained in one process; a joint method has no parties."""
+
+    options: O_co
+    task: Task
+    server: S_co
+    parties: tuple[P_co, ...]
+
+
+class PredictingServer(Role, Protocol):
+    """A predicting server: it also takes the event `Asked`, and emits `Computed` for it."""
+
+    def means(self) -> Mapping[str, Array]:
+        """What stands in for each party when it is away."""
+
+
+class Predictor(Generic[O_contra, S_contra, P_contra]):
+    """How a method predicts. A method that trains in one place only has no `server` and no `party`."""
+
+    payloads: ClassVar[tuple[type[Payload], ...]] = ()  # messages and jobs of its predicting roles
+    peers: ClassVar[bool] = False  # whether predicting parties talk to each other
+
+    def server(self, setup: PredictServerSetup[O_contra, S_contra]) -> PredictingServer:
+        """The role that answers questions."""
+        raise NotImplementedError
+
+    def party(self, setup: PredictPartySetup[O_contra, P_contra]) -> Role:
+        """A role that the server asks; raises ConfigError if its answers would tell too much."""
+        raise NotImplementedError
+
+    def in_one_place(
+        self, roles: TrainedRoles[O_contra, S_contra, P_contra], blocks: Sequence[Array], number: int
+    ) -> Array:
+        """Class probabilities, or values, of rows that each party has a block of: what the server would answer.
+
+        `number` names the noise: never the same for two questions.
+        """
+        raise NotImplementedError

@@ -1,0 +1,217 @@
+"""The server that answers: it asks every party that is here, waits until all have answered or the deadline is over,
+lets the policy stand in for the rest, and runs its network once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, done, job, on
+from colonnade.algorithms.evaluation import Evaluation
+from colonnade.algorithms.prediction.messages import Ask, Asked, Compute, Computed, Found, Mean
+from colonnade.algorithms.prediction.party import MAX_ASKED
+from colonnade.algorithms.prediction.standing_in import AWAY, LACKS, SENT, StandIns, blocks_of
+from colonnade.algorithms.sane import are_sane
+from colonnade.models import ServerNetwork
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
+from colonnade.protocol.events import NANOSECONDS, Emit, Event, TimerFired
+from colonnade.protocol.messages import Array
+from colonnade.protocol.role import SERVER, RoleSummary
+from colonnade.protocol.saved import transient
+
+__all__ = ["AskingServer", "AskingState", "PredictServer", "Request"]
+
+CHUNK_NUMBERS = 2**20  # in one answer of a party
+
+
+@dataclass(slots=True)
+class Request:
+    """One that is not yet answered."""
+
+    ids: list[str]
+    h: Array  # (rows, Σ widths)
+    what: Array  # (rows, parties) uint8
+    owed: dict[str, list[int]] = field(default_factory=dict)  # party → where the chunks begin that it has not sent
+    away: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class AskingState(RoleState):
+    """Of every predicting server; nothing of it outlives the process."""
+
+    requests: dict[int, Request] = transient(dict)
+
+
+S = TypeVar("S", bound=AskingState)
+
+
+class AskingServer(Chassis[S], Generic[S]):
+    """What predicting servers share: they ask the parties for ids, and do without those that do not answer."""
+
+    gated = True
+
+    def __init__(self, parties: Sequence[str], widths: Sequence[int], deadline_s: float, state: S) -> None:
+        super().__init__(SERVER, dict.fromkeys(parties, PARTY), state)
+        self.parties, self._widths, self._blocks = tuple(parties), tuple(widths), blocks_of(widths)
+        self.index = MappingProxyType({name: n for n, name in enumerate(parties)})
+        self._deadline = round(deadline_s * NANOSECONDS)
+
+    # What a method says.
+
+    def conclude(self, number: int, request: Request) -> None:
+        """All parties have answered, or are away."""
+        raise NotImplementedError
+
+    def means(self) -> Mapping[str, Array]:
+        """What stands in for each party when it is away."""
+        return {}
+
+    def noted(self, party: int, ids: Sequence[str], found: Found) -> None:
+        """A party has answered for these ids."""
+
+    # Events.
+
+    def gate(self, event: Event | Asked) -> bool:
+        """Questions come from the door, not from a peer; timers bear the numbers of requests."""
+        match event:
+            case Asked():
+                self._asked(event)
+            case TimerFired(name=name):
+                self.too_late(int(name))
+            case _:
+                return False
+        return True
+
+    def joined(self, peer: str, anew: bool) -> None:
+        """A party that starts again has forgotten what it was asked."""
+        if anew:
+            self._lose(peer)
+
+    def peer_lost(self, peer: str) -> None:
+        """Do without it."""
+        self._lose(peer)
+
+    def _asked(self, asked: Asked) -> None:
+        rows, here = len(asked.ids), [name for name in self.parties if name in asked.here]
+        what = np.full((rows, len(self.parties)), AWAY, np.uint8)
+        request = Request(asked.ids, np.zeros((rows, sum(self._widths)), np.float32), what)
+        self.state.requests[asked.number] = request
+        request.away = [name for name in self.parties if name not in asked.here]
+        for name in here:
+            chunk = self._chunk(name)
+            request.owed[name] = list(range(0, rows, chunk))
+            for start in request.owed[name]:
+                self.send(name, Ask(asked.number, start, asked.ids[start : start + chunk]))
+        self.wake(str(asked.number), self.now + self._deadline)
+        self._finish_if_complete(asked.number)
+
+    def _chunk(self, name: str) -> int:
+        return max(1, min(MAX_ASKED, CHUNK_NUMBERS // max(1, self._widths[self.index[name]])))
+
+    @on(Found, PARTY)
+    def found(self, sender: str, message: Found) -> None:
+        """A chunk; of a request that is answered already it comes too late."""
+        request = self.state.requests.get(message.number)
+        if request is None or message.start not in request.owed.get(sender, ()):
+            return
+        party = self.index[sender]
+        ids = request.ids[message.start : message.start + self._chunk(sender)]
+        self._check(sender, message, len(ids))
+        rows = message.start + np.arange(len(ids))
+        request.h[rows[message.has], self._blocks[party]] = message.values
+        request.what[rows, party] = np.where(message.has, SENT, LACKS)
+        self.noted(party, ids, message)
+        request.owed[sender].remove(message.start)
+        if not request.owed[sender]:
+            del request.owed[sender]
+        self._finish_if_complete(message.number)
+
+    def _check(self, sender: str, found: Found, rows: int) -> None:
+        has, values, width = found.has, found.values, self._widths[self.index[sender]]
+        if has.shape != (rows,) or has.dtype != np.bool_:
+            raise RemoteProtocolError(sender, f"says of {has.shape} ids whether it has them, asked for {rows}")
+        expected = (int(has.sum()), width)
+        if values.shape != expected or values.dtype != np.float32 or not are_sane(values):
+            raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} sane float32")
+
+    def too_late(self, number: int) -> None:
+        """The deadline: a party that has not answered is away."""
+        request = self.state.requests.get(number)
+        for name in list(request.owed) if request is not None else ():
+            self._lose_in(number, name)
+
+    def _lose(self, peer: str) -> None:
+        for number in list(self.state.requests):
+            self._lose_in(number, peer)
+
+    def _lose_in(self, number: int, peer: str) -> None:
+        request = self.state.requests[number]
+        if request.owed.pop(peer, None) is not None:
+            request.away.append(peer)
+            self._finish_if_complete(number)
+
+    def _finish_if_complete(self, number: int) -> None:
+        if not self.state.requests[number].owed:
+            self.conclude(number, self.state.requests.pop(number))
+
+    def validate(self) -> None:
+        """A request that waits for no party is answered."""
+        for number, request in self.state.requests.items():
+            if not request.owed:
+                raise LocalProtocolError(f"server: request {number} waits for nobody")
+
+    def summary(self) -> RoleSummary:
+        """How often it computed."""
+        return {"jobs": self.state.jobs}
+
+
+class PredictServer(AskingServer[AskingState]):
+    """Holds the trained θ_0, and what may stand in for a party."""
+
+    def __init__(
+        self,
+        parties: Sequence[str],
+        widths: Sequence[int],
+        network: ServerNetwork,
+        evaluation: Evaluation,
+        stand_ins: StandIns,
+        deadline_s: float,
+    ) -> None:
+        super().__init__(parties, widths, deadline_s, AskingState())
+        self._network, self._evaluation, self.stand_ins = network, evaluation, stand_ins
+
+    @on(Mean, PARTY)
+    def mean(self, sender: str, message: Mean) -> None:
+        """To stand in for the party when it is away."""
+        values, width = message.values, self._widths[self.index[sender]]
+        if values.shape != (width,) or values.dtype != np.float32 or not are_sane(values):
+            raise RemoteProtocolError(sender, f"a mean of shape {values.shape}, expected ({width},) sane float32")
+        self.stand_ins.learned({self.index[sender]: values.copy()})
+        self.do([Emit(Mean(values))])
+
+    def means(self) -> Mapping[str, Array]:
+        """What stands in for each party."""
+        return {self.parties[party]: vector for party, vector in self.stand_ins.fallback.items()}
+
+    def noted(self, party: int, ids: Sequence[str], found: Found) -> None:
+        """For the cache."""
+        self.stand_ins.sent(party, ids, found.has, found.values)
+
+    def conclude(self, number: int, request: Request) -> None:
+        """Let the policy fill in what is missing, and run the network."""
+        self.stand_ins.fill(request.h, request.what, request.ids)
+        self.forget_timer(str(number))
+        self.work("predict", 0.0, Compute(number, request.h, request.what, request.away), aside=True)
+
+    @job(Compute)
+    def predict(self, job: Compute) -> Computed:
+        """θ_0 on the blocks of all parties."""
+        values = self._network.objective.predict(self._network.output(self._evaluation.gathered(job.h)))
+        return Computed(job.number, values.reshape(len(job.h), -1), job.blocks, job.away)
+
+    @done(Computed)
+    def predicted(self, token: int, result: Computed) -> None:
+        """Out at the door."""
+        self.do([Emit(result)])

@@ -1,0 +1,152 @@
+"""Predictions whose server learns, for each id, a sum over all parties and nothing of a single party.
+
+A request has two halves. First every party says which ids it has. Then, for the ids that all have, every party
+contributes to a sum; how, is the method's. Nothing stands in for a party: sums over different parties would tell a
+single party's value by subtraction. So an id that a party lacks, or whose party is away, is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from colonnade.algorithms.chassis import PARTY, RoleState, job
+from colonnade.algorithms.prediction.messages import Computed, Find, Found
+from colonnade.algorithms.prediction.party import MAX_ASKED, AnsweringParty
+from colonnade.algorithms.prediction.server import AskingServer, AskingState, Request
+from colonnade.algorithms.prediction.standing_in import AWAY, SENT
+from colonnade.data import Lookup
+from colonnade.privacy.secret import SecretKey
+from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.events import Emit
+from colonnade.protocol.messages import Array, Message
+from colonnade.protocol.role import SERVER
+from colonnade.protocol.saved import transient
+
+__all__ = ["Contribute", "SumParty", "SumServer", "SumServerState", "Sums"]
+
+P = TypeVar("P", bound=RoleState)
+
+
+class Contribute(Message, frozen=True):
+    """Server → every party: contribute to the sum over these ids; where one party collects it, that is `root`."""
+
+    nonce: int
+    root: int
+    ids: list[str]
+
+
+class SumParty(AnsweringParty[P], Generic[P]):
+    """Shows which ids it has, and nothing of their rows."""
+
+    def __init__(self, name: str, table: Lookup, names: tuple[str, ...], state: P) -> None:
+        super().__init__(name, {other: PARTY for other in names if other != name}, table, state)
+        self.names, self.own = names, names.index(name)
+        self.key = SecretKey()
+
+    def started(self, entropy: bytes) -> None:
+        """Masks are drawn from a key that no other process has."""
+        self.key.renew(entropy)
+
+    @job(Find)
+    def find(self, job: Find) -> Found:
+        """Which ids it has."""
+        has = self.table.find(job.ids) >= 0
+        return Found(job.number, job.start, has, np.zeros((int(has.sum()), 0), np.float32))
+
+    def check_sum(self, ids: list[str]) -> None:
+        """Refuse to contribute to sums that cannot be."""
+        if not 0 < len(ids) <= MAX_ASKED or (self.table.find(ids) < 0).any():
+            raise RemoteProtocolError(SERVER, f"asks for a sum of {len(ids)} ids, too many or not all of this party")
+
+
+@dataclass(slots=True)
+class Sums:
+    """A request's second half."""
+
+    request: Request
+    values: Array  # of all its ids; (rows, *shape)
+    rows: dict[int, Array] = field(default_factory=dict)  # nonce → those that are not summed yet
+
+
+@dataclass(slots=True, kw_only=True)
+class SumServerState(AskingState):
+    """Of servers that learn sums."""
+
+    sums: dict[int, Sums] = transient(dict)
+    nonces: int = 0
+
+
+S = TypeVar("S", bound=SumServerState)
+
+
+class SumServer(AskingServer[S], Generic[S]):
+    """Asks for sums, and for nothing else. One id's sum has the `shape` and the `dtype`."""
+
+    def __init__(
+        self, parties: tuple[str, ...], predictions: Callable[[Array], Array], deadline_s: float, state: S,
+        shape: tuple[int, ...] = (), dtype: type[np.floating[Any]] = np.float64,
+    ) -> None:  # fmt: skip
+        super().__init__(parties, (0,) * len(parties), deadline_s, state)
+        self._predictions, self._key, self.shape, self._dtype = predictions, SecretKey(), shape, dtype
+
+    def started(self, entropy: bytes) -> None:
+        """No other process uses the names of this one's sums."""
+        self._key.renew(entropy)
+
+    def conclude(self, number: int, request: Request) -> None:
+        """The second half: of the ids that all have."""
+        common = np.flatnonzero((request.what == SENT).all(1))
+        values = np.zeros((len(request.ids), *self.shape), self._dtype)
+        sums = self.state.sums[number] = Sums(request, values)
+        for start in range(0, len(common), MAX_ASKED):
+            rows = common[start : start + MAX_ASKED]
+            self.state.nonces += 1
+            nonce = int.from_bytes(self._key.seed("nonce", self.state.nonces)[:8], "little") >> 1
+            sums.rows[nonce] = rows
+            message = Contribute(nonce, self.state.nonces % len(self.parties), [request.ids[row] for row in rows])
+            for name in self.parties:
+                self.send(name, message)
+        if not sums.rows:
+            self._answer(number)
+
+    def rows_of(self, nonce: int) -> Array | None:
+        """What a sum is of, unless it is too late for it."""
+        return next((sums.rows[nonce] for sums in self.state.sums.values() if nonce in sums.rows), None)
+
+    def take(self, nonce: int, values: Array) -> None:
+        """A sum is there; the answer, if it was the last of its request."""
+        number = next((number for number, sums in self.state.sums.items() if nonce in sums.rows), None)
+        if number is None:
+            return  # too late
+        sums = self.state.sums[number]
+        sums.values[sums.rows.pop(nonce)] = values
+        if not sums.rows:
+            self._answer(number)
+
+    def too_late(self, number: int) -> None:
+        """The deadline, of either half."""
+        if number in self.state.sums:
+            self.give_up(number, "")
+        else:
+            super().too_late(number)
+
+    def give_up(self, number: int, peer: str) -> None:
+        """Sums that will not be; which party failed, the server cannot always know."""
+        sums = self.state.sums[number]
+        for rows in sums.rows.values():
+            sums.request.what[rows] = AWAY
+        sums.request.away += [peer] if peer else []
+        sums.rows = {}
+        self._answer(number)
+
+    def _answer(self, number: int) -> None:
+        sums = self.state.sums.pop(number)
+        values = self._predictions(sums.values).reshape(len(sums.values), -1)
+        self.forget_timer(str(number))
+        self.do([Emit(Computed(number, values, sums.request.what, sums.request.away))])
+        self.answered()
+
+    def answered(self) -> None:
+        """A request is over: forget what belongs to its sums."""
