@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from colonnade.algorithms.observations import Observations
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
 from colonnade.data import Task
@@ -122,3 +123,4 @@ class Method:
     party_dropout: bool = False  # its server can learn to do without a party
     local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all
     lacking: bool = False  # and to train on rows that some parties lack (align.min_parties)
+    observations: Observations[Any] | None = None  # what an attacker sees; None: `colonnade attack` refuses it

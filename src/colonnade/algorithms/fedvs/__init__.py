@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.fedvs.config import FedvsOptions, IgnoreOptions, WaitDpOptions, WaitOptions
 from colonnade.algorithms.fedvs.messages import CODED_PAYLOADS
+from colonnade.algorithms.fedvs.observations import OBSERVATIONS, PLAIN
 from colonnade.algorithms.fedvs.party import Party, polynomial_module
 from colonnade.algorithms.fedvs.plain_messages import PLAIN_PAYLOADS
 from colonnade.algorithms.fedvs.plain_party import PlainParty
@@ -62,7 +63,9 @@ def check(server: ServerSetup, parties: Sequence[PartySetup]) -> tuple[str, ...]
 def _baseline(name: str, summary: str, reveals: str, options: type) -> Method:
     payloads = PLAIN_PAYLOADS + EVALUATION_PAYLOADS + LEAVING_PAYLOADS
     paper = f"{_PAPER}, Sec. 6.2"
-    return Method(name, paper, summary, reveals, options, payloads, PlainServer, PlainParty, scale=MINMAX)
+    return Method(
+        name, paper, summary, reveals, options, payloads, PlainServer, PlainParty, scale=MINMAX, observations=PLAIN
+    )
 
 
 METHODS = (
@@ -78,6 +81,7 @@ METHODS = (
         scale=MINMAX,
         check=check,
         peers=True,
+        observations=OBSERVATIONS,
     ),
     _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),
     _baseline("ignore", "the same with whoever is there first; the others are left out", _PLAIN, IgnoreOptions),

@@ -23,6 +23,7 @@ from colonnade.algorithms.flex.config import (
     SyncMinOptions,
 )
 from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
+from colonnade.algorithms.flex.observations import OBSERVATIONS
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Method
@@ -37,7 +38,7 @@ _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 def _method(name: str, paper: str, summary: str, options: type) -> Method:
     return Method(
         name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
-        party_dropout=True, local_updates=("plain", "dp-sgd"),
+        party_dropout=True, local_updates=("plain", "dp-sgd"), observations=OBSERVATIONS,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from colonnade.algorithms.method import Method
 from colonnade.algorithms.vafl.centralised import CENTRALISED_PAYLOADS, CentralisedOptions, centralised
 from colonnade.algorithms.vafl.config import SyncOptions, TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
+from colonnade.algorithms.vafl.observations import LOCKSTEP, OBSERVATIONS
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
 
@@ -53,6 +54,7 @@ METHODS = (
         party_dropout=True,
         local_updates=("plain", "dp-sgd"),
         lacking=True,
+        observations=LOCKSTEP,
     ),
     Method(
         "vafl",
@@ -66,6 +68,7 @@ METHODS = (
         party_dropout=True,
         local_updates=("plain", "dp-sgd"),
         lacking=True,
+        observations=OBSERVATIONS,
     ),
     Method(
         "t-sync",
@@ -79,5 +82,6 @@ METHODS = (
         party_dropout=True,
         local_updates=("plain", "dp-sgd"),
         lacking=True,
+        observations=OBSERVATIONS,
     ),
 )

@@ -16,6 +16,7 @@ from colonnade.algorithms.method import Method
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import ZEROTH_PAYLOADS
+from colonnade.algorithms.zeroth.observations import FROZEN, OBSERVATIONS, ROUNDS
 from colonnade.algorithms.zeroth.party import Party
 from colonnade.algorithms.zeroth.server import Server
 
@@ -41,6 +42,7 @@ METHODS = (
         Server,
         Party,
         local_updates=_UPDATES,
+        observations=OBSERVATIONS,
     ),
     Method(
         "zoo",
@@ -52,6 +54,7 @@ METHODS = (
         Server,
         Party,
         local_updates=_UPDATES,
+        observations=OBSERVATIONS,
     ),
     Method(
         "syn-zoo",
@@ -63,6 +66,7 @@ METHODS = (
         Server,
         Party,
         local_updates=_UPDATES,
+        observations=ROUNDS,
     ),
     Method(
         "frozen",
@@ -74,5 +78,6 @@ METHODS = (
         Server,
         Party,
         local_updates=_UPDATES,
+        observations=FROZEN,
     ),
 )
