@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from colonnade.algorithms.observations import Observations
 from colonnade.algorithms.prediction.predictor import Predictor
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
@@ -155,3 +156,4 @@ class Method(Generic[O]):
     capabilities: Capabilities = Capabilities()
     defaults: Defaults = Defaults()
     page: str = ""  # its description: a file of docs/methods, or an address
+    observations: Observations[Any] | None = None  # what an attacker sees; None: `colonnade attack` refuses it

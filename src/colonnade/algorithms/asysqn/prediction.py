@@ -30,7 +30,7 @@ from colonnade.data import Lookup
 from colonnade.privacy import masking
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Send
-from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.role import SERVER, Role
 from colonnade.protocol.saved import transient
 
