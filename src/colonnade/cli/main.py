@@ -335,11 +335,15 @@ def protocols() -> None:
     from rich.table import Table
 
     from colonnade.algorithms import METHODS
+    from colonnade.algorithms.registry import installed
 
+    others = installed()
     table = Table("name", "paper", "what it does", "what it reveals", show_lines=True)
-    for method in METHODS.values():
+    for method in (*METHODS.values(), *others.methods.values()):
         table.add_row(*map(escape, (method.name, method.paper, method.summary, method.reveals)))
     console.print(table)
+    for name, why in others.faults.items():
+        _say(f"Left out: {name}: {why}")
 
 
 @app.command()
