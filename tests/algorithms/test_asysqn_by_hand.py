@@ -19,7 +19,7 @@ from colonnade.algorithms.asysqn.config import (
     AsySvrgOptions,
     SynOptions,
 )
-from colonnade.algorithms.asysqn.coordinator import Coordinator
+from colonnade.algorithms.asysqn.coordinator import LinearCoordinator
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
@@ -408,7 +408,7 @@ def coordinator(options=None, labels=("a", "a", "a")):
     """One that has heard hello from everybody; and what it wanted to say then."""
     (setup, *_) = setups(options or AfOptions(ahead=0), X, Y)
     empty = np.zeros(0)
-    made = Coordinator(
+    made = LinearCoordinator(
         ServerSetup(setup.options, setup.training, setup.names, (1,) * 3, "none", "sum", BINARY, empty, empty)
     )
     made.handle(Started(b""), 0)
@@ -446,7 +446,7 @@ def test_parties_whose_labels_differ_are_told_and_waited_for(labels, odd, cause)
     made, effects = coordinator(labels=labels)
     told = messages(effects)
     assert [name for name, _ in told] == odd and all(message.cause.startswith(cause) for _, message in told)
-    assert made.waits_for() == odd and made.summary()["note"].startswith(cause) and not made.begun
+    assert made.waits_for() == odd and made.summary()["note"].startswith(cause) and not made.state.begun
 
 
 def test_labels_that_were_mended_are_welcome():
@@ -503,7 +503,7 @@ def test_a_barrier_waits_for_all_and_is_held_again_when_one_is_lost():
     assert take == Take(2) and taker in ("party-1", "party-2")
     for name in ("party-1", "party-2"):
         made.handle(Received(name, Taken(2)), 0)
-    assert made.phase == "" and made.waits_for() == []
+    assert made.state.phase == "" and made.waits_for() == []
 
 
 def test_the_coordinator_computes_nothing():

@@ -360,8 +360,8 @@ def coordinator(**options):
     made.handle(Started(b""), 0)
     for name in ("party-1", "party-2", "party-3"):
         made.handle(PeerJoined(name), 0)
-        made.handle(Received(name, Hello("a" * 64, made._training.rows, 1, 4)), 0)
-    made.handle(Received(made.judge, Judged(1, 0.5, {"accuracy": 0.5})), 0)
+        made.handle(Received(name, Hello("a" * 64, made.training.rows, 1, 4)), 0)
+    made.handle(Received(made.state.judge, Judged(1, 0.5, {"accuracy": 0.5})), 0)
     return made
 
 
@@ -372,9 +372,9 @@ def records_of(effects):
 def test_a_declined_evaluation_is_a_row_that_names_the_party():
     made = coordinator()
     made.handle(TimerFired("evaluate", 0), 0)
-    assert made.judge
+    assert made.state.judge
     (row,) = records_of(made.handle(Received("party-2", Declined(2)), 0))
-    assert np.isnan(row.loss) and row.missing == ["party-2"] and made.judge == ""
+    assert np.isnan(row.loss) and row.missing == ["party-2"] and made.state.judge == ""
     assert made.summary()["note"].startswith("evaluations missing: 1")
     assert made.handle(Received("party-3", Declined(2)), 0) == [], "once is enough"
 
@@ -385,7 +385,7 @@ def test_the_last_evaluation_waits_for_a_step_of_the_party_that_declined():
     assert records_of(made.handle(Received("party-2", Declined(2)), 0)) == [] and made.waits_for() == ["party-2"]
     assert made.handle(Received("party-1", Stepped(0, 9, 1, 0, [0, 1, 2])), 0) == []
     made.handle(Received("party-2", Stepped(0, 9, 1, 0, [0, 1, 2])), 0)
-    effects = made.handle(Received(made.judge, Judged(3, 0.4, {"accuracy": 0.6})), 0)
+    effects = made.handle(Received(made.state.judge, Judged(3, 0.4, {"accuracy": 0.6})), 0)
     assert records_of(effects)[0].loss == 0.4 and isinstance(effects[-1], Finish)
 
 
@@ -394,7 +394,7 @@ def test_the_last_evaluation_is_missing_where_no_step_will_come(options):
     made = coordinator(**options)
     made.handle(PeerLost("party-3"), 0)
     made.handle(TimerFired("end", 0), 0)
-    effects = made.handle(Received("party-2", Declined(made.number)), 0)
+    effects = made.handle(Received("party-2", Declined(made.state.number)), 0)
     (row,) = records_of(effects)
     assert np.isnan(row.loss) and row.missing == ["party-2", "party-3"] and isinstance(effects[-1], Finish)
 
