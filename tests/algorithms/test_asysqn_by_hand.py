@@ -150,7 +150,7 @@ def test_the_first_party_holds_the_intercept_which_has_no_penalty():
     """θ_1 = w_1·x_1 + b; b's slope is the mean over the batch, without λb. Others know nothing of it."""
     parties = make(intercept=True)
     assert [role._block.columns for role in parties.roles.values()] == [3, 2, 2], "padded, and a column of ones"
-    parties.roles["party-1"].estimator.w = np.array([0.5, 0.0, 0.3])
+    parties.roles["party-1"].estimator.state.w = np.array([0.5, 0.0, 0.3])
     np.testing.assert_allclose(parties.roles["party-1"].margins(np.array([[1.0], [2.0]])), [0.8, 1.3])
     parties.begin(0)
     w = parties.steps_of(0, 1).w
@@ -161,7 +161,7 @@ def test_the_first_party_holds_the_intercept_which_has_no_penalty():
 
 def with_weights(parties, weights):
     for name, weight in zip(parties.names, weights, strict=True):
-        parties.roles[name].estimator.w = np.array([weight, 0.0])  # the second column is padding
+        parties.roles[name].estimator.state.w = np.array([weight, 0.0])  # the second column is padding
     return parties
 
 
@@ -249,8 +249,8 @@ def test_saga_keeps_a_scalar_for_every_row():
     v = (slope - -SIGNS[row] / 2) * x[row] + mean + 0.1 * w
     estimator = parties.steps_of(0, 2)
     assert estimator.w[0] == pytest.approx(w - 0.5 * v, rel=1e-8)
-    assert estimator.reference[row] == pytest.approx(slope, rel=1e-8)
-    assert estimator.mean[0] == pytest.approx(np.mean(estimator.reference * x), rel=1e-8)
+    assert estimator.state.reference[row] == pytest.approx(slope, rel=1e-8)
+    assert estimator.state.mean[0] == pytest.approx(np.mean(estimator.state.reference * x), rel=1e-8)
 
 
 def test_svrg_rests_for_its_snapshot_and_aggregates_it_once():
@@ -273,8 +273,8 @@ def test_svrg_rests_for_its_snapshot_and_aggregates_it_once():
     slopes = -SIGNS / (1 + np.exp(SIGNS * theta))
     for name, x in zip(parties.names, X, strict=True):
         estimator = parties.roles[name].estimator
-        np.testing.assert_allclose(estimator.reference, slopes, rtol=1e-7)
-        np.testing.assert_allclose(estimator.mean[0], np.mean(slopes * np.array(x)), rtol=1e-7)
+        np.testing.assert_allclose(estimator.state.reference, slopes, rtol=1e-7)
+        np.testing.assert_allclose(estimator.state.mean[0], np.mean(slopes * np.array(x)), rtol=1e-7)
 
 
 def test_a_snapshot_has_the_patience_of_as_many_batches_as_it_has():

@@ -267,7 +267,7 @@ class Asked:
         for role in self.others:
             role.handle(Started(role.name.encode()), 0)
             role.handle(Received("server", Members([0, 1, 2, 3])), 0)
-            role.estimator.w = np.ones(role._block.columns)
+            role.estimator.state.w = np.ones(role._block.columns)
 
     def ask(self, role, ask, sender="party-1"):
         """All that follows from a question, and from the jobs that it leads to."""
@@ -337,7 +337,7 @@ def test_the_same_rows_are_contributed_over_other_parties_only_after_a_step():
     role.load(saved)
     assert world.ask(role, Ask(4, [0, 1, 2], True, ROWS[:0])) == [] and len(role.held) == 2
     role.fence.moved()
-    role.estimator.w = role.estimator.w / 2
+    role.estimator.state.w = role.estimator.w / 2
     assert len([effect for effect in role._answer_held() if isinstance(effect, Work)]) == 2 and not role.held
 
 
