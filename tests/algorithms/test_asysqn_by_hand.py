@@ -169,7 +169,7 @@ def test_a_sum_is_the_margins_of_the_whole_model():
     parties = with_weights(make(), (0.5, -0.25, 2.0))
     parties.begin(0)
     role = parties.roles["party-1"]
-    while not role.ready and not role.lane:
+    while not role.state.ready and not role.state.lane:
         parties.tell(*parties.queue.popleft())
     theta = role._walk.batch(0)
     expected = {0: 0.5 * 1 - 0.25 * 3 + 2.0 * -2, 1: 0.5 * 2 - 0.25 * -1 + 2.0 * 1}  # by row
@@ -297,11 +297,11 @@ def test_what_cannot_be_completed_is_abandoned_and_the_rows_are_others():
     parties.begin(0)
     parties.settle()
     role = parties.roles["party-1"]
-    assert role.estimator.steps == 0 and len(role.own) == 1
+    assert role.estimator.steps == 0 and len(role.state.own) == 1
     (first, *_), before = parties.of(Ask), role.estimator.w
     (_, timer), *_ = parties.timers
     parties.tell("party-1", TimerFired(timer, 0))
-    assert role.abandoned == 1 and parties.of(Abandon)
+    assert role.state.abandoned == 1 and parties.of(Abandon)
     parties.lost = lambda sender, to, message: False
     parties.steps_of(0, 1)
     later = parties.of(Ask)[-1]
@@ -323,7 +323,7 @@ def test_a_lost_party_ends_what_it_had_a_share_in():
     parties.steps_of(0, 2)
     first, *_, last = parties.of(Ask)
     assert first[2].members == [0, 1, 2, 3] and last[2].members == [0, 1, 2]
-    assert role.abandoned == 1
+    assert role.state.abandoned == 1
 
 
 def test_a_round_is_not_repeated_without_the_lost_party():
@@ -349,7 +349,7 @@ def test_with_two_left_nobody_asks():
     parties.settle()
     asked = len(parties.of(Ask))
     steps = parties.roles["party-1"].estimator.steps
-    assert not parties.roles["party-1"].own
+    assert not parties.roles["party-1"].state.own
     parties.tell("party-1", Received("server", Members([0, 1, 2])))
     parties.steps_of(0, steps + 1)
     assert len(parties.of(Ask)) > asked
@@ -362,7 +362,13 @@ def test_who_begins_anew_drops_everything_and_says_hello():
     w = parties.roles["party-1"].estimator.w
     parties.tell("party-1", PeerJoined("server", anew=True))
     role = parties.roles["party-1"]
-    assert not role.own and not role.ready and not role.lane and not role.begun and not role.sums.sums
+    assert (
+        not role.state.own
+        and not role.state.ready
+        and not role.state.lane
+        and not role.state.begun
+        and not role.sums.sums
+    )
     assert (role.estimator.w == w).all() and type(parties.told[-1][1]).__name__ == "Hello"
 
 
