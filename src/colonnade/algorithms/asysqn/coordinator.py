@@ -228,7 +228,7 @@ class LinearCoordinator(Counting[State]):
     def _snapshot_due(self) -> bool:
         if self.options.estimator != SVRG:
             return False
-        return self.progress.epochs >= (self.state.snapshots + 1) * float(self.options.snapshot_every)
+        return self.progress.epochs >= (self.state.snapshots + 1) * self.options.snapshot_every
 
     # SVRG's barrier: Alg. 4 l. 3.
 
