@@ -106,6 +106,7 @@ class ByHand:
         self.server, *self.parties = self.roles.values()
         self.codec, self.lost = Codec(setting.method.payloads), lost
         self.queue, self.timers, self.jobs, self.said, self.records = deque(), {}, set(), [], []
+        self.counted = []  # of what was said, all but evaluation
         self.now, self.finished = 0, ""
         for role in self.roles.values():
             self.tell(role.name, Started(role.name.encode()))
@@ -120,9 +121,10 @@ class ByHand:
 
     def _perform(self, role, effect):
         match effect:
-            case Send(to=to, message=message):
+            case Send(to=to, message=message, evaluation=evaluation):
                 if not self.lost(role.name, to, message):
                     self.said.append((role.name, to, message))
+                    self.counted += [] if evaluation else [(role.name, to, message)]
                     self.queue.append((to, Received(role.name, self.over_the_wire(message))))
             case Work():
                 self.jobs.add((role.name, effect.token))
@@ -161,8 +163,8 @@ class ByHand:
         return self
 
     def heard(self, kind, to=None):
-        """What was said of this kind."""
-        return [message for _, receiver, message in self.said if type(message) is kind and to in (None, receiver)]
+        """What was said of this kind, not for evaluation."""
+        return [message for _, receiver, message in self.counted if type(message) is kind and to in (None, receiver)]
 
 
 @pytest.fixture
@@ -217,9 +219,8 @@ class Tiny:
         role.validate()
         kept = []
         for effect in effects:
-            evaluation = effect.kind == EVALUATION if isinstance(effect, Work) else False
-            message = getattr(effect, "message", None)
-            if not evaluation and not (message is not None and message.evaluation):
+            measuring = effect.kind == EVALUATION if isinstance(effect, Work) else getattr(effect, "evaluation", False)
+            if not measuring:
                 kept.append(effect)
         return kept
 

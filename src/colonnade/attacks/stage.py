@@ -94,7 +94,7 @@ class Intruder:
     def _received(self, message: Message, now: int) -> list[Effect]:
         match message:
             case EvaluationRequest(number=number, start=start, stop=stop):
-                return [Send(SERVER, EvaluationReply(number, start, 0, self._zeros(stop - start)))]
+                return [Send(SERVER, EvaluationReply(number, start, 0, self._zeros(stop - start)), evaluation=True)]
             case FreshRequest(request=request, rows=rows):
                 return [Send(SERVER, Embeddings(self.step, 0, rows, self._zeros(len(rows)), request=request))]
             case Refused(cause=cause):

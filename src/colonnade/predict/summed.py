@@ -112,10 +112,10 @@ class SummedParty(PredictParty):
                 return self._open(message)
             case Received(sender=sender, message=(Masked() | Masks()) as message) if sender in self._names:
                 sends = self.sums.receive(self._names.index(sender), message)
-                return [*self._sends(sends), *self._complete(message.nonce)]
+                return [*sends, *self._complete(message.nonce)]
             case WorkDone(result=MarginsMade() as made):
                 root = self.roots.pop(made.nonce)
-                return [*self._sends(self.sums.contribute(root, made.nonce, made)), *self._complete(made.nonce)]
+                return [*self.sums.contribute(root, made.nonce, made), *self._complete(made.nonce)]
         return super().handle(event, now)
 
     def _open(self, message: Contribute) -> list[Effect]:
@@ -144,10 +144,6 @@ class SummedParty(PredictParty):
     def _complete(self, nonce: int) -> list[Effect]:
         total = self.sums.take_total(nonce)
         return [] if total is None else [Send(SERVER, Summed(nonce, total.theta))]
-
-    @staticmethod
-    def _sends(sends: list[tuple[str, Message]]) -> list[Effect]:
-        return [Send(to, message) for to, message in sends]
 
 
 @dataclass(slots=True)
