@@ -134,6 +134,10 @@ def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withhe
     averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is one more
     of them; its number names the noise.
     """
+    trained: Any = party
+    if hasattr(trained, "embed"):  # a party on the chassis
+        values = trained.embed(x, rows, number)
+        return Withheld(trained.guard.why()) if values is None else values
     places: dict[int, int] = {}
     copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
     distinct = np.array(list(places), np.int64)
@@ -146,7 +150,7 @@ def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withhe
     read = alike.compute(EvaluateRows(number, 0, len(distinct), release=release))
     if isinstance(read, Withheld):
         return read
-    values: Array = alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values
+    values = alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values
     return values[copies]
 
 
