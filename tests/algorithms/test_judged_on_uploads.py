@@ -114,25 +114,25 @@ def test_an_evaluation_carries_what_an_upload_does(name, encoding, make):
             assert np.linalg.norm(judged, axis=1).max() == pytest.approx(0.05, abs=1e-4), "clipped"
 
 
-def test_fedvs_decodes_test_rows_as_it_decodes_training_rows(make, by_hand):
+def test_fedvs_decodes_test_rows_as_it_decodes_training_rows(make, by_hand, monkeypatch):
     run = by_hand(make("fedvs", l_w=12))
-    server, compute, seen = run.server, run.server.compute, {}
+    server, compute, seen = run.server, type(run.server).compute, {}
 
-    def spy(job):
-        result = compute(job)
+    def spy(role, job):
+        result = compute(role, job)
         if isinstance(job, Decode):
-            summed = server._walk.cut.samples(server._code.decode(job.answers, job.who), job.batch)
-            seen.setdefault("train", average(summed, job.count, server._options.l_x + server._options.l_w))
+            summed = server.walk.cut.samples(server.code.decode(job.answers, job.who), job.batch)
+            seen.setdefault("train", average(summed, job.count, server.options.l_x + server.options.l_w))
         if isinstance(result, DecodedTest):
             seen.setdefault("test", result.values)
         return result
 
-    server.compute = spy
+    monkeypatch.setattr(type(server), "compute", spy)
     run.pump(lambda: "train" in seen)
-    tested = seen["test"].reshape(-1, WIDTH)[server._walk.rows(0)]
+    tested = seen["test"].reshape(-1, WIDTH)[server.walk.rows(0)]
     # Weights are rounded at random for each exchange: by less than 2^-12 each, of four terms and x ≤ 1.
     np.testing.assert_allclose(seen["train"], tested, atol=4 * 2.0**-12)
-    grid = seen["train"] * 3 * 2.0 ** (server._options.l_x + 12)
+    grid = seen["train"] * 3 * 2.0 ** (server.options.l_x + 12)
     np.testing.assert_allclose(grid, np.rint(grid), atol=0.1)
 
 

@@ -118,8 +118,8 @@ class View:
     def spy(self, server: CodedServer, job: Payload) -> Payload:
         """A server of FedVS sees what it decodes: averages over all parties."""
         if isinstance(job, Decode):
-            cut, options = server._walk.cut, server._options
-            summed = cut.samples(server._code.decode(job.answers, job.who), job.batch)
+            cut, options = server.walk.cut, server.options
+            summed = cut.samples(server.code.decode(job.answers, job.who), job.batch)
             self.see(cut.row_numbers(job.batch), average(summed, job.count, options.l_x + options.l_w))
         return CodedServer.compute(server, job)
 
