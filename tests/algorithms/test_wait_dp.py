@@ -51,7 +51,7 @@ def test_the_account_is_that_of_the_rows_that_left(data, tmp_path):
     send = run.simulator._send
     run.simulator._send = lambda node, effect: (sent.append((node.role.name, effect.message)), send(node, effect))
     summary = run.execute()
-    walk = run.simulator.nodes[0].role._walk
+    walk = run.simulator.nodes[0].role.walk
     for party in data.parties:
         left = Counter()
         for name, message in sent:

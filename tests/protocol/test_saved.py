@@ -11,7 +11,7 @@ import pytest
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError
 from colonnade.protocol.messages import Array
-from colonnade.protocol.saved import form_of, transient
+from colonnade.protocol.saved import UNSAVED, Component, form_of, transient
 
 
 class Request(NamedTuple):
@@ -108,3 +108,29 @@ def test_a_checkpoint_of_other_fields_is_refused(change):
     change(saved)
     with pytest.raises(CheckpointError, match="another version of the code"):
         form_of(State).typed(saved)
+
+
+class Other(msgspec.Struct, frozen=True):
+    steps: int
+
+
+def test_structs_of_several_types_are_saved_with_their_names():
+    form = form_of(list[Report | Other | None])
+    made = [Other(1), None, Report(2, 0.5)]
+    assert form.typed(state.unpack(state.pack(form.plain(made)))) == made
+
+
+@dataclass(slots=True)
+class Phase(Component):
+    network: object = field(metadata=UNSAVED)
+    steps: int = 0
+    line: list[Request] = field(default_factory=list)
+
+
+def test_a_component_takes_over_its_fields_and_keeps_what_it_was_made_from():
+    rows, network = np.array([3, 1], np.int32), object()
+    made, other = Phase(None, 3, [Request(1, rows)]), Phase(network)
+    other.load(state.unpack(state.pack(made.save())))
+    assert (other.network, other.steps) == (network, 3) and type(other.line[0]) is Request
+    with pytest.raises(CheckpointError, match="another version of the code"):
+        other.load({"steps": 1})
