@@ -12,7 +12,7 @@ import msgspec
 
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.models import Factory
 from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard

@@ -20,6 +20,7 @@ from colonnade.attacks.clients import Client, Place
 from colonnade.attacks.ears import Ear
 from colonnade.attacks.wires import Answer, Pen, read_answer, walk_of
 from colonnade.config.resolve import Federation
+from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import ClockConfig, Simulator
 from colonnade.drivers.simulator.clock import Compute
 from colonnade.experiments.run import one_thread
@@ -38,7 +39,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message, Payload
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import Role, Storing
 
 __all__ = ["Gate", "Intruder", "Stage"]
 
@@ -246,4 +247,6 @@ class Stage:
         server = self.setting.method.server(_summing(self.setting.server))
         if isinstance(server, LossServer):
             server.rules, server.per_sample = rules, per_sample
+        if isinstance(server, Storing):
+            server.open(FileStorage())  # the gate hides it from the driver
         return Gate(server, intruder)

@@ -5,12 +5,13 @@ the job, changes nothing that `save` would show, and may run on another thread w
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from colonnade.protocol.events import Effect, Event
 from colonnade.protocol.messages import Payload
+from colonnade.protocol.ports import Releases, Storage
 
-__all__ = ["EVALUATION", "SERVER", "Role"]
+__all__ = ["EVALUATION", "SERVER", "Releasing", "Role", "Storing"]
 
 SERVER = "server"  # the name of the role that all others know
 EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
@@ -38,3 +39,23 @@ class Role(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """What the role can say of the run when it is over."""
+
+
+@runtime_checkable
+class Storing(Role, Protocol):
+    """A role with tables too large for a checkpoint: `save` then says where in its tables it stands."""
+
+    def open(self, storage: Storage) -> None:
+        """Use these tables from now on. The driver calls this before `load` and before any event."""
+
+    def kept(self, state: Any) -> None:
+        """The driver has written what `save` gave to the disk, and needs no older state any more."""
+
+
+@runtime_checkable
+class Releasing(Role, Protocol):
+    """A party whose uploads may be perturbed and accounted."""
+
+    @property
+    def guard(self) -> Releases:
+        """What stands between its network and the wire."""

@@ -27,7 +27,7 @@ from colonnade.algorithms.flex.messages import (
 from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.vafl.messages import LARGEST, Embed, Embedded, Skip, are_sane
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.models import (
     Network,
     Objective,
