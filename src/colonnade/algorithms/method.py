@@ -14,7 +14,7 @@ from colonnade.algorithms.observations import Observations
 from colonnade.algorithms.prediction.predictor import Predictor
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.models import Factory
 from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard

@@ -17,6 +17,7 @@ from colonnade.attacks.clients import Client, Place
 from colonnade.attacks.ears import Ear
 from colonnade.attacks.wires import observations_of, read_answer
 from colonnade.config.resolve import Federation
+from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import ClockConfig, Simulator
 from colonnade.drivers.simulator.clock import Compute
 from colonnade.experiments.run import one_thread
@@ -35,7 +36,7 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message, Payload
-from colonnade.protocol.role import Role, RoleSummary
+from colonnade.protocol.role import Role, RoleSummary, Storing
 
 __all__ = ["Behind", "Gate", "Intruder", "Stage"]
 
@@ -255,9 +256,12 @@ class Stage:
         method, setup = self.setting.method, self.setting.server
         assert method.server is not None
         experiment = observations_of(method).experiment
+        options = setup.options if experiment is None else experiment.options(setup.options)
+        server = method.server(replace(setup, options=options))
+        if isinstance(server, Storing):
+            server.open(FileStorage())  # the gate hides it from the driver
         if experiment is None:
             assert rules and not per_sample
-            return Gate(method.server(setup), intruder, _same)
-        server = method.server(replace(setup, options=experiment.options(setup.options)))
+            return Gate(server, intruder, _same)
         experiment.switch(server, rules, per_sample)
         return Gate(server, intruder, experiment.told)

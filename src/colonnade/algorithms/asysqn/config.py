@@ -3,7 +3,7 @@
 from typing import Literal
 
 from colonnade.algorithms.method import Options
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["AfOptions", "AfSagaOptions", "AfSvrgOptions", "AsyOptions", "AsySagaOptions", "AsySvrgOptions",
