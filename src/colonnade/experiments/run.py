@@ -94,7 +94,7 @@ class Run:
             on_emit=self._record,
             peers=setting.method.peers,
         )
-        self._checkpoints = Cadence(setting.checkpoint_every, setting.training.rows_per_epoch)
+        self._checkpoints = Cadence(setting.plan.checkpoint_every, setting.training.rows_per_epoch)
 
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> dict[str, Any]:
         """Run to the end; the summary, also written to the folder."""
@@ -263,7 +263,7 @@ class Run:
             return self._checkpoints.due(progress.k, progress.rows)
         if self.simulator.now < at:
             return False
-        self._checkpoints.count = int(self.clock_s / self.federation.checkpoint_every.amount) + 1
+        self._checkpoints.count = int(self.clock_s / self.federation.plan.checkpoint_every.amount) + 1
         return True
 
     def _checkpoint(self) -> dict[str, Any]:
@@ -318,7 +318,9 @@ class Run:
             "reveals": setting.options.reveals or setting.method.reveals,
             "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
             "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
-            "privacy": privacy_fields(setting.privacy, setting.data.parties, spent, withdrawn, setting.options.claim),
+            "privacy": privacy_fields(
+                setting.plan.privacy, setting.data.parties, spent, withdrawn, setting.options.claim
+            ),
             "trace_sha256": simulator.trace.hexdigest,
             "weights_sha256": weights,
         }
