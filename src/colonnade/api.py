@@ -16,6 +16,7 @@ from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
 from colonnade.predict.in_one_place import predict_in_one_place
 from colonnade.protocol.errors import ColonnadeError, ConfigError
+from colonnade.results.summary import Summary
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -35,7 +36,7 @@ def split(
 class Result:
     """A finished run."""
 
-    def __init__(self, run: Run, summary: dict[str, Any]) -> None:
+    def __init__(self, run: Run, summary: Summary) -> None:
         self._run, self.summary = run, summary
         self._questions = 0
 
@@ -49,8 +50,7 @@ class Result:
     @property
     def warnings(self) -> list[str]:
         """Why its numbers are no result, in sentences; [] if they are."""
-        found: list[str] = self.summary["warnings"]
-        return found
+        return self.summary["warnings"]
 
     @property
     def metrics(self) -> polars.DataFrame:

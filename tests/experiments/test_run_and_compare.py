@@ -11,6 +11,7 @@ from colonnade.experiments.ranking import mean_and_spread
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
 from colonnade.results.folder import RunFolder
+from colonnade.results.summary import time_to_target
 
 SMALL = {
     "data": {"source": "digits", "parties": 2},
@@ -86,8 +87,8 @@ def test_time_to_target_goes_the_way_of_the_metric(metric, target, values, expec
     train = {"target": target} if target is not None else {}
     source = "diabetes" if metric == "mae" else "digits"
     run = prepare(from_dict(small(data={"source": source}, train={"metric": metric, **train})))
-    run.rows = [{"clock_s": float(place), "value": value} for place, value in enumerate(values)]
-    assert run.time_to_target() == expected
+    rows = [{"clock_s": float(place), "value": value} for place, value in enumerate(values)]
+    assert time_to_target(rows, run.federation.training.metric, run.federation.plan.target) == expected
 
 
 def test_a_full_folder_is_refused_and_an_empty_one_taken(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,6 +23,9 @@ from colonnade.cli.certs import certs_app
 from colonnade.cli.init import init
 from colonnade.cli.privacy import privacy_app
 from colonnade.protocol.errors import ColonnadeError
+
+if TYPE_CHECKING:
+    from colonnade.results.summary import Summary
 
 __all__ = ["app", "main"]
 
@@ -132,7 +135,7 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
     return f"To {where}: colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
 
 
-def _record_of(checked: Any, folder: Path, driver: str) -> dict[str, Any] | None:
+def _record_of(checked: Any, folder: Path, driver: str) -> "Summary | None":
     """The summary of a run that is over; None: it can go on."""
     from colonnade.deployment.up import reopen_folder
     from colonnade.protocol.errors import ConfigError
@@ -143,7 +146,7 @@ def _record_of(checked: Any, folder: Path, driver: str) -> dict[str, Any] | None
     return over
 
 
-def _show(summary: dict[str, Any], out: Path) -> None:
+def _show(summary: "Summary", out: Path) -> None:
     """What came of a run; the exit code says whether it finished."""
     from colonnade.cli.progress import print_summary
 
@@ -184,7 +187,7 @@ def _cluster(wanted: bool, address: str | None) -> AbstractContextManager[None]:
     return connected(address) if wanted else nullcontext()
 
 
-Started = tuple[tuple[str, ...], Callable[[], dict[str, Any]]]  # notes on the data, and how to run
+Started = tuple[tuple[str, ...], Callable[[], "Summary"]]  # notes on the data, and how to run
 
 
 def _simulate(checked: Any, out: Path, resume: bool, load: Any, workers: int | str) -> Started:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from colonnade.deployment.server_process import ServerProcess
     from colonnade.deployment.up import FederationUp
     from colonnade.drivers.processes.node import Node
+    from colonnade.results.summary import Summary
 
 __all__ = [
     "LogJson",
@@ -222,7 +223,7 @@ def status(
         console.print(status_table(json.loads(answer)))
 
 
-def up_with_table(federation: "FederationUp", out: Console) -> dict[str, Any]:
+def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
     """Run a federation under its live table."""
     federation.say = lambda text: out.print(text, markup=False, highlight=False, soft_wrap=True)
     with Live(console=out, refresh_per_second=4, transient=True) as live:

@@ -19,6 +19,7 @@ from colonnade.data.suggest import listing
 from colonnade.experiments.compare import Entry
 from colonnade.experiments.ranking import Ranking, rank
 from colonnade.experiments.run import Run, Standing
+from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
 
 __all__ = [
@@ -47,7 +48,7 @@ def load_with_bar(config: Config, console: Console | None = None) -> Partition:
         return load_partition(config, lambda text, done: progress.update(task, completed=done, text=text))
 
 
-def run_with_bar(run: Run, console: Console | None = None) -> dict[str, Any]:
+def run_with_bar(run: Run, console: Console | None = None) -> Summary:
     """Execute a run under a bar with rate, metric and time left."""
     with Progress(*bar_columns(), console=console, refresh_per_second=5, transient=True) as progress:
         task = progress.add_task(run.federation.method.name, total=1.0, text="")
@@ -170,13 +171,13 @@ def comparison_table(entries: Sequence[Entry]) -> Table:
 
 def ranking_of(entries: Sequence[Entry]) -> Ranking:
     """The race so far."""
-    groups: dict[str, list[dict[str, Any] | None]] = {}
+    groups: dict[str, list[Summary | None]] = {}
     for entry in entries:
         groups.setdefault(entry.label, []).append(entry.summary)
     return rank(groups)
 
 
-def print_summary(summary: dict[str, Any], console: Console) -> None:
+def print_summary(summary: Summary, console: Console) -> None:
     """A run's summary for a person, its warnings and its note."""
     console.print(_summary_table(summary))
     for text in summary.get("warnings", ()):  # a run of an older release has none
@@ -185,16 +186,17 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
 
 
-def _summary_table(summary: dict[str, Any]) -> Table:
+def _summary_table(summary: Summary) -> Table:
     flaw = flaw_of(summary)
     how = ", ".join(dict.fromkeys(filter(None, (summary["status"], flaw))))
     table = Table(show_header=False, title=f"{summary['protocol']}: {how}")
+    sizes = summary["bytes_up"], summary["bytes_down"], summary["bytes_eval"]
     rows: list[tuple[str, str]] = [
         (summary["metric"], _marked(summary, summary["value"], ".4f")),
         ("loss", _marked(summary, summary["loss"], ".4f")),
         ("updates, epochs", f"{summary['updates']}, {summary['epochs']:.2f}"),
         ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
-        ("bytes up, down, evaluation", " , ".join(f"{summary[key] / 1e6:.2f} MB" for key in _BYTES)),
+        ("bytes up, down, evaluation", " , ".join(f"{size / 1e6:.2f} MB" for size in sizes)),
         ("staleness mean, p95, max", ", ".join(f"{value:.1f}" for value in summary["staleness"].values())),
         ("utilisation", escape(_shares(summary["utilisation"]))),
         ("trace", summary["trace_sha256"][:16]),
@@ -215,7 +217,7 @@ def _summary_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-def _marked(summary: dict[str, Any], value: float | None, form: str, unit: str = "") -> str:
+def _marked(summary: Summary, value: float | None, form: str, unit: str = "") -> str:
     """A number of the evaluations, never plain if the run is no result."""
     flaw = flaw_of(summary)
     if value is None or not flaw:
@@ -230,6 +232,3 @@ def _shares(utilisation: dict[str, float]) -> str:
 
 def _number(value: float | None) -> str:
     return "not told" if value is None else f"{value:.4g}"
-
-
-_BYTES = ("bytes_up", "bytes_down", "bytes_eval")

@@ -1,4 +1,12 @@
-"""From a checked config to roles: every default is filled in and every combination is tried here."""
+"""From a checked config to roles: every default is filled in and every combination is tried here.
+
+    Config        the TOML as typed: any side's, or everyone's
+    Plan          what all members agree upon; every side makes its own Setup from it and from its own data
+    ServerSetup   what one role is made from
+    PartySetup
+
+A `Federation` is a plan with the data and the setups of all sides, for drivers that have them all in one place.
+"""
 
 import re
 from collections.abc import Callable
@@ -46,18 +54,32 @@ EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """Everything that a driver needs, and that can be refused, before it starts."""
+    """All sides of a plan in one place, for the simulator; all that can be refused before it starts has been.
+
+    A deployment never has one: the server and each party know the plan and their own data only.
+    """
 
     config: Config
+    plan: "Plan"
     data: Partition
-    method: Method[Any]
-    options: Options
-    training: Training
-    checkpoint_every: Every
     server: ServerSetup[Any]
     parties: list[PartySetup[Any]]
-    privacy: PrivacySettings
     notes: tuple[str, ...] = ()  # what a reader of the results should know
+
+    @property
+    def method(self) -> Method[Any]:
+        """The plan's."""
+        return self.plan.method
+
+    @property
+    def options(self) -> Options:
+        """The plan's."""
+        return self.plan.options
+
+    @property
+    def training(self) -> Training:
+        """The plan's."""
+        return self.plan.training
 
     def roles(self) -> list[Role]:
         """Fresh roles, the server first."""
@@ -120,9 +142,13 @@ def federation(
     setups = [plan.party(index, *share, labels) for index, share in enumerate(shares)]
     notes = plan.method.check(server, setups) if plan.method.check is not None else ()
     return Federation(
-        config, data, plan.method, plan.options, plan.training, plan.checkpoint_every, server, setups, plan.privacy,
-        (*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
-    )  # fmt: skip
+        config=config,
+        plan=plan,
+        data=data,
+        server=server,
+        parties=setups,
+        notes=(*data.notes, *notes, *plan.privacy.notes(len(data.y_train))),
+    )
 
 
 def refuse_unbuildable(config: Config, data: Partition) -> None:
@@ -139,6 +165,7 @@ class Plan:
     options: Options
     parties: tuple[str, ...]
     training: Training
+    target: float | None  # of the metric; None: there is none
     checkpoint_every: Every
     widths: tuple[int, ...]
     models: tuple[Factory, ...]
@@ -156,18 +183,18 @@ class Plan:
         if self.method.capabilities.party_labels:
             y_train, y_test = y_train[:0], y_test[:0]
         return ServerSetup(
-            self.options,
-            self.training,
-            self.parties,
-            self.widths,
-            self.server_model,
-            self.aggregate,
-            task,
-            y_train,
-            y_test,
-            _device(self.devices[0]),
-            absent,
-            self.tables,
+            options=self.options,
+            training=self.training,
+            parties=self.parties,
+            widths=self.widths,
+            model=self.server_model,
+            aggregate=self.aggregate,
+            task=task,
+            y_train=y_train,
+            y_test=y_test,
+            device=_device(self.devices[0]),
+            absent=absent,
+            tables=self.tables,
         )
 
     def refuse_lacking(self) -> None:
@@ -184,14 +211,24 @@ class Plan:
         self, index: int, train: Any, test: Any, shape: tuple[int, ...], labels: Labels | None = None
     ) -> PartySetup[Any]:
         """What a party is made from; its labels are needed by some methods, and given to no others."""
-        name, width, model = self.parties[index], self.widths[index], self.models[index]
-        count, top = len(self.parties), Top(self.server_model, self.aggregate, self.widths)
         device = _device(self.devices[1 + index])
-        train, test = on_device(train, device), on_device(test, device)
         setup = PartySetup(
-            self.options, self.training, name, index, count, width, model, train, test, shape, device, top,
-            self.parties, privacy=self.privacy, budget=self.budgets[index],
-        )  # fmt: skip
+            options=self.options,
+            training=self.training,
+            name=self.parties[index],
+            index=index,
+            parties=len(self.parties),
+            width=self.widths[index],
+            model=self.models[index],
+            train=on_device(train, device),
+            test=on_device(test, device),
+            shape=shape,
+            device=device,
+            top=Top(self.server_model, self.aggregate, self.widths),
+            names=self.parties,
+            privacy=self.privacy,
+            budget=self.budgets[index],
+        )
         if not self.method.capabilities.party_labels:
             return setup
         if labels is None:
@@ -210,19 +247,20 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     budgets = _check_privacy(config, method, privacy, parties)
     training = _training(config.train, count, rows, task, options)
     return Plan(
-        method,
-        options,
-        parties,
-        training,
-        _every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
-        _embeddings(config.model.embedding, count),
-        _party_models(config.model.party, count),
-        config.model.server,
-        config.model.aggregate,
-        _devices(config.model.device, count, method),
-        privacy,
-        budgets,
-        Tables(config.server.table, config.server.table_dtype),
+        method=method,
+        options=options,
+        parties=parties,
+        training=training,
+        target=config.train.target,
+        checkpoint_every=_every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
+        widths=_embeddings(config.model.embedding, count),
+        models=_party_models(config.model.party, count),
+        server_model=config.model.server,
+        aggregate=config.model.aggregate,
+        devices=_devices(config.model.device, count, method),
+        privacy=privacy,
+        budgets=budgets,
+        tables=Tables(config.server.table, config.server.table_dtype),
     )
 
 

@@ -8,7 +8,7 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ class AligningServerProcess(ServerProcess):
         self.service = Service(self.node, self.identity, self.pins, terms, self.status, run=run, relay=True)
         self._begin_watching()
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self) -> Any:
         """Until all have their order, or it cannot be."""
         self.out.mkdir(parents=True, exist_ok=True)
         try:
@@ -207,7 +207,7 @@ class AligningServerProcess(ServerProcess):
             **traffic_fields(self.node.traffic),
         }
 
-    def _write(self, summary: dict[str, Any]) -> None:
+    def _write(self, summary: Mapping[str, Any]) -> None:
         replace_file(self.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 
     def _how_it_ended(self) -> str:
@@ -216,7 +216,7 @@ class AligningServerProcess(ServerProcess):
             return "refused"
         return super()._how_it_ended()
 
-    def _say_end(self, summary: dict[str, Any]) -> None:
+    def _say_end(self, summary: Mapping[str, Any]) -> None:
         self.log.info("ended", status=summary["status"], common=summary["common"])
 
 

@@ -6,7 +6,7 @@ The same runs across organisations (`serve`) and with all others on one machine 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,13 @@ from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import (
+    Summary,
     metrics_row,
-    privacy_fields,
     staleness_histogram,
-    time_to_target,
+    summarise,
     traffic_fields,
     weights_digest,
-    withdrawn_note,
 )
-from colonnade.results.verdict import warnings_of
 
 __all__ = ["ServerProcess", "Stalled", "parties_now", "run_id"]
 
@@ -67,7 +65,7 @@ class ServerProcess(Keeper):
     """The server: its share, its role, its run folder."""
 
     driver = "processes"
-    record: dict[str, Any] | None = None  # of a run that is over: served again, it is told and left as it is
+    record: Summary | None = None  # of a run that is over: served again, it is told and left as it is
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
@@ -147,7 +145,7 @@ class ServerProcess(Keeper):
 
     # The life of the process
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self) -> Any:  # a Summary; an alignment has its own
         """Serve until training ends; the summary."""
         torch.set_num_threads(1)
         stop_on_signals(self.node)
@@ -209,7 +207,7 @@ class ServerProcess(Keeper):
         if days < CERTIFICATE_WARNING_DAYS:
             self.log.warning("the certificate expires soon", days=days)
 
-    def _say_end(self, summary: dict[str, Any]) -> None:
+    def _say_end(self, summary: Mapping[str, Any]) -> None:
         self.log.info("ended", status=summary["status"], updates=summary["updates"], value=summary["value"])
         for text in summary["warnings"] if summary["status"] != "stopped" else ():
             self.log.warning(text)
@@ -226,8 +224,8 @@ class ServerProcess(Keeper):
             raise error
         return "finished" if self.node.finished else "stopped"
 
-    def _write(self, summary: dict[str, Any]) -> None:
-        counts = self.node.role.summary().get("staleness_counts", {})
+    def _write(self, summary: Mapping[str, Any]) -> None:
+        counts = self.node.role.summary().get("staleness_counts")
         told = {name: bye.lane for name, bye in self.service.byes.items()}
         timeline = picture((SERVER, *self.node.peers), *self._lanes, told, self._lanes_until)
         self.folder.write_figures(timeline, staleness_histogram(counts))
@@ -308,46 +306,29 @@ class ServerProcess(Keeper):
         done = {"seconds": clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
         return float(min(1.0, done / limit.amount))
 
-    def summary(self, status: str) -> dict[str, Any]:
+    def summary(self, status: str) -> Mapping[str, Any]:
         """summary.json."""
-        node, principal, last = self.node, self.node.role.summary(), self.rows[-1] if self.rows else {}
-        train, metric, byes = self.config.train, self.plan.training.metric, self.service.byes
+        node, principal, byes = self.node, self.node.role.summary(), self.service.byes
         digests = [principal["weights"], *(byes[name].weights for name in node.peers if name in byes)]
-        spent = {name: msgspec.structs.asdict(bye.privacy) for name, bye in byes.items() if bye.privacy is not None}
-        withdrawn = principal.get("withdrawn", {})
-        summary = {
-            "protocol": self.plan.method.name,
-            "parties": len(node.peers),
-            "seed": train.seed,
-            "driver": self.driver,
-            "status": status,
-            "note": "; ".join(filter(None, (self.note, principal.get("note", ""), withdrawn_note(withdrawn)))),
-            "warnings": [],
-            "updates": principal["updates"],
-            "epochs": principal["epochs"],
-            "clock_s": node.now / NANOSECONDS,
-            "wall_s": round(node.clock() / NANOSECONDS, 3),
-            "metric": metric,
-            "value": last.get("value"),
-            "accuracy": last.get("accuracy"),
-            "loss": last.get("loss"),
-            "target": train.target,
-            "time_to_target_s": time_to_target(self.rows, metric, train.target),
-            **traffic_fields(node.traffic),
-            "messages_given_up": sum(peer.conversation.lost for peer in node.peers.values()),
-            "fresh_rows": principal.get("fresh_rows", 0),
-            "method": principal.get("method", {}),
-            "reveals": self.plan.options.reveals or self.plan.method.reveals,
-            "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
-            "utilisation": {SERVER: node.utilisation()}
+        told = len(byes) == len(node.peers) and all(digests[1:])
+        given_up = sum(peer.conversation.lost for peer in node.peers.values())
+        return summarise(
+            self.plan,
+            principal,
+            driver=self.driver,
+            status=status,
+            note=self.note,
+            clock_s=node.now / NANOSECONDS,
+            wall_s=node.clock() / NANOSECONDS,
+            rows=self.rows,
+            test_rows=len(self.share.y_test),
+            traffic=traffic_fields(node.traffic, given_up),
+            utilisation={SERVER: node.utilisation()}
             | {name: byes[name].utilisation for name in node.peers if name in byes},
-            "privacy": privacy_fields(self.plan.privacy, node.peers, spent, withdrawn, self.plan.options.claim),
-            "trace_sha256": node.trace.hexdigest,
-            "weights_sha256": weights_digest(digests) if len(byes) == len(node.peers) and all(digests[1:]) else None,
-        }
-        tested = len(self.share.y_test)
-        summary["warnings"] = warnings_of(summary, self.rows, tested, principal.get("warnings", ()))
-        return summary
+            spent={name: msgspec.to_builtins(bye.privacy) for name, bye in byes.items() if bye.privacy is not None},
+            trace_sha256=node.trace.hexdigest,
+            weights_sha256=weights_digest(digests) if told else None,
+        )
 
 
 class Stalled(Exception):

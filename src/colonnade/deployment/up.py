@@ -32,6 +32,7 @@ from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.dial import ask_status
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.folder import RunFolder
+from colonnade.results.summary import Summary
 
 __all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "refuse_network", "reopen_folder", "reopen_up"]
 
@@ -222,7 +223,7 @@ class FederationUp:
         tables["party"] |= {"budgets": {}} | ({"budget": msgspec.to_builtins(budget)} if budget is not None else {})
         (self.nodes / name / "config.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
-    async def run(self, on_status: OnStatus | None = None) -> dict[str, Any]:
+    async def run(self, on_status: OnStatus | None = None) -> Summary:
         """Until the server ends; the summary."""
         try:
             await self.start()
@@ -289,9 +290,9 @@ class FederationUp:
             if made.is_file():
                 shutil.copyfile(made, self.out / name)
 
-    def _collect(self) -> dict[str, Any]:
+    def _collect(self) -> Summary:
         path = self.out / "summary.json"
         if not path.is_file():
             raise ColonnadeError(f"server ended: {self.children[SERVER].last_words()}")
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        summary: Summary = json.loads(path.read_text(encoding="utf-8"))
         return summary

@@ -17,15 +17,17 @@ from colonnade.config.resolve import load_partition, scale_of
 from colonnade.config.schema import Config, DataConfig, apply_overrides, from_dict, to_dict
 from colonnade.data import Partition
 from colonnade.drivers.files import CUT_OFF_S, lock_file
+from colonnade.experiments.ranking import Ranking, rank
 from colonnade.experiments.run import RAY, Run, Standing, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.folder import RunFolder, note_command
+from colonnade.results.summary import Summary
 
-__all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race"]
+__all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race", "ranking_of"]
 
 COMPARISON = "comparison.json"
 NOTHING = {"clock_s": 0.0, "wall_s": 0.0, "update": 0, "epochs": 0.0, "value": None}  # done, before the first line
-Outcome = tuple[dict[str, Any], list[dict[str, Any]]] | str  # summary and rows, or what went wrong
+Outcome = tuple[Summary, list[dict[str, Any]]] | str  # summary and rows, or what went wrong
 Load = Callable[[Config], Partition]
 
 
@@ -36,7 +38,7 @@ class Entry:
     label: str
     seed: int
     config: Config
-    summary: dict[str, Any] | None = None
+    summary: Summary | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
 
@@ -156,6 +158,14 @@ def race(
         _write(out, entries)
         show(entries, entry, None)
     return entries
+
+
+def ranking_of(entries: Sequence[Entry]) -> Ranking:
+    """The race so far."""
+    groups: dict[str, list[Summary | None]] = {}
+    for entry in entries:
+        groups.setdefault(entry.label, []).append(entry.summary)
+    return rank(groups)
 
 
 def _show_run(show: OnProgress, entries: list[Entry], entry: Entry, run: Run) -> None:

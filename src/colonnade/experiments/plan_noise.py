@@ -106,9 +106,10 @@ def _without_learning(config: Config, wish: Wish) -> Config:
 
 def _dry_run(config: Config, data: Partition, show: Callable[[float], None]) -> list[Needs]:
     run = prepare(config, data)
-    run.execute(lambda run: show(run.fraction))
-    if run.status != "finished":
-        raise ConfigError("CONFIG", run.status, f"a run of this config does not reach its end: {run.note}")
+    ended = run.execute(lambda run: show(run.fraction))
+    if ended["status"] != "finished":
+        advice = f"a run of this config does not reach its end: {ended['note']}"
+        raise ConfigError("CONFIG", ended["status"], advice)
     return [_needs(name, guard) for name, guard in _guards(run).items()]
 
 

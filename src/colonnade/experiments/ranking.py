@@ -7,15 +7,15 @@ with a run that failed or carries a warning.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from colonnade.models.metrics import METRICS
+from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaws_of
 
 __all__ = ["ORACLE", "Column", "Ranking", "in_words", "mean_and_spread", "rank"]
 
 ORACLE = "centralised"
-Summary = Mapping[str, Any]
 Statistic = tuple[float, float]  # mean and sample standard deviation
 
 

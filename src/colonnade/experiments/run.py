@@ -27,18 +27,16 @@ from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDive
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.ports import Releases
-from colonnade.protocol.role import SERVER, RoleSummary
+from colonnade.protocol.role import SERVER, Histogram, RoleSummary
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import (
+    Summary,
     metrics_row,
-    privacy_fields,
     staleness_histogram,
-    time_to_target,
+    summarise,
     traffic_fields,
     weights_digest,
-    withdrawn_note,
 )
-from colonnade.results.verdict import warnings_of
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
 
@@ -95,9 +93,9 @@ class Run:
             on_emit=self._record,
             peers=setting.method.capabilities.peers,
         )
-        self._checkpoints = Cadence(setting.checkpoint_every, setting.training.rows_per_epoch)
+        self._checkpoints = Cadence(setting.plan.checkpoint_every, setting.training.rows_per_epoch)
 
-    def execute(self, on_progress: Callable[["Run"], None] | None = None) -> dict[str, Any]:
+    def execute(self, on_progress: Callable[["Run"], None] | None = None) -> Summary:
         """Run to the end; the summary, also written to the folder."""
         self._started = self._saved_at = time.perf_counter()
         with one_thread():
@@ -107,7 +105,7 @@ class Run:
             self.note = f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
         traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
         lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
-        self.note = "; ".join(filter(None, (self.note, lost, traces, self.principal_summary().get("note", ""))))
+        self.note = "; ".join(filter(None, (self.note, lost, traces)))
         summary = self.summary()
         if self.folder is not None:
             self.folder.write_figures(self.timeline(), self.staleness())
@@ -215,6 +213,11 @@ class Run:
             guard.close()
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results should know of the data and settings."""
+        return self.federation.notes
+
+    @property
     def wall_s(self) -> float:
         """Seconds of real time, earlier parts of a resumed run included."""
         return self._wall_before + time.perf_counter() - self._started
@@ -263,7 +266,7 @@ class Run:
             return self._checkpoints.due(progress.k, progress.rows)
         if self.simulator.now < at:
             return False
-        self._checkpoints.count = int(self.clock_s / self.federation.checkpoint_every.amount) + 1
+        self._checkpoints.count = int(self.clock_s / self.federation.plan.checkpoint_every.amount) + 1
         return True
 
     def _checkpoint(self) -> dict[str, Any]:
@@ -274,57 +277,34 @@ class Run:
             "wall_s": self.wall_s,
         }
 
-    def time_to_target(self) -> float | None:
-        """The clock at the first evaluation that reached the target."""
-        return time_to_target(self.rows, self.federation.training.metric, self.federation.config.train.target)
-
     def timeline(self) -> dict[str, Any]:
         """timeline.json: the shares of busy, transit and offline of every role in bins of the clock."""
         return self.simulator.timeline.shares(self.simulator.now)
 
-    def staleness(self) -> dict[str, Any]:
+    def staleness(self) -> Histogram:
         """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
-        return staleness_histogram(self.principal_summary().get("staleness_counts", {}))
+        return staleness_histogram(self.principal_summary().get("staleness_counts"))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """summary.json."""
-        setting, simulator, principal = self.federation, self.simulator, self.principal_summary()
-        last = self.rows[-1] if self.rows else {}
-        summaries = {node.role.name: node.role.summary() for node in simulator.nodes}
-        weights = weights_digest(said["weights"] for said in summaries.values())
-        spent = {name: own for name, said in summaries.items() if name != SERVER and (own := said.get("privacy"))}
-        withdrawn = principal.get("withdrawn", {})
-        summary = {
-            "protocol": setting.method.name,
-            "parties": len(setting.data.parties),
-            "seed": setting.config.train.seed,
-            "driver": "sim",
-            "status": self.status,
-            "note": "; ".join(filter(None, (self.note, withdrawn_note(withdrawn)))),
-            "warnings": [],
-            "updates": principal["updates"],
-            "epochs": principal["epochs"],
-            "clock_s": self.clock_s,
-            "wall_s": round(self.wall_s, 3),
-            "metric": setting.training.metric,
-            "value": last.get("value"),
-            "accuracy": last.get("accuracy"),
-            "loss": last.get("loss"),
-            "target": setting.config.train.target,
-            "time_to_target_s": self.time_to_target(),
-            **traffic_fields(simulator.traffic),
-            "fresh_rows": principal.get("fresh_rows", 0),
-            "method": principal.get("method", {}),
-            "reveals": setting.options.reveals or setting.method.reveals,
-            "staleness": principal.get("staleness", {"mean": 0.0, "p95": 0.0, "max": 0.0}),
-            "utilisation": {node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
-            "privacy": privacy_fields(setting.privacy, setting.data.parties, spent, withdrawn, setting.options.claim),
-            "trace_sha256": simulator.trace.hexdigest,
-            "weights_sha256": weights,
-        }
-        tested = len(setting.data.y_test)
-        summary["warnings"] = warnings_of(summary, self.rows, tested, principal.get("warnings", ()))
-        return summary
+        setting, simulator = self.federation, self.simulator
+        said = {node.role.name: node.role.summary() for node in simulator.nodes}
+        return summarise(
+            setting.plan,
+            self.principal_summary(),
+            driver="sim",
+            status=self.status,
+            note=self.note,
+            clock_s=self.clock_s,
+            wall_s=self.wall_s,
+            rows=self.rows,
+            test_rows=len(setting.data.y_test),
+            traffic=traffic_fields(simulator.traffic),
+            utilisation={node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
+            spent={name: own for name, one in said.items() if name != SERVER and (own := one.get("privacy"))},
+            trace_sha256=simulator.trace.hexdigest,
+            weights_sha256=weights_digest(one["weights"] for one in said.values()),
+        )
 
 
 def prepare(

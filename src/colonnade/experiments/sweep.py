@@ -71,8 +71,10 @@ def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list
         scored = []
         for point in _points(grid):
             runs = [entry for entry in entries if entry.label == _label(label, point)]
-            if runs and not any(flaw_of(entry.summary) for entry in runs):
-                scored.append((mean(entry.summary["value"] for entry in runs if entry.summary), point))
+            results = [entry.summary["value"] for entry in runs if entry.summary and not flaw_of(entry.summary)]
+            known = [value for value in results if value is not None]
+            if runs and len(known) == len(runs):
+                scored.append((mean(known), point))
         if scored:
             upwards = METRICS[_metric(entries)].higher_is_better
             value, point = (max if upwards else min)(scored, key=lambda pair: pair[0])

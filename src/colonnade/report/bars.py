@@ -73,11 +73,11 @@ def metric_against_epsilon(groups: Groups) -> go.Figure:
     tint = colours(groups)
     points: dict[str, list[tuple[float, float, str]]] = {}
     for label, group in groups.items():
-        summaries = [record.summary for record in group if epsilon_of(record) and record.summary["value"] is not None]
-        if len(summaries) == len(group):
-            place = mean(summary["privacy"]["epsilon"] for summary in summaries)
-            point = (place, mean(summary["value"] for summary in summaries), label)
-            points.setdefault(summaries[0]["protocol"], []).append(point)
+        runs = [(epsilon_of(record), record.summary["value"]) for record in group]
+        known = [(epsilon, value) for epsilon, value in runs if epsilon and value is not None]
+        if len(known) == len(group):
+            point = (mean(epsilon for epsilon, _ in known), mean(value for _, value in known), label)
+            points.setdefault(group[0].summary["protocol"], []).append(point)
     for own in points.values():
         own.sort()
         x, y = [place for place, _, _ in own], [height for _, height, _ in own]

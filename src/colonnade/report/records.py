@@ -8,6 +8,8 @@ from typing import Any
 
 from colonnade.experiments.ranking import ORACLE
 from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.role import Histogram
+from colonnade.results.summary import Summary
 
 __all__ = ["Progress", "Record", "by_label", "load_attack", "load_records", "without_oracles"]
 
@@ -22,10 +24,10 @@ class Record:
     """One run: summary.json, metrics.jsonl, and what its pictures need (None in folders of older releases)."""
 
     label: str
-    summary: dict[str, Any]
+    summary: Summary
     rows: Rows
     timeline: dict[str, Any] | None = None
-    staleness: dict[str, Any] | None = None
+    staleness: Histogram | None = None
     config: str = field(default="", repr=False)
 
     @property

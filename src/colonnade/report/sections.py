@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from typing import Literal
 
 import plotly.graph_objects as go
 
-from colonnade.experiments.ranking import ORACLE
+from colonnade.experiments.ranking import ORACLE, mean_and_spread
 from colonnade.report.bars import SHOWN_ROLES as SHOWN_BARS
 from colonnade.report.bars import bytes_by_kind, epsilon_of, metric_against_epsilon, time_to_target, utilisation
 from colonnade.report.figures import curve
@@ -72,12 +72,18 @@ def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
 
 
 def _curve(
-    groups: Groups, oracles: Groups, against: str, place: str, metric: str, value: str, target: float | None
+    groups: Groups,
+    oracles: Groups,
+    against: str,
+    place: str,
+    metric: str,
+    value: Literal["value", "loss"],
+    target: float | None,
 ) -> Chart:
     runs = {label: [record.rows for record in group] for label, group in groups.items()}
     results = {label: group for label, group in oracles.items() if not any(flaw_of(one.summary) for one in group)}
     ends = {label: [record.summary[value] for record in group] for label, group in results.items()}
-    levels = {label: mean(values) for label, values in ends.items() if None not in values}
+    levels = {label: found[0] for label, values in ends.items() if (found := mean_and_spread(values))}
     figure = curve(runs, metric, against, target, levels, value)
     return Chart(f"{value}-{against}", f"{metric} against {place}", figure)
 

@@ -1,11 +1,12 @@
 """The page's tables: the race with its winners, and every run by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from colonnade.experiments.ranking import in_words, rank
 from colonnade.report.records import Record, by_label
+from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
 
 __all__ = ["all_runs", "privacy", "race", "remarks", "what_is_revealed", "winners"]
@@ -19,7 +20,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _groups(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
+def _groups(records: Sequence[Record]) -> dict[str, list[Summary]]:
     return {label: [record.summary for record in group] for label, group in by_label(records).items()}
 
 
@@ -88,7 +89,7 @@ def all_runs(records: Sequence[Record]) -> str:
     return f"<details><summary>Every run</summary>{table}</details>"
 
 
-def _summary_cell(key: str, summary: dict[str, Any]) -> str:
+def _summary_cell(key: str, summary: Mapping[str, Any]) -> str:
     """The numbers of the last evaluation are struck out if the run is no result; beside them stands why."""
     flaw, text = flaw_of(summary), escape(_cell(key, summary.get(key)))
     if key == "status" and flaw:

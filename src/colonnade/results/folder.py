@@ -1,7 +1,7 @@
 """A run's folder: config.toml, metrics.jsonl, summary.json, timeline.json, staleness.json, checkpoint.safetensors."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from colonnade.config.schema import Config, apply_overrides, difference, from_di
 from colonnade.drivers.files import replace_file
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
+from colonnade.protocol.role import Histogram
+from colonnade.results.summary import Summary
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
 
@@ -88,19 +90,19 @@ class RunFolder:
         self._replace("metrics.jsonl", [(json.dumps(row) + "\n").encode() for row in rows])
         return rows
 
-    def record(self) -> dict[str, Any] | None:
+    def record(self) -> Summary | None:
         """The summary of a run that is over. One of processes that stalled may go on when its parties are back."""
         path = self.path / "summary.json"
         if not path.is_file():
             return None
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: Summary = json.loads(path.read_text(encoding="utf-8"))
         return None if found["status"] == "stalled" and found["driver"] != "sim" else found
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: Mapping[str, object]) -> None:
         """summary.json."""
         self._replace("summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 
-    def write_figures(self, timeline: dict[str, Any], staleness: dict[str, Any]) -> None:
+    def write_figures(self, timeline: dict[str, Any], staleness: Histogram) -> None:
         """timeline.json and staleness.json: what only pictures need."""
         for name, content in (("timeline.json", timeline), ("staleness.json", staleness)):
             self._replace(name, [json.dumps(content, separators=(",", ":")).encode() + b"\n"])

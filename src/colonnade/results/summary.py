@@ -1,22 +1,138 @@
 """The lines of metrics.jsonl and the fields of summary.json: the same for every driver."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from colonnade.algorithms.evaluation import Measurement
+from colonnade.config.resolve import Plan
 from colonnade.data.suggest import listing
 from colonnade.drivers.traffic import Traffic
 from colonnade.models.metrics import METRICS
 from colonnade.privacy.settings import PrivacySettings
+from colonnade.protocol.role import Histogram, PrivacySpent, RoleSummary, StalenessSummary
+from colonnade.results.verdict import warnings_of
 
-__all__ = ["metrics_row", "privacy_fields", "staleness_histogram", "time_to_target", "traffic_fields", "weights_digest",
-           "withdrawn_note"]  # fmt: skip
+__all__ = [
+    "Summary",
+    "TrafficFields",
+    "metrics_row",
+    "staleness_histogram",
+    "summarise",
+    "time_to_target",
+    "traffic_fields",
+    "weights_digest",
+]
 
 STALENESS_BINS = 128
+FRESH: StalenessSummary = {"mean": 0.0, "p95": 0.0, "max": 0.0}
+
+
+class TrafficFields(TypedDict):
+    """What crossed the wire."""
+
+    messages: int
+    bytes_up: int
+    bytes_down: int
+    bytes_relayed: int
+    bytes_eval: int
+    bytes_by_kind: dict[str, int]
+    duplicates_dropped: int
+    undeliverable: int
+    messages_given_up: NotRequired[int]  # over a network
+
+
+class Summary(TrafficFields):
+    """summary.json of a run. Folders of earlier releases lack some of the keys.
+
+    A dictionary, so that a fresh summary and one that was read from a folder have the same type.
+    """
+
+    protocol: str
+    parties: int
+    seed: int
+    driver: str
+    status: str  # finished, diverged, stalled or stopped
+    note: str
+    warnings: list[str]  # why its numbers are no result; []: they are one
+    updates: int
+    epochs: float
+    clock_s: float
+    wall_s: float
+    metric: str
+    value: float | None  # of `metric`, in the last evaluation
+    accuracy: float | None
+    loss: float | None
+    target: float | None
+    time_to_target_s: float | None
+    fresh_rows: int
+    method: dict[str, object]  # what only this method has
+    reveals: str
+    staleness: StalenessSummary
+    utilisation: dict[str, float]  # the busy share of each role's time
+    privacy: dict[str, Any] | None  # see `_privacy_fields`; None: nothing is accounted
+    trace_sha256: str
+    weights_sha256: str | None  # None: a party has not told its own
+    label: NotRequired[str]  # of a comparison's entry
+
+
+def summarise(
+    plan: Plan,
+    principal: RoleSummary,
+    *,
+    driver: str,
+    status: str,
+    note: str,
+    clock_s: float,
+    wall_s: float,
+    rows: Sequence[dict[str, Any]],
+    test_rows: int,
+    traffic: TrafficFields,
+    utilisation: dict[str, float],
+    spent: Mapping[str, PrivacySpent],
+    trace_sha256: str,
+    weights_sha256: str | None,
+) -> Summary:
+    """The summary of a run, the same for every driver.
+
+    `principal` is what the coordinating role says, `note` what the driver has to say beside it, `rows` are the lines
+    of metrics.jsonl, and `spent` holds the accounts of the parties that have told theirs.
+    """
+    metric, withdrawn = plan.training.metric, principal.get("withdrawn", {})
+    last = rows[-1] if rows else {}
+    summary: Summary = {
+        "protocol": plan.method.name,
+        "parties": len(plan.parties),
+        "seed": plan.training.seed,
+        "driver": driver,
+        "status": status,
+        "note": "; ".join(filter(None, (note, principal.get("note", ""), _withdrawn_note(withdrawn)))),
+        "warnings": [],
+        "updates": principal["updates"],
+        "epochs": principal["epochs"],
+        "clock_s": clock_s,
+        "wall_s": round(wall_s, 3),
+        "metric": metric,
+        "value": last.get("value"),
+        "accuracy": last.get("accuracy"),
+        "loss": last.get("loss"),
+        "target": plan.target,
+        "time_to_target_s": time_to_target(rows, metric, plan.target),
+        **traffic,
+        "fresh_rows": principal.get("fresh_rows", 0),
+        "method": principal.get("method", {}),
+        "reveals": plan.options.reveals or plan.method.reveals,
+        "staleness": principal.get("staleness", FRESH),
+        "utilisation": utilisation,
+        "privacy": _privacy_fields(plan.privacy, plan.parties, spent, withdrawn, plan.options.claim),
+        "trace_sha256": trace_sha256,
+        "weights_sha256": weights_sha256,
+    }
+    summary["warnings"] = warnings_of(summary, rows, test_rows, principal.get("warnings", ()))
+    return summary
 
 
 def metrics_row(record: Measurement, metric: str, clock_s: float, wall_s: float, traffic: Traffic) -> dict[str, Any]:
@@ -47,9 +163,9 @@ def time_to_target(rows: Iterable[dict[str, Any]], metric: str, target: float | 
     )
 
 
-def traffic_fields(traffic: Traffic) -> dict[str, Any]:
-    """What crossed the wire."""
-    return {
+def traffic_fields(traffic: Traffic, given_up: int | None = None) -> TrafficFields:
+    """What crossed the wire; `given_up`: messages that were not delivered, where that can happen."""
+    found: TrafficFields = {
         "messages": traffic.messages,
         "bytes_up": traffic.bytes_up,
         "bytes_down": traffic.bytes_down,
@@ -59,11 +175,13 @@ def traffic_fields(traffic: Traffic) -> dict[str, Any]:
         "duplicates_dropped": traffic.duplicates_dropped,
         "undeliverable": traffic.undeliverable,
     }
+    return found if given_up is None else {**found, "messages_given_up": given_up}
 
 
-def staleness_histogram(found: Mapping[str, Any]) -> dict[str, Any]:
+def staleness_histogram(found: Histogram | None) -> Histogram:
     """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
-    counts, width = np.asarray(found.get("counts", ()), np.int64), found.get("width", 1)
+    found = found or {"width": 1, "counts": []}
+    counts, width = np.asarray(found["counts"], np.int64), found["width"]
     counts = counts[: np.flatnonzero(counts)[-1] + 1] if counts.any() else counts[:0]
     while len(counts) > STALENESS_BINS:  # powers of two: histograms of several runs can be added
         counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width
@@ -75,10 +193,10 @@ def weights_digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def privacy_fields(
+def _privacy_fields(
     settings: PrivacySettings,
     parties: Iterable[str],
-    spent: Mapping[str, Mapping[str, Any]],
+    spent: Mapping[str, PrivacySpent],
     withdrawn: Mapping[str, str],
     claim: str,
 ) -> dict[str, Any] | None:
@@ -89,23 +207,26 @@ def privacy_fields(
     if not settings.on:
         return None
     silent = [name for name in parties if name not in spent]
-    unknown = {"mu": None, "epsilon": None, "claim_mu": None, "claim_epsilon": None}
-    worst = unknown if silent else max(spent.values(), key=lambda one: one["mu"])
+    worst = None if silent else max(spent.values(), key=lambda one: one["mu"])
     return {
-        **{key: _finite(worst[key]) for key in ("mu", "epsilon")},
+        "mu": _finite(worst["mu"] if worst else None),
+        "epsilon": _finite(worst["epsilon"] if worst else None),
         "delta": settings.delta,
         "not_told": silent,
         "mechanism": settings.mechanism,
         "clip": settings.clip,
         "noise": settings.noise,
         "local_updates": settings.local_updates,
-        claim: {key: _finite(worst[f"claim_{key}"]) for key in ("mu", "epsilon")},
+        claim: {
+            "mu": _finite(worst["claim_mu"] if worst else None),
+            "epsilon": _finite(worst["claim_epsilon"] if worst else None),
+        },
         "parties": {name: _all_finite(one) for name, one in spent.items()},
         "withdrawn": dict(withdrawn),
     }
 
 
-def withdrawn_note(withdrawn: Mapping[str, str]) -> str:
+def _withdrawn_note(withdrawn: Mapping[str, str]) -> str:
     """For people."""
     return listing((f"{name} withdrew: {why}" for name, why in withdrawn.items()), "; ")
 
