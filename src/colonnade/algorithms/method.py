@@ -18,7 +18,7 @@ from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import SERVER, Role
+from colonnade.protocol.role import SERVER, Coordinating, Role
 
 __all__ = ["SERVER", "Method", "Options", "PartySetup", "ServerSetup", "Top"]
 
@@ -111,7 +111,7 @@ class Method:
     reveals: str  # what whom learns beyond the trained model
     options: type[Options]
     payloads: tuple[type[Payload], ...]
-    server: Callable[[ServerSetup], Role] | None
+    server: Callable[[ServerSetup], Coordinating] | None
     party: Callable[[PartySetup], Role] | None
     joint: Callable[[ServerSetup, list[PartySetup]], Role] | None = None  # an oracle that sees everything
     scale: str | None = None  # of the data, unless the config says otherwise; None: the dataset's own

@@ -5,12 +5,12 @@ the job, changes nothing that `save` would show, and may run on another thread w
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from colonnade.protocol.events import Effect, Event
 from colonnade.protocol.messages import Payload
 
-__all__ = ["EVALUATION", "SERVER", "Role"]
+__all__ = ["EVALUATION", "SERVER", "Coordinating", "Counts", "Following", "Role"]
 
 SERVER = "server"  # the name of the role that all others know
 EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
@@ -38,3 +38,34 @@ class Role(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """What the role can say of the run when it is over."""
+
+
+class Counts(Protocol):
+    """How far a run is."""
+
+    k: int  # updates of the global model
+    rows: int  # party-rows processed
+
+    @property
+    def epochs(self) -> float:
+        """An epoch is N·M party-rows."""
+
+
+class Coordinating(Role, Protocol):
+    """The role that counts, evaluates and ends the run."""
+
+    @property
+    def progress(self) -> Counts:
+        """How far the run is."""
+
+    def waits_for(self) -> list[str]:
+        """The parties that the next step needs."""
+
+
+@runtime_checkable  # looked at when a process begins, never for an event
+class Following(Role, Protocol):
+    """A party that knows which update the server's last answer belonged to."""
+
+    @property
+    def k(self) -> int:
+        """That update."""
