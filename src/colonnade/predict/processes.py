@@ -1,21 +1,22 @@
-"""The predicting roles as processes: made from what the training left on the disk, met over the same streams.
+"""The server's and a party's part of predictions, made from what the training left on the disk.
 
     OUT/state/          what was trained; read, and left as it is
     OUT/predict/token   who may ask the server over HTTP; made at the first start, for its owner's eyes
     OUT/predict/http    where
     OUT/predict/means   what the parties told to stand in for them
 
-The handshake is that of the training (config, certificates, ids) with the phase beside it: who still trains does not
-meet who predicts by accident.
+The handshake is that of the training (config, certificates, ids) with the phase beside it: a party that still trains
+is not admitted to a server that predicts.
 """
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from colonnade.algorithms.asysqn.holdings import predictions
 from colonnade.algorithms.asysqn.party import Party as LinearParty
@@ -24,19 +25,21 @@ from colonnade.algorithms.fedvs.party import Party as CodingParty
 from colonnade.algorithms.fedvs.server import Server as CodingServer
 from colonnade.algorithms.method import SERVER, Method
 from colonnade.config.schema import Config
-from colonnade.data import party_lookup
+from colonnade.data import Lookup, party_lookup
 from colonnade.data.alignment import normalise
-from colonnade.deployment.own_side import SHARE, limits_of, members_of, stop_on_signals
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess, parties_now, run_id
-from colonnade.deployment.terms import Terms, shared_digest
+from colonnade.deployment.application import Pace, parties_now
+from colonnade.deployment.own_side import SHARE, limits_of
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.server_host import ServerHost
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.terms import shared_digest
 from colonnade.drivers.files import replace_file
-from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.fleeting import FleetingNode
+from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.switchboard import Switchboard
-from colonnade.drivers.processes.wire import Bye
+from colonnade.drivers.processes.wire import Bye, End, Hello, Position
 from colonnade.models import PartyDropout
 from colonnade.predict.coded import CODED_PAYLOADS, CodedParty, CodedServer
 from colonnade.predict.http import Closed, HttpDoor, answers_of
@@ -51,76 +54,72 @@ from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.role import Role
 
-__all__ = ["PredictPartyProcess", "PredictServerProcess"]
+__all__ = ["PartyPrediction", "ServerPrediction", "predicting_party", "predicting_server"]
 
 PHASE = {"phase": "predict"}
+Payloads = tuple[type[Payload], ...]
 
 
-class PredictServerProcess(Keeper):
+def predicting_server(side: ServerSide) -> "ServerHost[ServerPrediction]":
+    """The server that answers from what was trained in its folder."""
+    return ServerHost(ServerPrediction(side))
+
+
+def predicting_party(side: PartySide) -> "PartyHost[PartyPrediction]":
+    """A party that answers from what was trained in its folder."""
+    return PartyHost(PartyPrediction(side))
+
+
+@dataclass(slots=True)
+class _BehindTheDoor:
+    """What HTTP requests reach."""
+
+    log: Log
+    ask: Callable[[list[str]], Coroutine[Any, Any, dict[str, Any]]]
+    status: Callable[[], dict[str, Any]]
+
+
+class ServerPrediction(Keeper):
     """The server after the training: its network, its parties, its door."""
 
-    def __init__(self, training: ServerProcess) -> None:
-        config, self._training, self.out = training.config, training, training.out
-        self.config, self.log, self._parties = config, training.log, training.plan.parties
-        role = _trained_server(training)
-        plan, own = training.plan, config.predict
+    admit_late, metrics_port = True, None
+
+    def __init__(self, side: ServerSide) -> None:
+        self.side, plan, own = side, side.plan, side.config.predict
+        side.reopened()  # refuses another config than that of the training
+        refuse_hidden(plan.method, side.role)
+        if not side.read():
+            raise ConfigError(
+                "--predict", str(side.out), "training has not ended here: start it without --predict first"
+            )  # fmt: skip
         if own.min_parties > len(plan.parties):
             raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
-        self._task = training.share.task
-        if plan.method.party_labels:
-            self._role, payloads = self._summed_role(), SUM_PAYLOADS
-        elif isinstance(role, CodingServer):
-            self._role, payloads = CodedServer(role, plan.parties, plan.options, own.deadline_s), CODED_PAYLOADS
-        else:
-            self._role, payloads = self._plain_role(role), PAYLOADS
-        self.node = FleetingNode(
-            self._role, payloads, self.out / "predict", plan.parties, limits_of(config), self.log, self
-        )
-        self.shared = training.shared | PHASE
-        widths = dict(zip(plan.parties, plan.widths, strict=True))
-        terms = Terms(self.shared, training.share.rows, training.share.ids_sha256, widths)
-        self.service = Service(
-            self.node, training.identity, training.pins, terms, self.status, run=run_id(self.out),
-            relay=plan.method.peers,
-        )  # fmt: skip
-        self._updates = role.progress.k
+        self.role, payloads = _server_role(side)
+        self._folder = side.out / "predict"
+        limits = limits_of(side.config)
+        self.node = FleetingNode(self.role, payloads, self._folder, plan.parties, limits, side.log, self)
+        self.shared = side.shared | PHASE
+        self.terms, self.run_id = side.terms(self.shared), side.run_id()
+        self.relay = plan.method.peers
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Computed]] = {}
         self.answered = 0
 
-    def _summed_role(self) -> PredictServer:
-        """Of linear methods: the server learns sums of margins."""
-        return SummedServer(self._parties, partial(predictions, task=self._task), self.config.predict.deadline_s)
+    def attach(self, service: Service) -> None:
+        """Nothing is asked of it."""
 
-    def _plain_role(self, role: Any) -> PredictServer:
-        """Of methods whose parties send embeddings; who is away is stood in for."""
-        own, widths = self.config.predict, self._training.plan.widths
-        stand_ins = StandIns(own.away, widths, own.cache_rows, own.min_parties)
-        gate = role.network.reader
-        if isinstance(gate, PartyDropout):
-            vector = gate.fallback.detach().cpu().numpy().copy()
-            taught = self._taught()
-            stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks) if taught[n]})
-        if self._means_file.is_file():
-            told = state.unpack(self._means_file.read_bytes())
-            stand_ins.learned({self._parties.index(name): vector for name, vector in told.items()})
-        return PredictServer(self._parties, widths, role.network, role.evaluation, stand_ins, own.deadline_s)
+    def opened(self) -> None:
+        """Make the folder that the door and the parties' means need."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def _taught(self) -> list[bool]:
-        """Whose fallback the training taught: everybody's with party dropout, else theirs who lacked rows."""
-        absent = self._training.share.absent
-        if self.config.train.party_dropout or absent is None:
-            return [True] * len(self._parties)
-        return [bool(absent[0][:, party].any()) for party in range(len(self._parties))]
-
-    @property
-    def _means_file(self) -> Path:
-        return self.out / "predict" / "means.safetensors"
+    def waits_for(self) -> list[str]:
+        """The policy stands in for parties that are away."""
+        return []
 
     def emitted(self, record: Payload, node: Node) -> None:
-        """An answer for whoever waits for it; or a mean, to be kept."""
+        """An answer to a question that waits; or a mean, to be kept."""
         if isinstance(record, Mean):
-            replace_file(self._means_file, state.chunks(dict(self._role.means())), 0o600)
+            replace_file(_means_file(self.side), state.chunks(dict(self.role.means())), 0o600)
         elif isinstance(record, Computed):
             waiting = self._waiting.pop(record.number, None)
             if waiting is not None and not waiting.done():
@@ -135,143 +134,166 @@ class PredictServerProcess(Keeper):
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         began = self.node.clock()
         places: dict[str, int] = {}
-        copies = [places.setdefault(normalise(id, self.config.align), len(places)) for id in ids]
+        copies = [places.setdefault(normalise(id, self.side.config.align), len(places)) for id in ids]
         self.node.tell(Asked(self._number, list(places), here))
         found = await waiting
         computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
-        self.log.info("answered", ids=len(ids), away=",".join(computed.away) or "nobody", ms=spent_ms)
-        return answers_of(ids, computed, self._parties, self._task)
+        self.side.log.info("answered", ids=len(ids), away=",".join(computed.away) or "nobody", ms=spent_ms)
+        return answers_of(ids, computed, self.side.parties, self.side.share.task)
 
-    async def run(self) -> str:
-        """Answer until stopped."""
-        torch.set_num_threads(1)
-        (self.out / "predict").mkdir(parents=True, exist_ok=True, mode=0o700)
-        stop_on_signals(self.node)
-        self.node.open()
-        address = await self.service.start(self._training.wanted_address())
-        replace_file(self.out / "address", [address.encode()])
-        own = self.config.predict
-        door = HttpDoor(self, own.http, _token(self.out / "predict" / "token"), own.max_ids, own.max_body_mb)
-        watch = asyncio.ensure_future(self.node.watch())
+    @asynccontextmanager
+    async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
+        """The door is open; when it closes, questions that wait are refused."""
+        own, log = self.side.config.predict, self.side.log
+        behind = _BehindTheDoor(log, self.ask, status)
+        door = HttpDoor(behind, own.http, _token(self._folder / "token"), own.max_ids, own.max_body_mb)
         try:
             where = await door.open()
-            replace_file(self.out / "predict" / "http", [where.encode()])
-            self.log.info("predicting", address=address, http=where, digest=shared_digest(self.shared)[:16])
-            await self.node.ended.wait()
+            replace_file(self._folder / "http", [where.encode()])
+            log.info("predicting", address=address, http=where, digest=shared_digest(self.shared)[:16])
+            yield
         finally:
-            watch.cancel()
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(Closed())
-            (self.out / "predict" / "http").unlink(missing_ok=True)
+            (self._folder / "http").unlink(missing_ok=True)
             await door.close()
-            await self.service.hang_up()
-            self.node.close()
-        if self.node.error is not None:
-            raise self.node.error
-        self.log.info("ended", answered=self.answered)
-        return "stopped"
 
-    def status(self) -> dict[str, Any]:
-        """For the live table, and for whoever asks."""
+    def status(self, pace: Pace) -> dict[str, Any]:
+        """For the live table, and for callers at the door."""
         return {
-            "protocol": self._training.plan.method.name,
+            "protocol": self.side.plan.method.name,
             "state": "predicting",
-            "clock_s": round(self.node.clock() / NANOSECONDS, 1),
-            "updates": self._updates,
-            "updates_per_s": 0.0,
+            "updates": self.side.role.progress.k,
             "epochs": 0.0,
             "fraction": 1.0,
             "metric": "",
             "value": None,
-            "waits_for": [],
             "waited_s": 0.0,
-            "digest": shared_digest(self.shared),
             "answered": self.answered,
-            "fallback": list(self._role.means()),
+            "fallback": list(self.role.means()),
             "parties": parties_now(self.node),
         }
 
+    def ended(self) -> End:
+        """It answers until it is stopped."""
+        if self.node.error is not None:
+            raise self.node.error
+        return End("stopped")
 
-class PredictPartyProcess:
+    def summary(self, end: End) -> dict[str, Any]:
+        """How much it answered."""
+        return {"status": end.status, "note": end.note, "answered": self.answered}
+
+    def write(self, summary: dict[str, Any]) -> None:
+        """The training's summary stays."""
+
+    def say_end(self, summary: dict[str, Any]) -> None:
+        """How much it answered."""
+        self.side.log.info("ended", answered=self.answered)
+
+
+class PartyPrediction:
     """A party after the training: its network, and all its rows by id."""
 
-    def __init__(self, training: PartyProcess) -> None:
-        config, self._training, self.log = training.config, training, training.log
-        self.config, self.out = config, training.out
-        share = training.share
-        plan = training.plan
-        refuse_hidden(plan.method, training.node.role)
-        if not (self.out / "state" / "checkpoint.safetensors").is_file():
-            raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
-        training.refuse_others_state()
-        training.open_ledger()
-        training.node.read()
-        table = party_lookup(share, _files(config), config.party.id, config.align, config.party.format)
-        peers, trained = plan.method.peers, training.node.role
-        role: PredictParty
-        if isinstance(trained, LinearParty):
-            role, payloads = SummedParty(trained, table, plan.parties, plan.options), SUM_PAYLOADS
-        elif isinstance(trained, CodingParty):
-            role, payloads = CodedParty(trained, table, plan.parties, plan.options), CODED_PAYLOADS
-        else:
-            accounted = training.guard is not None and training.guard.on  # a mean would spend much of a budget
-            taught = config.train.party_dropout or (share.present is not None and not share.present[0].all())
-            told = None if taught or accounted else share.train  # taught: the server has learned what stands in for it
-            role, payloads = PredictParty(trained, table, training.width, told), PAYLOADS
-        others = [name for name in plan.parties if name != training.name] if peers else []
+    def __init__(self, side: PartySide) -> None:
+        self.side, config = side, side.config
+        refuse_hidden(side.plan.method, side.role)
+        if not (side.out / "state" / "checkpoint.safetensors").is_file():
+            raise ConfigError("--predict", str(side.out), "nothing was trained here: start it without --predict first")
+        side.refuse_others_state()
+        side.open_ledger()
+        side.read()
+        table = party_lookup(side.share, _files(config), config.party.id, config.align, config.party.format)
+        role, payloads = _party_role(side, table)
         self.node = FleetingNode(
-            role, payloads, self.out / "predict", (SERVER,), limits_of(config), self.log, far=others
+            role, payloads, side.out / "predict", (SERVER,), limits_of(config), side.log, far=side.others
         )  # fmt: skip
-        self._switchboard = Switchboard(self.node, training.identity, members_of(config)) if peers else None
-        self.rows = len(table.places)
-        training.shared = training.shared | PHASE
+        self.peers = side.plan.method.peers
+        self._rows = len(table.places)
+        self._shared = side.shared | PHASE
 
-    async def run(self) -> str:
-        """Answer until stopped."""
-        torch.set_num_threads(1)
-        training = self._training
-        stop_on_signals(self.node)
-        self.node.open()
-        address = self.config.network.address
-        dialler = Dialler(
-            self.node, training.identity, address, training.hello, lambda _: Bye("", 0.0), training.meet,
-            self._switchboard, training.pinned,
-        )  # fmt: skip
-        tasks = [asyncio.ensure_future(task) for task in (dialler.run(), self.node.watch(), self.node.ended.wait())]
-        self.log.info("predicting", server=address, rows=self.rows, digest=shared_digest(training.shared)[:16])
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self.node.error is not None:
-                raise self.node.error
-            if tasks[0].done():
-                tasks[0].result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.node.close()
-            if training.guard is not None:
-                training.guard.ledger.close()
-        self.log.info("ended")
-        return "stopped"
+    def update(self) -> None:
+        """It trains no more."""
+
+    def told_before(self) -> None:
+        """The end of the training is no end here."""
+
+    def prepare(self) -> None:
+        """All was read when it was made."""
+
+    def say_start(self, server: str) -> None:
+        """With the digest that people compare."""
+        self.side.log.info("predicting", server=server, rows=self._rows, digest=shared_digest(self._shared)[:16])
+
+    def hello(self, instance: int, position: Position) -> Hello:
+        """As in the training, and the phase."""
+        return self.side.hello(self._shared, instance, position)
+
+    def meet(self, run: str) -> None:
+        """Refuse another run than that of the training."""
+        self.side.meet(run)
+
+    def farewell(self, end: End, relay_refused: int | None) -> Bye:
+        """Nothing to tell."""
+        return Bye("", 0.0)
+
+    def closed(self, met: bool) -> None:
+        """What was trained stays."""
+        self.side.close_ledger()
+
+    def ended(self, end: End, relay_refused: int | None) -> None:
+        """The training's summary stays."""
+        self.side.log.info("ended")
 
 
-def _trained_server(training: ServerProcess) -> Any:
-    """The role as the training left it."""
-    plan = training.plan
-    role: Any = training.node.role
-    refuse_hidden(plan.method, role)
-    reader = Node(
-        role, plan.method.payloads, training.out / "state", plan.parties, limits_of(training.config), training.log
-    )
-    if not reader.read() or reader.finished == "":
-        raise ConfigError(
-            "--predict", str(training.out), "training has not ended here: start it without --predict first"
-        )
-    return role
+def _server_role(side: ServerSide) -> tuple[PredictServer, Payloads]:
+    """By what the method's server may see: sums of margins, coded sums, or embeddings."""
+    plan, own = side.plan, side.config.predict
+    if plan.method.party_labels:
+        return SummedServer(plan.parties, partial(predictions, task=side.share.task), own.deadline_s), SUM_PAYLOADS
+    if isinstance(side.role, CodingServer):
+        return CodedServer(side.role, plan.parties, plan.options, own.deadline_s), CODED_PAYLOADS
+    trained: Any = side.role
+    stand_ins = StandIns(own.away, plan.widths, own.cache_rows, own.min_parties)
+    gate = trained.network.reader
+    if isinstance(gate, PartyDropout):
+        vector = gate.fallback.detach().cpu().numpy().copy()
+        taught = _taught(side)
+        stand_ins.learned({n: vector[block] for n, block in enumerate(stand_ins.blocks) if taught[n]})
+    if _means_file(side).is_file():
+        told = state.unpack(_means_file(side).read_bytes())
+        stand_ins.learned({plan.parties.index(name): vector for name, vector in told.items()})
+    network, evaluation = trained.network, trained.evaluation
+    return PredictServer(plan.parties, plan.widths, network, evaluation, stand_ins, own.deadline_s), PAYLOADS
+
+
+def _taught(side: ServerSide) -> list[bool]:
+    """The parties whose fallback the training taught: all with party dropout, else those that lacked rows."""
+    absent = side.share.absent
+    if side.config.train.party_dropout or absent is None:
+        return [True] * len(side.parties)
+    return [bool(absent[0][:, party].any()) for party in range(len(side.parties))]
+
+
+def _means_file(side: ServerSide) -> Path:
+    """What the parties told to stand in for them."""
+    return side.out / "predict" / "means.safetensors"
+
+
+def _party_role(side: PartySide, table: Lookup) -> tuple[PredictParty, Payloads]:
+    """By what the method's parties show to the server: sums of margins, coded sums, or embeddings."""
+    plan, trained, share = side.plan, side.role, side.share
+    if isinstance(trained, LinearParty):
+        return SummedParty(trained, table, plan.parties, plan.options), SUM_PAYLOADS
+    if isinstance(trained, CodingParty):
+        return CodedParty(trained, table, plan.parties, plan.options), CODED_PAYLOADS
+    accounted = side.guard is not None and side.guard.on  # a mean would spend much of a budget
+    taught = side.config.train.party_dropout or (share.present is not None and not share.present[0].all())
+    told = None if taught or accounted else share.train  # taught: the server has learned what stands in for it
+    return PredictParty(trained, table, side.width, told), PAYLOADS
 
 
 def refuse_hidden(method: Method, role: Role) -> None:
