@@ -36,8 +36,10 @@ import numpy as np
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Embeddings, FreshRequest, Gradient, Query
 from colonnade.config.schema import from_dict, read_toml
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_training import PartyTraining, training_party
+from colonnade.deployment.server_host import ServerHost
+from colonnade.deployment.server_training import ServerTraining, training_server
 from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes import service
 from colonnade.drivers.processes.dial import open_channel
@@ -217,8 +219,8 @@ class Arena:
         self.honest, *self.hostile = self.up.parties
         self.complaints: list[str] = []  # of the event loop and of gRPC
         self._log = folder / "server.jsonl"  # not in memory, which is measured
-        self.server: ServerProcess
-        self.party: PartyProcess
+        self.server: ServerHost[ServerTraining]
+        self.party: PartyHost[PartyTraining]
 
     async def open(self) -> None:
         """Start the server and the honest party."""
@@ -228,7 +230,7 @@ class Arena:
         self._written = self._log.open("w", encoding="utf-8")
         log = Log("server", as_json=True, stream=self._written)
         folder = self.up.nodes / "server"
-        self.server = ServerProcess(from_dict(read_toml(folder / "config.toml")), folder / "run", log)
+        self.server = training_server(from_dict(read_toml(folder / "config.toml")), folder / "run", log)
         self.serving = asyncio.ensure_future(self.server.run())
         await self.until((folder / "run" / "address").exists)
         self.address = (folder / "run" / "address").read_text()
@@ -245,12 +247,12 @@ class Arena:
         self._written.close()
         logging.getLogger("grpc").removeHandler(self._handler)
 
-    def process_of(self, name: str) -> PartyProcess:
+    def process_of(self, name: str) -> PartyHost[PartyTraining]:
         """A party that could be run."""
         self.up.write_config(name, self.address)
         folder = self.up.nodes / name
         log = Log(name, stream=io.StringIO())
-        return PartyProcess(from_dict(read_toml(folder / "config.toml")), name, folder / "run", log)
+        return training_party(from_dict(read_toml(folder / "config.toml")), name, folder / "run", log)
 
     async def until(self, holds: Callable[[], object], timeout_s: float = ANSWER_S) -> None:
         """Wait for it, but not for ever."""
@@ -265,10 +267,10 @@ class Arena:
 
     async def goes_on(self) -> None:
         """The honest party exchanges more messages, and the server's updates grow."""
-        peer, role = self.server.node.peers[self.honest], self.server.node.role
-        messages, updates = peer.messages_in, role.progress.k  # type: ignore[attr-defined]
+        peer, role = self.server.node.peers[self.honest], self.server.application.role
+        messages, updates = peer.messages_in, role.progress.k
         await self.until(lambda: peer.messages_in > messages + 2)
-        await self.until(lambda: role.progress.k > updates + 2)  # type: ignore[attr-defined]
+        await self.until(lambda: role.progress.k > updates + 2)
 
     def log(self) -> list[dict[str, Any]]:
         """The server's log so far."""
@@ -314,7 +316,7 @@ class Mallory:
 
     def new_channel(self, *options: tuple[str, int]) -> Any:
         """A connection of its own, with other options than honest parties use."""
-        who, limits = self._process.identity, self._process.node.limits
+        who, limits = self._process.application.side.identity, self._process.node.limits
         if not options:
             return open_channel(who, self._address, limits)
         credentials = grpc.ssl_channel_credentials(who.authority, who.key, who.certificate)
@@ -323,7 +325,7 @@ class Mallory:
 
     def hello(self, position: Position | None = None) -> Hello:
         """As an honest party would say it."""
-        return self._process.hello(self.instance, position or Position(0, 0, 0, 0))
+        return self._process.application.hello(self.instance, position or Position(0, 0, 0, 0))
 
     def call(self, channel: Any = None) -> Any:
         """A stream, not a word spoken."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from colonnade.config.schema import apply_overrides, from_dict, read_toml
-from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.party_side import PartySide
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.protocol.errors import ConfigError
@@ -107,7 +107,7 @@ def test_a_state_fits_only_what_it_was_made_with(tmp_path, monkeypatch):
 
     def party(**more):
         tables = apply_overrides(read_toml("clinic.toml"), more)
-        return PartyProcess(from_dict(tables), "clinic", folder / "run", Log("clinic"))
+        return PartySide(from_dict(tables), "clinic", folder / "run", Log("clinic"))
 
     party().refuse_others_state()
     party(**{"network.address": "elsewhere:1", "party.learning_rate": 0.5}).refuse_others_state()

@@ -14,9 +14,9 @@ from colonnade.algorithms import METHODS
 from colonnade.cli.main import app
 from colonnade.config.first import Answers, write_first_config
 from colonnade.config.schema import apply_overrides, from_dict, read_toml
-from colonnade.deployment.align_process import aligning_process
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.alignment import aligning_host
+from colonnade.deployment.party_training import training_party
+from colonnade.deployment.server_training import training_server
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.logs import Log
 from colonnade.protocol.errors import ConfigError
@@ -100,10 +100,10 @@ def test_from_nothing_to_a_trained_model(type_in, tmp_path, monkeypatch):
         return await serving
 
     def aligning(name, checked, out, log):
-        return aligning_process(checked, None, lambda _: out, lambda _: log)
+        return aligning_host(checked, None, lambda _: out, lambda _: log)
 
     def training(name, checked, out, log):
-        return ServerProcess(checked, out, log) if name == "server" else PartyProcess(checked, name, out, log)
+        return training_server(checked, out, log) if name == "server" else training_party(checked, name, out, log)
 
     aligned = asyncio.run(asyncio.wait_for(together(aligning, "align"), 120))
     assert aligned["common"] == 90 and aligned["ids"] == {"bank": 120, "shop": 100, "server": 108}

@@ -10,8 +10,7 @@ from colonnade.config.resolve import load_partition
 from colonnade.config.schema import from_dict
 from colonnade.data import load, read_party_share, read_server_share, split
 from colonnade.data.alignment import read_id_column
-from colonnade.deployment.party_process import _party_share
-from colonnade.deployment.server_process import _server_share
+from colonnade.deployment import party_side, server_side
 from colonnade.protocol.errors import ConfigError, DataError
 
 FRAME = polars.DataFrame({"nr": range(20), "age": [float(i % 7) for i in range(20)], "y": [i % 2 for i in range(20)]})
@@ -92,5 +91,8 @@ def test_a_members_own_file(tmp_path):
     assert party.columns == ("age",) and party.ids_sha256 == server.ids_sha256
     own = {"data": str(tmp_path / "own"), "format": "csv", "id": "nr", "label": "y"}
     members = {"network": {"parties": ["p"]}, "server": own, "party": own, "train": {"seed": 0}}
-    assert _party_share(from_dict(members), "p").ids_sha256 == _server_share(from_dict(members)).ids_sha256
+    assert (
+        party_side.load_share(from_dict(members), "p").ids_sha256
+        == server_side.load_share(from_dict(members)).ids_sha256
+    )
     assert read_id_column(tmp_path / "own", "nr", "party", format="csv").len() == 20

@@ -18,7 +18,7 @@ from colonnade.data import (
     split,
 )
 from colonnade.data.mapped import LARGE
-from colonnade.deployment.party_process import DIGESTED_ROWS, MOST_DIGESTED, features_digest
+from colonnade.deployment.party_side import DIGESTED_ROWS, MOST_DIGESTED, features_digest
 from colonnade.experiments.run import prepare
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError

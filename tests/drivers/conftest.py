@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.server_side import ServerSide
 from colonnade.predict.asking import door_of
 from colonnade.predict.in_one_place import predict_in_one_place
-from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.predict.processes import predicting_party, predicting_server
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when ray is imported
 
@@ -29,20 +29,20 @@ def one_torch_thread() -> Iterator[None]:
 
 
 async def _ask(
-    make_server: Callable[[], ServerProcess], make_party: Callable[[str, str], PartyProcess], ids: list[str]
+    make_server: Callable[[], ServerSide], make_party: Callable[[str, str], PartySide], ids: list[str]
 ) -> tuple[list[dict[str, Any]], list[Any]]:
     """Every role of a trained federation once more, from its folder; answers at the server's door, trained roles."""
-    server = PredictServerProcess(make_server())
+    server = predicting_server(make_server())
     door = server.out / "predict" / "http"
     running = [asyncio.ensure_future(server.run())]
     try:
         await _until(lambda: door.is_file() or running[0].done())
         names, address = server.node.peers, (server.out / "address").read_text()
-        trainings = [make_party(name, address) for name in names]
-        running += [asyncio.ensure_future(PredictPartyProcess(training).run()) for training in trainings]
+        parties = [predicting_party(make_party(name, address)) for name in names]
+        running += [asyncio.ensure_future(party.run()) for party in parties]
         await _until(lambda: all(peer.stream for peer in server.node.peers.values()))
         found = await asyncio.to_thread(door_of(server.out).request, "POST", "/predict", {"ids": ids})
-        return found["answers"], [training.node.role for training in (server._training, *trainings)]
+        return found["answers"], [host.application.side.role for host in (server, *parties)]
     finally:
         for task in running:
             task.cancel()

@@ -16,8 +16,8 @@ from colonnade.algorithms import METHODS
 from colonnade.algorithms.vafl.messages import Embed, Refine
 from colonnade.api import Result
 from colonnade.config.schema import ResourcesConfig, RoleResources, from_dict, read_toml
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.server_side import ServerSide
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.simulator import Simulator
 from colonnade.experiments import run as run_module
@@ -220,12 +220,12 @@ def trained_by_actors(run: Run, out: Path, predicted: Any) -> tuple[dict[str, An
     config_of = lambda name: from_dict(read_toml(nodes / name / "config.toml"))  # noqa: E731
     log = Log("a role", stream=io.StringIO())
 
-    def party(name: str, address: str) -> PartyProcess:
+    def party(name: str, address: str) -> PartySide:
         config = config_of(name)
         config = replace(config, network=replace(config.network, address=address))
-        return PartyProcess(config, name, nodes / name / "run", log)
+        return PartySide(config, name, nodes / name / "run", log)
 
-    server = lambda: ServerProcess(config_of("server"), nodes / "server" / "run", log)  # noqa: E731
+    server = lambda: ServerSide(config_of("server"), nodes / "server" / "run", log)  # noqa: E731
     return summary, predicted(setting, server, party)
 
 

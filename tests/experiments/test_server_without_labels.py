@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from colonnade.config.schema import from_dict, read_toml
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.server_side import ServerSide
 from colonnade.deployment.terms import Terms
 from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes.certificates import throw_away
@@ -28,7 +28,7 @@ def server_of(certificates, folder, server, protocol="asysqn-saga", **options):
     files = {"certificate": "server.pem", "key": "server.key", "authority": "ca.pem", "members": "members.toml"}
     network = {key: str(certificates / name) for key, name in files.items()} | {"parties": list(NAMES)}
     tables = {"protocol": {"name": protocol, **options}, "network": network, "server": server}
-    return ServerProcess(from_dict(tables), folder / "run", Log("server", stream=io.StringIO()))
+    return ServerSide(from_dict(tables), folder / "run", Log("server", stream=io.StringIO()))
 
 
 @pytest.mark.parametrize(("server", "rows"), [({"rows": 100}, 80), ({"rows": 100, "test_rows": 30}, 70)])

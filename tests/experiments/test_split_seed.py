@@ -6,8 +6,7 @@ import tomli_w
 
 from colonnade.config.resolve import load_partition
 from colonnade.config.schema import apply_overrides, from_dict, read_toml
-from colonnade.deployment.party_process import _party_share
-from colonnade.deployment.server_process import _server_share
+from colonnade.deployment import party_side, server_side
 from colonnade.deployment.terms import shared_digest, shared_part
 from colonnade.experiments.compare import compare
 from colonnade.experiments.run import prepare
@@ -58,7 +57,7 @@ def test_members_with_files_of_their_own_split_alike(tmp_path, monkeypatch):
 
     def rows(**seeds):
         own = from_dict(apply_overrides(tables, {key.replace("__", "."): value for key, value in seeds.items()}))
-        return _party_share(own, "bank").test.ravel().tolist(), _server_share(own).y_test.tolist()
+        return party_side.load_share(own, "bank").test.ravel().tolist(), server_side.load_share(own).y_test.tolist()
 
     assert rows() == rows(train__seed=1)
     assert rows(data__split_seed=1)[0] != rows()[0]

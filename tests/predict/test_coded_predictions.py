@@ -11,15 +11,19 @@ from colonnade.algorithms.fedvs.prediction import CodedAnswer, CodedParty, Coded
 from colonnade.algorithms.prediction.sums import Contribute
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.party_training import PartyTraining
+from colonnade.deployment.server_host import ServerHost
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.server_training import ServerTraining
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.models.polynomial import powers
 from colonnade.predict.asking import door_of
-from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.predict.processes import predicting_party, predicting_server
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Received, Send, Started, WorkDone
 
@@ -39,7 +43,7 @@ class World:
         for index, name in enumerate(NAMES):
             save_share(party_share(self.data, index), folder / f"{name}.safetensors")
 
-    def process(self, name, address="127.0.0.1:0"):
+    def side(self, name, address="127.0.0.1:0"):
         keys = self.folder / "keys"
         network = {
             "parties": list(NAMES), "address": address, "certificate": f"{keys}/{name}.pem",
@@ -55,17 +59,17 @@ class World:
         }
         log, out = Log(name, stream=io.StringIO()), self.folder / "run" / name
         if name == "server":
-            return ServerProcess(from_dict(tables), out, log)
-        return PartyProcess(from_dict(tables), name, out, log)
+            return ServerSide(from_dict(tables), out, log)
+        return PartySide(from_dict(tables), name, out, log)
 
     async def together(self, wrap_server, wrap_party, names, then):
-        server = wrap_server(self.process("server"))
+        server = wrap_server(self.side("server"))
         address = server.out / "address"
         address.unlink(missing_ok=True)
         running = [asyncio.ensure_future(server.run())]
         await until(lambda: address.is_file() or running[0].done())
         at = address.read_text()
-        running += [asyncio.ensure_future(wrap_party(self.process(name, at)).run()) for name in names]
+        running += [asyncio.ensure_future(wrap_party(self.side(name, at)).run()) for name in names]
         try:
             return await then(server, running)
         finally:
@@ -77,8 +81,9 @@ class World:
         async def end(server, running):
             return (await asyncio.gather(*running))[0]["status"]
 
-        same = lambda process: process  # noqa: E731
-        assert asyncio.run(self.together(same, same, NAMES, end)) == "finished"
+        server = lambda side: ServerHost(ServerTraining(side))  # noqa: E731
+        party = lambda side: PartyHost(PartyTraining(side))  # noqa: E731
+        assert asyncio.run(self.together(server, party, NAMES, end)) == "finished"
 
     def ask(self, *ids, names=NAMES):
         async def then(server, running):
@@ -86,19 +91,19 @@ class World:
             door = door_of(server.out)
             return (await asyncio.to_thread(door.request, "POST", "/predict", {"ids": list(ids)}))["answers"]
 
-        return asyncio.run(self.together(PredictServerProcess, PredictPartyProcess, names, then))
+        return asyncio.run(self.together(predicting_server, predicting_party, names, then))
 
     def plain(self, rows):
         """What one process would say that had all columns, without the code."""
-        server, h = self.process("server"), []
-        server.node.read()
+        server, h = self.side("server"), []
+        server.read()
         for name in NAMES:
-            party = self.process(name)
-            party.node.read()
-            role = party.node.role
+            party = self.side(name)
+            party.read()
+            role = party.role
             weights = role.network.vector().reshape(-1, role.width)
             h.append(powers(party.share.train[rows], role.degree) @ weights)
-        network = server.node.role.network
+        network = server.role.network
         return network.objective.predict(network.output(np.mean(h, axis=0, dtype=np.float32)))
 
 
@@ -175,7 +180,7 @@ def test_nobody_stands_in_for_a_party_that_is_away(trained):
 
 @pytest.fixture
 def party(trained):
-    made = PredictPartyProcess(trained.process("p0")).node.role
+    made = predicting_party(trained.side("p0")).node.role
     made.handle(Started(b"key"), 0)
     return made
 
@@ -220,10 +225,10 @@ def test_shares_may_come_before_the_order(trained, party):
 
 def test_after_sums_over_others_it_does_not_predict(trained):
     """The same weights: a sum over all would tell an embedding by subtraction."""
-    process = trained.process("p0")
-    process.node.read()
-    role = process.node.role
+    side = trained.side("p0")
+    side.read()
+    role = side.role
     assert all(summed == list(range(5)) for _, _, summed in role.answered.sums)
     role.answered.sums = [(True, 0, [0, 1, 2, 4])]
     with pytest.raises(ConfigError, match="by subtraction"):
-        CodedParty(role, None, NAMES, process.plan.options)
+        CodedParty(role, None, NAMES, side.plan.options)

@@ -13,15 +13,18 @@ import pytest
 from colonnade.config.schema import from_dict
 from colonnade.data import Alignment, save_alignment
 from colonnade.data.alignment import digest_of_column
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.party_training import PartyTraining
+from colonnade.deployment.server_host import ServerHost
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.server_training import ServerTraining
 from colonnade.drivers.ledger_file import read_ledger
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
-from colonnade.predict import processes
 from colonnade.predict.asking import door_of
-from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.predict.processes import predicting_party, predicting_server
 from colonnade.privacy.gaussian import epsilon_of
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
 
@@ -97,39 +100,47 @@ class World:
         return Log(name, stream=self.logs[name])
 
     def server(self, **own):
-        return ServerProcess(self.config("server", **own), self.folder / "run" / "server", self.log("server"))
+        return ServerSide(self.config("server", **own), self.folder / "run" / "server", self.log("server"))
 
     def party(self, name):
-        return PartyProcess(self.config(name), name, self.folder / "run" / name, self.log(name))
+        return PartySide(self.config(name), name, self.folder / "run" / name, self.log(name))
+
+    def training_server(self):
+        return ServerHost(ServerTraining(self.server()))
+
+    def training_party(self, name):
+        return PartyHost(PartyTraining(self.party(name)))
 
     async def train(self):
         self.address = "127.0.0.1:0"
-        server = self.server()
+        server = self.training_server()
         running = asyncio.ensure_future(server.run())
         await until(lambda: (server.out / "address").is_file() or running.done())
         self.address = (server.out / "address").read_text()
-        ends = await asyncio.gather(running, *(self.party(name).run() for name in NAMES))
+        ends = await asyncio.gather(running, *(self.training_party(name).run() for name in NAMES))
         assert ends[0]["status"] == "finished"
 
     @asynccontextmanager
     async def up(self, *names, told=None, **own):
         """Server and parties from their checkpoints; the way to ask."""
         self.address = "127.0.0.1:0"
-        server = PredictServerProcess(self.server(**own))
+        server = predicting_server(self.server(**own))
         running = {"server": asyncio.ensure_future(server.run())}
         (server.out / "predict" / "http").unlink(missing_ok=True)
         try:
             await until(lambda: (server.out / "predict" / "http").is_file() or running["server"].done())
             self.address, nodes = (server.out / "address").read_text(), {}
             for name in names:
-                party = PredictPartyProcess(self.party(name))
+                party = predicting_party(self.party(name))
                 nodes[name] = party.node
                 running[name] = asyncio.ensure_future(party.run())
             peers = server.node.peers
             if told is None:
                 silent = self.more.get("train", {}).get("party_dropout") or "privacy" in self.more
                 told = 0 if silent else len(names)
-            await until(lambda: all(peers[name].stream for name in names) and len(server._role.means()) >= told)
+            await until(
+                lambda: all(peers[name].stream for name in names) and len(server.application.role.means()) >= told
+            )
             door = door_of(server.out)
 
             async def ask(*ids):
@@ -159,13 +170,14 @@ def ids_of(folder, file, count=5):
 def expected(world, ids):
     """The same from the trained networks, without any messages."""
     server, parties = world.server(), [world.party(name) for name in NAMES]
-    role = processes._trained_server(server)
+    assert server.read()
+    role = server.role
     blocks = []
     for party in parties:
-        answering = PredictPartyProcess(party).node.role
+        answering = predicting_party(party).node.role
         rows = answering.table.find(ids)
         assert (rows >= 0).all()
-        blocks.append(party.node.role.network.read(answering.table.x[rows]))
+        blocks.append(party.role.network.read(answering.table.x[rows]))
     h = role.evaluation.gathered(np.concatenate(blocks, 1))
     return role.network.objective.predict(role.network.output(h)).tolist()
 
@@ -321,12 +333,12 @@ def test_files_that_changed_since_the_training_are_refused(trained):
     frame = polars.read_csv(path)
     frame.with_columns(x2=frame["x2"] + 1.0 * (frame["client"] == frame["client"][0])).write_csv(path)
     with pytest.raises(ConfigError, match=r"shop.*begun with something else \(features"):
-        PredictPartyProcess(trained.party("shop"))
+        predicting_party(trained.party("shop"))
     frame.reverse().write_csv(path)
     with pytest.raises(ConfigError, match=r"begun with something else \((features|ids)"):
-        PredictPartyProcess(trained.party("shop"))
+        predicting_party(trained.party("shop"))
     frame.write_csv(path)
-    PredictPartyProcess(trained.party("shop"))
+    predicting_party(trained.party("shop"))
 
 
 def test_who_still_trains_is_not_let_in(trained):
@@ -334,7 +346,7 @@ def test_who_still_trains_is_not_let_in(trained):
         async with trained.up("bank"):
             (trained.folder / "run" / "shop" / "summary.json").unlink()
             with pytest.raises(RemoteProtocolError, match="start shop with --predict"):
-                await trained.party("shop").run()
+                await trained.training_party("shop").run()
 
     asyncio.run(story())
 
@@ -345,11 +357,11 @@ def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
     async def story():
         trained.address = "127.0.0.1:0"
         shutil.rmtree(trained.folder / "run" / "server")
-        server = trained.server()
+        server = trained.training_server()
         training = asyncio.ensure_future(server.run())
         await until((server.out / "address").is_file)
         trained.address = (server.out / "address").read_text()
-        early = PredictPartyProcess(trained.party("shop"))
+        early = predicting_party(trained.party("shop"))
         answering = asyncio.ensure_future(early.run())
         await until(lambda: "training has not ended here" in trained.logs["shop"].getvalue())
         assert not answering.done() and not training.done()
@@ -365,9 +377,10 @@ def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
 def test_nothing_trained_nothing_predicted(folder):
     world = World(folder)
     with pytest.raises(ConfigError, match="training has not ended here"):
-        PredictServerProcess(world.server())
+        predicting_server(world.server())
     with pytest.raises(ConfigError, match="nothing was trained here"):
-        PredictPartyProcess(world.party("bank"))
+        predicting_party(world.party("bank"))
+    assert not (folder / "run").exists(), "no folder that a training would take for its own"
 
 
 def test_the_status_says_who_is_here(trained):
@@ -399,8 +412,8 @@ def test_for_a_party_that_lacked_rows_stands_what_was_learned(folder):
         await world.train()
         ids = ids_of(folder, "bank.csv", 3)
         async with world.up("bank", told=2) as ask:
-            means = ask.server._role.means()
-            taught = ask.server._training.node.role.network.reader.fallback.detach().numpy()
+            means = ask.server.application.role.means()
+            taught = ask.server.application.side.role.network.reader.fallback.detach().numpy()
             assert np.array_equal(means["shop"], taught[3:]) and taught[3:].any()
             assert not taught[:3].any() and means["bank"].any()
             return await ask(*ids)

@@ -15,14 +15,18 @@ from colonnade.algorithms.prediction.sums import Contribute
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.data import Lookup, from_arrays, load, party_share, save_share, server_share, split
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.party_training import PartyTraining
+from colonnade.deployment.server_host import ServerHost
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.server_training import ServerTraining
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.predict.asking import door_of
-from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
+from colonnade.predict.processes import predicting_party, predicting_server
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Emit, PeerLost, Received, Send, Started, TimerFired, WorkDone
 
@@ -50,11 +54,11 @@ def config_of(name, folder, address):
     return from_dict(tables | {"network": network} | own)
 
 
-def process(name, folder, address="127.0.0.1:0"):
+def side(name, folder, address="127.0.0.1:0"):
     config, log = config_of(name, folder, address), Log(name, stream=io.StringIO())
     if name == "server":
-        return ServerProcess(config, folder / "run" / name, log)
-    return PartyProcess(config, name, folder / "run" / name, log)
+        return ServerSide(config, folder / "run" / name, log)
+    return PartySide(config, name, folder / "run" / name, log)
 
 
 async def together(server, make_party, ready):
@@ -101,16 +105,17 @@ def test_a_sum_is_what_all_margins_say_and_nothing_but_sums_crosses(tmp_path, mo
     await_server = []
 
     async def story():
-        await together(process("server", tmp_path), lambda name, at: process(name, tmp_path, at), train)
-        await_server.append(PredictServerProcess(process("server", tmp_path)))
-        party = lambda name, at: PredictPartyProcess(process(name, tmp_path, at))  # noqa: E731
+        party = lambda name, at: PartyHost(PartyTraining(side(name, tmp_path, at)))  # noqa: E731
+        await together(ServerHost(ServerTraining(side("server", tmp_path))), party, train)
+        await_server.append(predicting_server(side("server", tmp_path)))
+        party = lambda name, at: predicting_party(side(name, tmp_path, at))  # noqa: E731
         return await together(await_server[0], party, ask)
 
     answers = asyncio.run(story())["answers"]
-    parties = [process(name, tmp_path) for name in NAMES]
+    parties = [side(name, tmp_path) for name in NAMES]
     for party in parties:
-        party.node.read()
-    margins = [party.node.role.margins(party.share.train[:4]) for party in parties]
+        party.read()
+    margins = [party.role.margins(party.share.train[:4]) for party in parties]
     expected = predictions(np.sum(margins, 0), data.task)
     assert np.allclose([answer["probabilities"] for answer in answers[:4]], expected, atol=1e-6)
     assert answers[0]["parties"] == list(NAMES) and answers[4]["refused"] == "nobody has this id"

@@ -20,7 +20,7 @@ from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.messages import Array, Payload
-from colonnade.protocol.role import SERVER, Role
+from colonnade.protocol.role import SERVER, Coordinating, Role
 
 __all__ = ["SERVER", "Capabilities", "Defaults", "Method", "Options", "PartySetup", "ServerSetup", "Top"]
 
@@ -60,6 +60,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def threshold(self, parties: int) -> int:
         """How many parties' batches one update takes: the number of planned updates follows from it."""
         return parties
+
+    @property
+    def task(self) -> Task | None:
+        """What is predicted, where the options say it; None: the labels do."""
+        return None
 
     def check(self, parties: int) -> None:
         """Raise ConfigError for a combination that cannot work."""
@@ -147,7 +152,7 @@ class Method(Generic[O]):
     reveals: str  # what whom learns beyond the trained model
     options: type[O]
     payloads: tuple[type[Payload], ...]
-    server: Callable[[ServerSetup[O]], Role] | None
+    server: Callable[[ServerSetup[O]], Coordinating] | None
     party: Callable[[PartySetup[O]], Role] | None
     joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Role] | None = None  # an oracle that sees everything
     # Refuses what cannot work; or notes for the results.

@@ -71,7 +71,7 @@ def _align_one(
     log_level: str,
     parent: int | None,
 ) -> None:
-    from colonnade.deployment.align_process import aligning_process
+    from colonnade.deployment.alignment import aligning_host
     from colonnade.drivers.processes.tls_log import tls_refusals_to
 
     def folder(name: str) -> Path:
@@ -79,7 +79,7 @@ def _align_one(
 
     checked = checked_config(config, settings)
     with Bars(shown=not log_json) as bars:  # first: from here on the log is written above the bars
-        process = aligning_process(checked, party, folder, lambda name: log_of(name, log_json, log_level))
+        process = aligning_host(checked, party, folder, lambda name: log_of(name, log_json, log_level))
         with tls_refusals_to(process.log):
             end = run_process(bars.watch(process), parent)
     leave_if_stopped(process.node)
@@ -152,7 +152,7 @@ class Bars:
         try:
             while not running.done():
                 await asyncio.wait([running], timeout=0.25)
-                bars = process.bars()
+                bars = process.application.bars()
                 self.show(bars)
                 if not self._shown and time.monotonic() - self._said >= SAY_EVERY_S:
                     self._said = time.monotonic()

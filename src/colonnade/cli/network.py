@@ -21,8 +21,8 @@ from rich.table import Table
 from colonnade.cli.predict import predict
 
 if TYPE_CHECKING:
-    from colonnade.deployment.party_process import PartyProcess
-    from colonnade.deployment.server_process import ServerProcess
+    from colonnade.deployment.party_side import PartySide
+    from colonnade.deployment.server_side import ServerSide
     from colonnade.deployment.up import FederationUp
     from colonnade.drivers.processes.node import Node
     from colonnade.results.summary import Summary
@@ -85,16 +85,19 @@ def serve(
       colonnade serve server.toml --predict
     """
     from colonnade.cli.progress import print_summary
-    from colonnade.deployment.server_process import ServerProcess
+    from colonnade.deployment.server_host import ServerHost
+    from colonnade.deployment.server_side import ServerSide
+    from colonnade.deployment.server_training import ServerTraining
     from colonnade.drivers.processes.tls_log import tls_refusals_to
 
     log = log_of("server", log_json, log_level)
-    process = ServerProcess(checked_config(config, settings), out or own_folder(config, "server"), log)
-    for note in process.share.notes:
+    side = ServerSide(checked_config(config, settings), out or own_folder(config, "server"), log)
+    process = None if predict else ServerHost(ServerTraining(side))
+    for note in side.share.notes:
         log.info("note", about=note)
     with tls_refusals_to(log):
-        if predict:
-            return _answer_as_server(process, parent)
+        if process is None:
+            return _answer_as_server(side, parent)
         summary = run_process(process.run(), parent)
     if not log_json and summary["status"] != "stopped":
         print_summary(summary, console)
@@ -103,15 +106,15 @@ def serve(
     leave_if_stopped(process.node)
     if summary["status"] not in ("finished", "stopped"):
         raise typer.Exit(1)
-    if summary["status"] == "finished" and process.config.predict.stay and not process.node.stopped:
+    if summary["status"] == "finished" and side.config.predict.stay and not process.node.stopped:
         with tls_refusals_to(log):
-            _answer_as_server(process, parent)
+            _answer_as_server(side, parent)
 
 
-def _answer_as_server(process: "ServerProcess", parent: int | None) -> None:
-    from colonnade.predict.processes import PredictServerProcess
+def _answer_as_server(side: "ServerSide", parent: int | None) -> None:
+    from colonnade.predict.processes import predicting_server
 
-    answering = PredictServerProcess(process)
+    answering = predicting_server(side)
     run_process(answering.run(), parent)
     leave_if_stopped(answering.node)
 
@@ -132,31 +135,34 @@ def join(
       colonnade join clinic.toml --party clinic
       colonnade join clinic.toml --party clinic --predict
     """
-    from colonnade.deployment.party_process import PartyProcess
+    from colonnade.deployment.party_host import PartyHost
+    from colonnade.deployment.party_side import PartySide
+    from colonnade.deployment.party_training import PartyTraining
     from colonnade.drivers.processes.tls_log import tls_refusals_to
 
     log = log_of(party, log_json, log_level)
-    process = PartyProcess(checked_config(config, settings), party, out or own_folder(config, party), log)
-    for note in process.share.notes:
+    side = PartySide(checked_config(config, settings), party, out or own_folder(config, party), log)
+    process = None if predict else PartyHost(PartyTraining(side))
+    for note in side.share.notes:
         log.info("note", about=note)
     with tls_refusals_to(log):
-        if predict:
-            return _answer_as_party(process, parent)
+        if process is None:
+            return _answer_as_party(side, parent)
         end = run_process(process.run(), parent)
     leave_if_stopped(process.node)
     if end.note:
         console.print(f"[yellow]{escape(end.note)}[/]", soft_wrap=True)
     if end.status not in ("finished", "stopped"):
         raise typer.Exit(1)
-    if end.status == "finished" and process.config.predict.stay and not process.node.stopped:
+    if end.status == "finished" and side.config.predict.stay and not process.node.stopped:
         with tls_refusals_to(log):
-            _answer_as_party(process, parent)
+            _answer_as_party(side, parent)
 
 
-def _answer_as_party(process: "PartyProcess", parent: int | None) -> None:
-    from colonnade.predict.processes import PredictPartyProcess
+def _answer_as_party(side: "PartySide", parent: int | None) -> None:
+    from colonnade.predict.processes import predicting_party
 
-    answering = PredictPartyProcess(process)
+    answering = predicting_party(side)
     run_process(answering.run(), parent)
     leave_if_stopped(answering.node)
 

@@ -18,8 +18,12 @@ from ray.exceptions import RayError, RayTaskError
 
 from colonnade.algorithms.method import SERVER
 from colonnade.config.schema import Config, from_dict, read_toml
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.party_training import PartyTraining
+from colonnade.deployment.server_host import ServerHost
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.server_training import ServerTraining
 from colonnade.deployment.up import FederationUp
 from colonnade.drivers.files import CUT_OFF_S, lock_file
 from colonnade.drivers.processes.logs import Log
@@ -35,26 +39,22 @@ ANSWER_S = 5.0  # of the head
 SAY_AFTER_S = 10.0  # of a role that is not
 
 
-class RayServer(ServerProcess):
-    """Listens at the address of the node that it finds itself on."""
-
-    driver = "ray"
-
-    def wanted_address(self) -> str:
-        """Another port each time: on this node the old one may be somebody else's."""
-        return f"{ray.util.get_node_ip_address()}:0"
+def own_node_address() -> str:
+    """Another port each time: on this node of Ray's the old one may belong to another process."""
+    return f"{ray.util.get_node_ip_address()}:0"
 
 
-class RayParty(PartyProcess):
+class ServerFile:
     """Finds the server by the file that it writes."""
 
-    _known = ""
+    def __init__(self, path: Path, otherwise: str) -> None:
+        self._path, self._known = path, otherwise
 
-    def server_address(self) -> str:
+    def __call__(self) -> str:
         """As it is now, or was when the storage last answered."""
         with suppress(OSError):
-            self._known = (self.out.parent.parent / SERVER / "run" / "address").read_text()
-        return self._known or self.config.network.address
+            self._known = self._path.read_text() or self._known
+        return self._known
 
 
 class RoleActor:
@@ -62,7 +62,7 @@ class RoleActor:
 
     def __init__(self, nodes: str, name: str, home: str) -> None:
         self._folder, self._name = Path(nodes) / name, name
-        self._process: RayServer | RayParty | None = None
+        self._process: ServerHost[ServerTraining] | PartyHost[PartyTraining] | None = None
         self._running: asyncio.Task[str] | None = None
         self._stopped = False
         if Path(home).is_dir():
@@ -105,13 +105,16 @@ class RoleActor:
             raise
         return str(ended["status"] if isinstance(ended, dict) else ended.status)
 
-    def _make(self) -> RayServer | RayParty:
+    def _make(self) -> ServerHost[ServerTraining] | PartyHost[PartyTraining]:
         self._wait_for_the_one_before(self._folder / "run" / "state" / "lock")
         config, out = from_dict(read_toml(self._folder / "config.toml")), self._folder / "run"
-        process = (
-            RayServer(config, out, self._log) if self._name == SERVER else RayParty(config, self._name, out, self._log)
-        )
-        for note in process.share.notes:
+        process: ServerHost[ServerTraining] | PartyHost[PartyTraining]
+        if self._name == SERVER:
+            process = ServerHost(ServerTraining(ServerSide(config, out, self._log), driver="ray"), own_node_address)
+        else:
+            server_at = ServerFile(self._folder.parent / SERVER / "run" / "address", config.network.address)
+            process = PartyHost(PartyTraining(PartySide(config, self._name, out, self._log)), server_at)
+        for note in process.application.side.share.notes:
             self._log.info("note", about=note)
         return process
 

@@ -1,4 +1,4 @@
-"""What the server and a party do alike with their own side of a config: names, certificates, limits, signals."""
+"""What every process has of its own: a config, a folder, a log, a certificate; and what it does with them."""
 
 import asyncio
 import signal
@@ -11,11 +11,13 @@ from colonnade.config.schema import Config
 from colonnade.data import Alignment, load_alignment
 from colonnade.drivers.processes.certificates import Identity, read_members
 from colonnade.drivers.processes.limits import Limits
+from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.protocol.errors import ConfigError
 
 __all__ = [
     "SHARE",
+    "OwnSide",
     "alignment_of",
     "limits_of",
     "load_identity",
@@ -25,6 +27,14 @@ __all__ = [
 ]
 
 SHARE = ".safetensors"  # the suffix of a share that was made on this machine
+
+
+class OwnSide:
+    """One member of a federation, and the fingerprints of all."""
+
+    def __init__(self, config: Config, out: Path, log: Log) -> None:
+        self.config, self.out, self.log = config, out, log
+        self.identity, self.pins = load_identity(config), members_of(config)
 
 
 def alignment_of(path: str | None, name: str, section: str) -> Alignment | None:

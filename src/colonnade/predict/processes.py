@@ -1,20 +1,21 @@
-"""The predicting roles as processes: made from what the training left on the disk, met over the same streams.
+"""The server's and a party's part of predictions, made from what the training left on the disk.
 
     OUT/state/          what was trained; read, and left as it is
     OUT/predict/token   who may ask the server over HTTP; made at the first start, for its owner's eyes
     OUT/predict/http    where
     OUT/predict/means   what the parties told to stand in for them
 
-The handshake is that of the training (config, certificates, ids) with the phase beside it: who still trains does not
-meet who predicts by accident.
+The handshake is that of the training (config, certificates, ids) with the phase beside it: a party that still trains
+is not admitted to a server that predicts.
 """
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from colonnade.algorithms.method import SERVER
 from colonnade.algorithms.prediction.messages import Asked, Computed, Mean
@@ -22,82 +23,91 @@ from colonnade.algorithms.prediction.predictor import PredictPartySetup, Predict
 from colonnade.config.schema import Config
 from colonnade.data import party_lookup
 from colonnade.data.alignment import normalise
-from colonnade.deployment.own_side import SHARE, limits_of, members_of, stop_on_signals
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess, parties_now, run_id
-from colonnade.deployment.terms import Terms, shared_digest
+from colonnade.deployment.application import Pace, parties_now
+from colonnade.deployment.own_side import SHARE, limits_of
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.server_host import ServerHost
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.terms import shared_digest
 from colonnade.drivers.files import replace_file
-from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.fleeting import FleetingNode
+from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.switchboard import Switchboard
-from colonnade.drivers.processes.wire import Bye
+from colonnade.drivers.processes.wire import Bye, End, Hello, Position
 from colonnade.predict.http import Closed, HttpDoor, answers_of
 from colonnade.predict.in_one_place import predictor_of
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
-from colonnade.protocol.messages import Payload
-from colonnade.protocol.role import Role
+from colonnade.protocol.messages import Array, Payload
 
-__all__ = ["PredictPartyProcess", "PredictServerProcess"]
+__all__ = ["PartyPrediction", "ServerPrediction", "predicting_party", "predicting_server"]
 
 PHASE = {"phase": "predict"}
 
 
-class PredictServerProcess(Keeper):
+def predicting_server(side: ServerSide) -> "ServerHost[ServerPrediction]":
+    """The server that answers from what was trained in its folder."""
+    return ServerHost(ServerPrediction(side))
+
+
+def predicting_party(side: PartySide) -> "PartyHost[PartyPrediction]":
+    """A party that answers from what was trained in its folder."""
+    return PartyHost(PartyPrediction(side))
+
+
+@dataclass(slots=True)
+class _BehindTheDoor:
+    """What HTTP requests reach."""
+
+    log: Log
+    ask: Callable[[list[str]], Coroutine[Any, Any, dict[str, Any]]]
+    status: Callable[[], dict[str, Any]]
+
+
+class ServerPrediction(Keeper):
     """The server after the training: its network, its parties, its door."""
 
-    def __init__(self, training: ServerProcess) -> None:
-        config, self._training, self.out = training.config, training, training.out
-        self.config, self.log, self._parties = config, training.log, training.plan.parties
-        role = _trained_server(training)
-        plan, own = training.plan, config.predict
+    admit_late, metrics_port = True, None
+
+    def __init__(self, side: ServerSide) -> None:
+        self.side, plan, own = side, side.plan, side.config.predict
+        side.reopened()  # refuses another config than that of the training
         predictor = predictor_of(plan.method)
+        if not side.read():
+            raise ConfigError(
+                "--predict", str(side.out), "training has not ended here: start it without --predict first"
+            )  # fmt: skip
         if own.min_parties > len(plan.parties):
             raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
-        self._task = training.share.task
-        self._role = predictor.server(self._setup(role))
-        self.node = FleetingNode(
-            self._role, predictor.payloads, self.out / "predict", plan.parties, limits_of(config), self.log, self
-        )
-        self.shared = training.shared | PHASE
-        widths = dict(zip(plan.parties, plan.widths, strict=True))
-        terms = Terms(self.shared, training.share.rows, training.share.ids_sha256, widths)
-        self.service = Service(
-            self.node, training.identity, training.pins, terms, self.status, run=run_id(self.out),
-            relay=predictor.peers,
-        )  # fmt: skip
-        self._updates = role.progress.k
+        self.role = predictor.server(_setup_of(side))
+        self._folder = side.out / "predict"
+        limits = limits_of(side.config)
+        self.node = FleetingNode(self.role, predictor.payloads, self._folder, plan.parties, limits, side.log, self)
+        self.shared = side.shared | PHASE
+        self.terms, self.run_id = side.terms(self.shared), side.run_id()
+        self.relay = predictor.peers
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Computed]] = {}
         self.answered = 0
 
-    def _setup(self, role: Role) -> PredictServerSetup[Any, Any]:
-        """What the predicting server is made from."""
-        plan, own = self._training.plan, self.config.predict
-        told = state.unpack(self._means_file.read_bytes()) if self._means_file.is_file() else {}
-        return PredictServerSetup(
-            plan.options, role, plan.parties, plan.widths, self._task, own.deadline_s, own.away, own.cache_rows,
-            own.min_parties, self._taught(), told,
-        )  # fmt: skip
+    def attach(self, service: Service) -> None:
+        """Nothing is asked of it."""
 
-    def _taught(self) -> tuple[bool, ...]:
-        """Whose fallback the training taught: everybody's with party dropout, else theirs who lacked rows."""
-        absent = self._training.share.absent
-        if self.config.train.party_dropout or absent is None:
-            return (True,) * len(self._parties)
-        return tuple(bool(absent[0][:, party].any()) for party in range(len(self._parties)))
+    def opened(self) -> None:
+        """Make the folder that the door and the parties' means need."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    @property
-    def _means_file(self) -> Path:
-        return self.out / "predict" / "means.safetensors"
+    def waits_for(self) -> list[str]:
+        """The policy stands in for parties that are away."""
+        return []
 
     def emitted(self, record: Payload, node: Node) -> None:
-        """An answer for whoever waits for it; or a mean, to be kept."""
+        """An answer to a question that waits; or a mean, to be kept."""
         if isinstance(record, Mean):
-            replace_file(self._means_file, state.chunks(dict(self._role.means())), 0o600)
+            replace_file(_means_file(self.side), state.chunks(dict(self.role.means())), 0o600)
         elif isinstance(record, Computed):
             waiting = self._waiting.pop(record.number, None)
             if waiting is not None and not waiting.done():
@@ -112,137 +122,166 @@ class PredictServerProcess(Keeper):
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         began = self.node.clock()
         places: dict[str, int] = {}
-        copies = [places.setdefault(normalise(id, self.config.align), len(places)) for id in ids]
+        copies = [places.setdefault(normalise(id, self.side.config.align), len(places)) for id in ids]
         self.node.tell(Asked(self._number, list(places), here))
         found = await waiting
         computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
-        self.log.info("answered", ids=len(ids), away=",".join(computed.away) or "nobody", ms=spent_ms)
-        return answers_of(ids, computed, self._parties, self._task)
+        self.side.log.info("answered", ids=len(ids), away=",".join(computed.away) or "nobody", ms=spent_ms)
+        return answers_of(ids, computed, self.side.parties, self.side.share.task)
 
-    async def run(self) -> str:
-        """Answer until stopped."""
-        torch.set_num_threads(1)
-        (self.out / "predict").mkdir(parents=True, exist_ok=True, mode=0o700)
-        stop_on_signals(self.node)
-        self.node.open()
-        address = await self.service.start(self._training.wanted_address())
-        replace_file(self.out / "address", [address.encode()])
-        own = self.config.predict
-        door = HttpDoor(self, own.http, _token(self.out / "predict" / "token"), own.max_ids, own.max_body_mb)
-        watch = asyncio.ensure_future(self.node.watch())
+    @asynccontextmanager
+    async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
+        """The door is open; when it closes, questions that wait are refused."""
+        own, log = self.side.config.predict, self.side.log
+        behind = _BehindTheDoor(log, self.ask, status)
+        door = HttpDoor(behind, own.http, _token(self._folder / "token"), own.max_ids, own.max_body_mb)
         try:
             where = await door.open()
-            replace_file(self.out / "predict" / "http", [where.encode()])
-            self.log.info("predicting", address=address, http=where, digest=shared_digest(self.shared)[:16])
-            await self.node.ended.wait()
+            replace_file(self._folder / "http", [where.encode()])
+            log.info("predicting", address=address, http=where, digest=shared_digest(self.shared)[:16])
+            yield
         finally:
-            watch.cancel()
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(Closed())
-            (self.out / "predict" / "http").unlink(missing_ok=True)
+            (self._folder / "http").unlink(missing_ok=True)
             await door.close()
-            await self.service.hang_up()
-            self.node.close()
-        if self.node.error is not None:
-            raise self.node.error
-        self.log.info("ended", answered=self.answered)
-        return "stopped"
 
-    def status(self) -> dict[str, Any]:
-        """For the live table, and for whoever asks."""
+    def status(self, pace: Pace) -> dict[str, Any]:
+        """For the live table, and for callers at the door."""
         return {
-            "protocol": self._training.plan.method.name,
+            "protocol": self.side.plan.method.name,
             "state": "predicting",
-            "clock_s": round(self.node.clock() / NANOSECONDS, 1),
-            "updates": self._updates,
-            "updates_per_s": 0.0,
+            "updates": self.side.role.progress.k,
             "epochs": 0.0,
             "fraction": 1.0,
             "metric": "",
             "value": None,
-            "waits_for": [],
             "waited_s": 0.0,
-            "digest": shared_digest(self.shared),
             "answered": self.answered,
-            "fallback": list(self._role.means()),
+            "fallback": list(self.role.means()),
             "parties": parties_now(self.node),
         }
 
+    def ended(self) -> End:
+        """It answers until it is stopped."""
+        if self.node.error is not None:
+            raise self.node.error
+        return End("stopped")
 
-class PredictPartyProcess:
+    def summary(self, end: End) -> Mapping[str, Any]:
+        """How much it answered."""
+        return {"status": end.status, "note": end.note, "answered": self.answered}
+
+    def write(self, summary: Mapping[str, Any]) -> None:
+        """The training's summary stays."""
+
+    def say_end(self, summary: Mapping[str, Any]) -> None:
+        """How much it answered."""
+        self.side.log.info("ended", answered=self.answered)
+
+
+class PartyPrediction:
     """A party after the training: its network, and all its rows by id."""
 
-    def __init__(self, training: PartyProcess) -> None:
-        config, self._training, self.log = training.config, training, training.log
-        self.config, self.out = config, training.out
-        share = training.share
-        plan = training.plan
+    def __init__(self, side: PartySide) -> None:
+        self.side, config, plan = side, side.config, side.plan
         predictor = predictor_of(plan.method)
-        if not (self.out / "state" / "checkpoint.safetensors").is_file():
-            raise ConfigError("--predict", str(self.out), "nothing was trained here: start it without --predict first")
-        training.refuse_others_state()
-        training.open_ledger()
-        training.node.read()
-        table = party_lookup(share, _files(config), config.party.id, config.align, config.party.format)
-        accounted = training.guard is not None and training.guard.on  # a mean would spend much of a budget
-        taught = config.train.party_dropout or (share.present is not None and not share.present[0].all())
-        told = None if taught or accounted else share.train  # taught: the server has learned what stands in for it
-        role = predictor.party(
-            PredictPartySetup(plan.options, training.node.role, plan.parties, table, training.width, told)
+        if not (side.out / "state" / "checkpoint.safetensors").is_file():
+            raise ConfigError("--predict", str(side.out), "nothing was trained here: start it without --predict first")
+        side.refuse_others_state()
+        side.open_ledger()
+        side.read()
+        table = party_lookup(side.share, _files(config), config.party.id, config.align, config.party.format)
+        setup = PredictPartySetup(
+            options=plan.options,
+            trained=side.role,
+            parties=plan.parties,
+            table=table,
+            width=side.width,
+            train=_rows_to_tell(side),
         )
-        others = [name for name in plan.parties if name != training.name] if predictor.peers else []
+        self.peers, limits = predictor.peers, limits_of(config)
+        others = [name for name in plan.parties if name != side.name] if self.peers else []
         self.node = FleetingNode(
-            role, predictor.payloads, self.out / "predict", (SERVER,), limits_of(config), self.log, far=others
-        )  # fmt: skip
-        self._switchboard = Switchboard(self.node, training.identity, members_of(config)) if predictor.peers else None
-        self.rows = len(table.places)
-        training.shared = training.shared | PHASE
-
-    async def run(self) -> str:
-        """Answer until stopped."""
-        torch.set_num_threads(1)
-        training = self._training
-        stop_on_signals(self.node)
-        self.node.open()
-        address = self.config.network.address
-        dialler = Dialler(
-            self.node, training.identity, address, training.hello, lambda _: Bye("", 0.0), training.meet,
-            self._switchboard, training.pinned,
-        )  # fmt: skip
-        tasks = [asyncio.ensure_future(task) for task in (dialler.run(), self.node.watch(), self.node.ended.wait())]
-        self.log.info("predicting", server=address, rows=self.rows, digest=shared_digest(training.shared)[:16])
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self.node.error is not None:
-                raise self.node.error
-            if tasks[0].done():
-                tasks[0].result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.node.close()
-            if training.guard is not None:
-                training.guard.close()
-        self.log.info("ended")
-        return "stopped"
-
-
-def _trained_server(training: ServerProcess) -> Any:
-    """The role as the training left it."""
-    plan = training.plan
-    role: Any = training.node.role
-    reader = Node(
-        role, plan.method.payloads, training.out / "state", plan.parties, limits_of(training.config), training.log
-    )
-    if not reader.read() or reader.finished == "":
-        raise ConfigError(
-            "--predict", str(training.out), "training has not ended here: start it without --predict first"
+            predictor.party(setup), predictor.payloads, side.out / "predict", (SERVER,), limits, side.log, far=others
         )
-    return role
+        self._rows = len(table.places)
+        self._shared = side.shared | PHASE
+
+    def update(self) -> None:
+        """It trains no more."""
+
+    def told_before(self) -> None:
+        """The end of the training is no end here."""
+
+    def prepare(self) -> None:
+        """All was read when it was made."""
+
+    def say_start(self, server: str) -> None:
+        """With the digest that people compare."""
+        self.side.log.info("predicting", server=server, rows=self._rows, digest=shared_digest(self._shared)[:16])
+
+    def hello(self, instance: int, position: Position) -> Hello:
+        """As in the training, and the phase."""
+        return self.side.hello(self._shared, instance, position)
+
+    def meet(self, run: str) -> None:
+        """Refuse another run than that of the training."""
+        self.side.meet(run)
+
+    def farewell(self, end: End, relay_refused: int | None) -> Bye:
+        """Nothing to tell."""
+        return Bye("", 0.0)
+
+    def closed(self, met: bool) -> None:
+        """What was trained stays."""
+        self.side.close_ledger()
+
+    def ended(self, end: End, relay_refused: int | None) -> None:
+        """The training's summary stays."""
+        self.side.log.info("ended")
+
+
+def _setup_of(side: ServerSide) -> PredictServerSetup[Any, Any]:
+    """What the predicting server is made from."""
+    plan, own, means = side.plan, side.config.predict, _means_file(side)
+    return PredictServerSetup(
+        options=plan.options,
+        trained=side.role,
+        parties=plan.parties,
+        widths=plan.widths,
+        task=side.share.task,
+        deadline_s=own.deadline_s,
+        away=own.away,
+        cache_rows=own.cache_rows,
+        min_parties=own.min_parties,
+        taught=_taught(side),
+        told=state.unpack(means.read_bytes()) if means.is_file() else {},
+    )
+
+
+def _taught(side: ServerSide) -> tuple[bool, ...]:
+    """The parties whose fallback the training taught: all with party dropout, else those that lacked rows."""
+    absent = side.share.absent
+    if side.config.train.party_dropout or absent is None:
+        return (True,) * len(side.parties)
+    return tuple(bool(absent[0][:, party].any()) for party in range(len(side.parties)))
+
+
+def _means_file(side: ServerSide) -> Path:
+    """What the parties told to stand in for them."""
+    return side.out / "predict" / "means.safetensors"
+
+
+def _rows_to_tell(side: PartySide) -> Array | None:
+    """Those whose mean embedding stands in for the party when it is away."""
+    share = side.share
+    accounted = side.guard is not None and side.guard.on  # a mean would spend much of a budget
+    taught = side.config.train.party_dropout or (share.present is not None and not share.present[0].all())
+    return None if taught or accounted else share.train  # taught: the server has learned what stands in for it
 
 
 def _files(config: Config) -> list[str]:

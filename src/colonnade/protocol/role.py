@@ -17,6 +17,7 @@ __all__ = [
     "Coordinating",
     "Counts",
     "Embedding",
+    "Following",
     "Histogram",
     "PrivacySpent",
     "Releasing",
@@ -145,6 +146,15 @@ class Coordinating(Role, Protocol):
 
     def waits_for(self) -> list[str]:
         """The parties that the next step still needs: for people."""
+
+
+@runtime_checkable
+class Following(Role, Protocol):
+    """A party that knows which update of the global model it has heard of last."""
+
+    @property
+    def k(self) -> int:
+        """That update."""
 
 
 class Embedding(Role, Protocol):

@@ -14,9 +14,9 @@ from colonnade.algorithms.alignment import PAYLOADS
 from colonnade.algorithms.alignment.messages import Points
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import load_alignment
-from colonnade.deployment.align_process import AligningPartyProcess, AligningServerProcess, aligning_process
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.alignment import aligning_host, aligning_party, aligning_server
+from colonnade.deployment.party_training import training_party
+from colonnade.deployment.server_training import training_server
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
@@ -77,7 +77,7 @@ class Organisations:
 
     def make(self, kind, name, **more):
         out, log = self.folder / name / kind.__name__, Log(name, stream=io.StringIO())
-        arguments = (name, out) if kind is PartyProcess else (out,)
+        arguments = (name, out) if kind is training_party else (out,)
         self.processes[name] = kind(self.config(name, **more), *arguments, log)
         return self.processes[name]
 
@@ -99,11 +99,11 @@ class Organisations:
         return await serving, dict(zip(PARTIES, ends, strict=True))
 
     def align(self, tools, **more):
-        run = self._run(tools, AligningServerProcess, AligningPartyProcess, more)
+        run = self._run(tools, aligning_server, aligning_party, more)
         return asyncio.run(asyncio.wait_for(run, 120))
 
     def train(self, tools, **more):
-        return asyncio.run(asyncio.wait_for(self._run(tools, ServerProcess, PartyProcess, more), 120))
+        return asyncio.run(asyncio.wait_for(self._run(tools, training_server, training_party, more), 120))
 
     def order(self, name):
         return [self.ids[name][row] for row in load_alignment(self.folder / name / "aligned.safetensors").rows]
@@ -167,7 +167,7 @@ def test_training_reads_the_common_order_and_sees_when_a_file_has_changed(organi
     organisations.align(tools)
     summary, _ = organisations.train(tools)
     assert summary["status"] == "finished"
-    shares = [organisations.processes[name].share for name in COUNTS]
+    shares = [organisations.processes[name].application.side.share for name in COUNTS]
     assert {share.rows for share in shares} == {len(organisations.order("lab"))}
     assert {share.ids_sha256 for share in shares} == {
         load_alignment(organisations.folder / "lab/aligned.safetensors").sha256
@@ -175,16 +175,16 @@ def test_training_reads_the_common_order_and_sees_when_a_file_has_changed(organi
 
     organisations.write("lab", organisations.ids["lab"][1:])
     with pytest.raises(DataError, match="the ids of lab have changed since the alignment .79 rows now"):
-        organisations.make(PartyProcess, "lab")
+        organisations.make(training_party, "lab")
     organisations.write("lab", organisations.ids["lab"])
-    organisations.make(PartyProcess, "lab")
+    organisations.make(training_party, "lab")
 
     path = organisations.folder / "lab" / "aligned.safetensors"
     with pytest.raises(ConfigError, match=r"party.aligned = .*is the order of server's rows, not of lab's"):
-        organisations.make(PartyProcess, "lab", **{"party.aligned": str(organisations.folder / "server" / path.name)})
+        organisations.make(training_party, "lab", **{"party.aligned": str(organisations.folder / "server" / path.name)})
     path.unlink()
     with pytest.raises(ConfigError, match=r"party.aligned = .*colonnade align CONFIG.toml writes it"):
-        organisations.make(PartyProcess, "lab")
+        organisations.make(training_party, "lab")
 
 
 def test_rows_that_some_lack_are_trained_on(organisations, tools):
@@ -196,9 +196,9 @@ def test_rows_that_some_lack_are_trained_on(organisations, tools):
     assert summary["have"]["lab"] == len(labelled & ids["lab"]) < len(labelled)
     trained, _ = organisations.train(tools, **some)
     assert trained["status"] == "finished"
-    assert {organisations.processes[name].share.rows for name in COUNTS} == {len(labelled)}
+    assert {organisations.processes[name].application.side.share.rows for name in COUNTS} == {len(labelled)}
     assert "some lack rows" in organisations.processes["server"].log.stream.getvalue()
-    for kind, name in ((ServerProcess, "server"), (PartyProcess, "lab")):
+    for kind, name in ((training_server, "server"), (training_party, "lab")):
         with pytest.raises(ConfigError, match=r"protocol.name = 'flex': needs every row of every party.*t-sync"):
             organisations.make(kind, name, **some[name], **{"protocol.name": "flex"})
 
@@ -210,7 +210,7 @@ def test_rows_that_some_lack_are_trained_on(organisations, tools):
 )
 def test_so_many_parties_cannot_be(least, labels, words, tmp_path, keys):
     with pytest.raises(ConfigError, match=words) as error:
-        Organisations(tmp_path, keys, labels).make(AligningServerProcess, "server", **{"align.min_parties": least})
+        Organisations(tmp_path, keys, labels).make(aligning_server, "server", **{"align.min_parties": least})
     assert error.value.key == "align.min_parties"
 
 
@@ -266,39 +266,41 @@ def test_other_rules_and_other_aims_are_refused_by_name(organisations, tools):
         organisations.align(tools, lab={"align.case": "fold"})
     organisations.align(tools)
     with pytest.raises(RemoteProtocolError, match=r"aim: 'training' there, 'alignment' here .there: (clinic|lab);"):
-        run = organisations._run(tools, AligningServerProcess, PartyProcess, {})
+        run = organisations._run(tools, aligning_server, training_party, {})
         asyncio.run(asyncio.wait_for(run, 120))
 
 
 def test_before_anything_is_dialled(organisations, tmp_path):
     make = organisations.make
     with pytest.raises(ConfigError, match=r"party.id = 'number': no such column in table.csv"):
-        make(AligningPartyProcess, "lab", **{"party.id": "number"})
+        make(aligning_party, "lab", **{"party.id": "number"})
     with pytest.raises(ConfigError, match=r"party.aligned = None: name the file to write the common order to"):
-        make(AligningPartyProcess, "lab", **{"party.aligned": None})
+        make(aligning_party, "lab", **{"party.aligned": None})
     with pytest.raises(
         ConfigError, match=r"party.aligned = 'no/where.safetensors': must end in .safetensors, in a fol"
     ):
-        make(AligningPartyProcess, "lab", **{"party.aligned": "no/where.safetensors"})
+        make(aligning_party, "lab", **{"party.aligned": "no/where.safetensors"})
     with pytest.raises(ConfigError, match=r"party.data = 'x.safetensors': name the file with the column of ids"):
-        make(AligningPartyProcess, "lab", **{"party.data": "x.safetensors"})
+        make(aligning_party, "lab", **{"party.data": "x.safetensors"})
     with pytest.raises(ConfigError, match=r"network.parties = \['lab'\]: one table needs no alignment"):
-        make(AligningServerProcess, "server", **{"network.parties": ["lab"], "server.data": None})
+        make(aligning_server, "server", **{"network.parties": ["lab"], "server.data": None})
     with pytest.raises(ConfigError, match=r"network.certificate = .* is lab's, who is no party"):
-        make(AligningPartyProcess, "lab", **{"network.parties": ["clinic"]})
+        make(aligning_party, "lab", **{"network.parties": ["clinic"]})
     with pytest.raises(ConfigError, match=r"align.case = 'upper': use one of 'keep', 'fold'"):
-        make(AligningPartyProcess, "lab", **{"align.case": "upper"})
+        make(aligning_party, "lab", **{"align.case": "upper"})
     with pytest.raises(ConfigError, match=r"align.cases = 'fold': unknown key; did you mean 'case'"):
-        make(AligningPartyProcess, "lab", **{"align.cases": "fold"})
+        make(aligning_party, "lab", **{"align.cases": "fold"})
     organisations.write("lab", ["P-1", "", "P-1"])
     with pytest.raises(
         DataError, match=r"lab: .*table.csv: column 'nr': 1 rows have no id, 1 rows have an id that came"
     ):
-        make(AligningPartyProcess, "lab")
-    made = make(AligningPartyProcess, "lab", **{"align.empty": "drop", "align.duplicates": "drop"})
-    assert "rows=3 ids=1 empty=1 repeated=1" in made.log.stream.getvalue() and made.bars() == {"lab": (0, 0)}
+        make(aligning_party, "lab")
+    made = make(aligning_party, "lab", **{"align.empty": "drop", "align.duplicates": "drop"})
+    assert "rows=3 ids=1 empty=1 repeated=1" in made.log.stream.getvalue() and made.application.bars() == {
+        "lab": (0, 0)
+    }
     with pytest.raises(ConfigError, match=r"--party = 'clinic': network.certificate is lab's"):
-        aligning_process(organisations.config("lab"), "clinic", lambda _: tmp_path, lambda _: made.log)
+        aligning_host(organisations.config("lab"), "clinic", lambda _: tmp_path, lambda _: made.log)
 
 
 def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
@@ -328,13 +330,13 @@ def test_a_partys_restart_in_the_middle_ends_it_for_all(organisations, tools, mo
     real, killed = Node._perform, []
 
     async def scenario():
-        server = organisations.make(AligningServerProcess, "server")
+        server = organisations.make(aligning_server, "server")
         serving = asyncio.ensure_future(server.run())
         address = server.out / "address"
         await tools.until(address.is_file, "the address")
         there = {"network.address": address.read_text()}
-        clinic = asyncio.ensure_future(organisations.make(AligningPartyProcess, "clinic", **there).run())
-        lab = organisations.make(AligningPartyProcess, "lab", **there)
+        clinic = asyncio.ensure_future(organisations.make(aligning_party, "clinic", **there).run())
+        lab = organisations.make(aligning_party, "lab", **there)
 
         def stop(node, effect):
             if node is lab.node and isinstance(effect, Send) and isinstance(effect.message, Points):
@@ -345,7 +347,7 @@ def test_a_partys_restart_in_the_middle_ends_it_for_all(organisations, tools, mo
 
         monkeypatch.setattr(Node, "_perform", stop)
         assert (await lab.run()).status == "stopped" and killed
-        again = await organisations.make(AligningPartyProcess, "lab", **there).run()
+        again = await organisations.make(aligning_party, "lab", **there).run()
         return await serving, again, await clinic
 
     summary, again, clinic = asyncio.run(asyncio.wait_for(scenario(), 120))
@@ -357,12 +359,12 @@ def test_status_has_the_bars(organisations, tools):
     seen = []
 
     async def scenario():
-        server = organisations.make(AligningServerProcess, "server")
+        server = organisations.make(aligning_server, "server")
         seen.append(server.status())
         serving = asyncio.ensure_future(server.run())
         await tools.until((server.out / "address").is_file, "the address")
         there = {"network.address": (server.out / "address").read_text()}
-        parties = [organisations.make(AligningPartyProcess, name, **there) for name in PARTIES]
+        parties = [organisations.make(aligning_party, name, **there) for name in PARTIES]
         await asyncio.gather(*(party.run() for party in parties))
         await serving
         seen.append(server.status())

@@ -20,8 +20,9 @@ from colonnade.algorithms import METHODS
 from colonnade.algorithms.asysqn.messages import Ask, Masked, Masks
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_training import training_party
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.server_training import training_server
 from colonnade.deployment.terms import shared_digest, shared_part
 from colonnade.drivers.files import lock_file
 from colonnade.drivers.ledger_file import LedgerFile
@@ -149,13 +150,13 @@ class Federation:
         self.folder, self.logs = folder, {}
         log = Log("server", stream=io.StringIO())
         self.configs = {"server": config_of("server", shares, common, **(own or {}).get("server", {}))}
-        self.server = ServerProcess(self.configs["server"], folder / "server", log)
+        self.server = training_server(self.configs["server"], folder / "server", log)
         self.processes = {"server": self.server}
         self._party = lambda name, address: self._make_party(name, address, shares, common, (own or {}).get(name, {}))
 
     def _make_party(self, name, address, shares, common, own):
         self.configs[name] = config_of(name, shares, common, address, **own)
-        made = PartyProcess(self.configs[name], name, self.folder / name, Log(name, stream=io.StringIO()))
+        made = training_party(self.configs[name], name, self.folder / name, Log(name, stream=io.StringIO()))
         self.processes[name] = made
         return made
 
@@ -249,8 +250,9 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
             role.guard.ledger.close()  # the party that predicts writes it
 
     log = Log("server", stream=io.StringIO())
-    server = lambda: ServerProcess(found.configs["server"], tmp_path / "server", log)  # noqa: E731
-    predictions = predicted(setting, server, found._party)
+    server = lambda: ServerSide(found.configs["server"], tmp_path / "server", log)  # noqa: E731
+    party = lambda name, address: found._party(name, address).application.side  # noqa: E731
+    predictions = predicted(setting, server, party)
     if setting.method.capabilities.party_labels and not setting.options.synchronous:
         return  # the parties step on while the last evaluation is made, and until they hear of the end
     apart = 1e-3 if variant[0] == "fedvs" else 1e-6  # every exchange rounds the weights at random
@@ -275,7 +277,7 @@ def test_a_server_that_is_cancelled_lets_go_of_its_port_and_its_folder(shares, t
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*federation.server.address.rsplit(":", 1))
         log = Log("server", stream=io.StringIO())
-        federation.server = ServerProcess(federation.configs["server"], tmp_path / "server", log)
+        federation.server = training_server(federation.configs["server"], tmp_path / "server", log)
         return asyncio.ensure_future(federation.server.run())
 
     summary = run(Federation(shares, tmp_path, common), tools, again).summary
@@ -292,7 +294,7 @@ def test_a_port_that_is_taken_is_said_at_once_and_everything_is_let_go(taken, sh
         config = config_of("server", shares, tables("sync", {}), f"127.0.0.1:{port if taken == 'address' else spare}")
         metrics = port if taken == "metrics_port" else spare
         config = msgspec.structs.replace(config, network=msgspec.structs.replace(config.network, metrics_port=metrics))
-        server = ServerProcess(config, folder, Log("server", stream=log))
+        server = training_server(config, folder, Log("server", stream=log))
         value = port if taken == "metrics_port" else f"'127.0.0.1:{port}'"
         with pytest.raises(ConfigError, match=f"^network.{taken} = {value}: cannot listen there"):
             asyncio.run(server.run())
@@ -310,7 +312,7 @@ def test_a_record_whose_state_is_gone_is_not_written_over(shares, tmp_path):
     folder.append({"update": 1, "value": 0.5})
     folder.write_summary({"status": "finished", "driver": "processes"})
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
-    server = ServerProcess(config, folder.path, Log("server", stream=io.StringIO()))
+    server = training_server(config, folder.path, Log("server", stream=io.StringIO()))
     with pytest.raises(ConfigError, match="the record of a run that is over, without its state: choose another --out"):
         asyncio.run(server.run())
     assert before.items() <= {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}.items()
@@ -334,7 +336,7 @@ def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, sha
             await server
         monkeypatch.setattr(os, "pwritev", real)
         config = federation.configs["server"]
-        federation.server = ServerProcess(config, tmp_path / "server", Log("server", stream=io.StringIO()))
+        federation.server = training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
         return asyncio.ensure_future(federation.server.run())
 
     summary = run(Federation(shares, tmp_path, common), tools, again).summary
@@ -374,7 +376,7 @@ def test_a_table_and_columns_that_stay_in_files(data, shares, tmp_path, tools, m
             await server
         monkeypatch.setattr(os, "pwritev", real)
         config = federation.configs["server"]
-        federation.server = ServerProcess(config, tmp_path / "server", Log("server", stream=io.StringIO()))
+        federation.server = training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
         return asyncio.ensure_future(federation.server.run())
 
     summary = run(Federation(tmp_path, tmp_path, common, own), tools, again).summary
@@ -459,23 +461,23 @@ def test_a_partys_own_settings_are_used_and_not_told(data, shares, tmp_path, too
 def test_bad_settings_of_a_party_are_refused(own, key, shares, tmp_path):
     config = config_of("party-1", shares, tables("vafl", {}), **own)
     with pytest.raises(ConfigError, match=key):
-        PartyProcess(config, "party-1", tmp_path, Log("party-1", stream=io.StringIO()))
+        training_party(config, "party-1", tmp_path, Log("party-1", stream=io.StringIO()))
 
 
 def test_a_joint_method_needs_the_simulator(shares, tmp_path):
     config = config_of("server", shares, tables("centralised", {}))
     with pytest.raises(ConfigError, match="needs all columns in one place: it runs in the simulator only"):
-        ServerProcess(config, tmp_path / "server", Log("server", stream=io.StringIO()))
+        training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
 
 
 def test_what_was_learnt_in_one_run_does_not_go_into_another(shares, tmp_path):
     config = config_of("party-1", shares, tables("vafl", {}))
-    party = PartyProcess(config, "party-1", tmp_path, Log("party-1", stream=io.StringIO()))
+    party = training_party(config, "party-1", tmp_path, Log("party-1", stream=io.StringIO()))
     (tmp_path / "state").mkdir()
-    party.meet("first")
-    party.meet("first")
+    party.application.meet("first")
+    party.application.meet("first")
     with pytest.raises(ConfigError, match="holds another run of this federation: choose another --out"):
-        party.meet("second")
+        party.application.meet("second")
 
 
 def test_a_party_that_diverges_ends_the_run_for_all_with_the_cause(stock, tmp_path, tools):
@@ -504,7 +506,7 @@ def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tm
                 with pytest.raises(DataError, match="party-2 holds other labels than the rest: compare the label"):
                     await parties["party-2"]
                 federation.processes["party-2"].node.close()  # its process ends
-                assert federation.server.waits_for() == ["party-2"] and not server.done()
+                assert federation.server.application.waits_for() == ["party-2"] and not server.done()
                 parties["party-2"] = asyncio.ensure_future(federation._party("party-2", address.read_text()).run())
             parties["party-2"].cancel()
             mended = federation._make_party("party-2", address.read_text(), shares, common, {})

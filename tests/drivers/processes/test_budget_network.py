@@ -14,7 +14,7 @@ from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict, read_toml
 from colonnade.data import load, split
-from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.party_training import training_party
 from colonnade.deployment.terms import shared_part
 from colonnade.deployment.up import prepare_up
 from colonnade.drivers.ledger_file import LedgerFile, read_ledger
@@ -208,8 +208,8 @@ def test_a_party_that_is_accounted_tells_its_account_and_no_digest(on, data, tmp
     config = from_dict(read_toml(tmp_path / "run" / "nodes" / "party-2" / "config.toml"))
     assert (config.party.budget == from_dict(TABLES).party.budgets["party-2"]) is on
     (tmp_path / "out").mkdir()
-    process = PartyProcess(config, "party-2", tmp_path / "out", Log("party-2", stream=io.StringIO()))
-    bye = process._farewell(End("finished"))
+    process = training_party(config, "party-2", tmp_path / "out", Log("party-2", stream=io.StringIO()))
+    bye = process.application.farewell(End("finished"), None)
     assert (bye.weights == "") is on and (bye.privacy is not None) is on
     said = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert len(said["weights"]) == 64, "its own folder may know"

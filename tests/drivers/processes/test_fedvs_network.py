@@ -13,8 +13,8 @@ from colonnade.algorithms.fedvs.party import Party
 from colonnade.algorithms.fedvs.server import Server
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_training import training_party
+from colonnade.deployment.server_training import training_server
 from colonnade.drivers.processes import dial, sealing
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.line import SEALED
@@ -155,12 +155,12 @@ def pieces(array):
 
 def train(shares, folder, tools):
     async def go():
-        server = ServerProcess(config_of("server", shares), folder / "server", Log("server", stream=io.StringIO()))
+        server = training_server(config_of("server", shares), folder / "server", Log("server", stream=io.StringIO()))
         serving = asyncio.ensure_future(server.run())
         address = folder / "server" / "address"
         await tools.until(lambda: address.is_file() or serving.done(), "the address")
         parties = [
-            PartyProcess(
+            training_party(
                 config_of(name, shares, address.read_text()), name, folder / name, Log(name, stream=io.StringIO())
             )
             for name in NAMES

@@ -16,8 +16,8 @@ from colonnade.algorithms.flex.party import LOCAL
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.party_training import training_party
+from colonnade.deployment.server_training import training_server
 from colonnade.deployment.up import prepare_up
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
@@ -67,7 +67,7 @@ def over_the_network(shares, folder, common, tools, own=None):
     own, roles = own or {}, {}
 
     async def run():
-        server = ServerProcess(config_of("server", shares, common), folder / "server", Log("s", stream=io.StringIO()))
+        server = training_server(config_of("server", shares, common), folder / "server", Log("s", stream=io.StringIO()))
         roles["server"] = server.node.role
         serving = asyncio.ensure_future(server.run())
         address = folder / "server" / "address"
@@ -75,7 +75,7 @@ def over_the_network(shares, folder, common, tools, own=None):
         joining = []
         for name in QUARTERS:
             config = config_of(name, shares, common, address.read_text(), **own.get(name, {}))
-            party = PartyProcess(config, name, folder / name, Log(name, stream=io.StringIO()))
+            party = training_party(config, name, folder / name, Log(name, stream=io.StringIO()))
             roles[name] = party.node.role
             joining.append(asyncio.ensure_future(party.run()))
         summary = await serving

@@ -28,7 +28,8 @@ import tomli_w
 
 from colonnade.config.schema import from_dict, read_toml
 from colonnade.data import load_party_share, save_share
-from colonnade.deployment.party_process import PartyProcess
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_training import PartyTraining, training_party
 from colonnade.deployment.up import FederationUp, prepare_up
 from colonnade.drivers.processes import certificates, service
 from colonnade.drivers.processes.certificates import Identity
@@ -339,11 +340,11 @@ def test_who_does_not_speak_tls(federation: Federation) -> None:
 
 def hello_of(federation: Federation, name: str, **changes: Any) -> Hello:
     process = party_of(federation, name)
-    hello = process.hello(1, Position(0, 0, 0, 0))
+    hello = process.application.hello(1, Position(0, 0, 0, 0))
     return Hello(**({field: getattr(hello, field) for field in hello.__struct_fields__} | changes))
 
 
-def party_of(federation: Federation, name: str, **settings: Any) -> PartyProcess:
+def party_of(federation: Federation, name: str, **settings: Any) -> PartyHost[PartyTraining]:
     if name in federation.parties[2:]:
         federation.up.write_config(name, federation.address)
     folder = federation.up.nodes / name
@@ -351,7 +352,7 @@ def party_of(federation: Federation, name: str, **settings: Any) -> PartyProcess
     for key, value in settings.items():
         table, _, field = key.partition("_")
         tables[table][field] = value
-    return PartyProcess(from_dict(tables), name, folder / "run", Log(name, stream=io.StringIO()))
+    return training_party(from_dict(tables), name, folder / "run", Log(name, stream=io.StringIO()))
 
 
 @pytest.mark.parametrize(

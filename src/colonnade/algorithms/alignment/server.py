@@ -49,9 +49,11 @@ MATCHING = 0  # the token of that job; the member's count from 1
 
 @dataclass(slots=True)
 class Progress:
-    """Points that all members together have raised."""
+    """Points that all parties together have raised; an alignment has no epochs."""
 
     k: int = 0
+    rows: int = 0
+    epochs: float = 0.0
 
 
 class AligningServer:

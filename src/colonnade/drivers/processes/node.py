@@ -65,6 +65,10 @@ class Keeper:
         """Whether the application wants a checkpoint now."""
         return False
 
+    def update(self) -> int | None:
+        """The update that the role is at, for the log; None: it has none."""
+        return None
+
     def save(self) -> Any:
         """With the checkpoint."""
 
@@ -193,7 +197,7 @@ class Node:
         if old is not None:
             old.close()
         self._plan_checkpoint(path.stat().st_size)
-        fields = {"update": getattr(self.role, "k", None), "clock_s": round(self.now / NANOSECONDS, 1)}
+        fields = {"update": self.keeper.update(), "clock_s": round(self.now / NANOSECONDS, 1)}
         self.log.info("checkpoint", number=self._journals, **fields)
 
     @property

@@ -1,14 +1,14 @@
-"""The server and a party of an alignment, each in its own process: the same nodes, streams and seals as in training.
+"""The server's and a party's part of an alignment: the same nodes, streams and seals as in training.
 
 Nothing is kept for a later start: the secrets of an alignment live in memory only, and the folder's state, which holds
-raised points, is removed at the end. A line that breaks is mended; who is killed makes all begin again.
+raised points, is removed at the end. A line that breaks is mended; if a process is killed, all must begin again.
 """
 
 import json
 import secrets
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +26,46 @@ from colonnade.algorithms.method import SERVER
 from colonnade.config.resolve import parties_of
 from colonnade.config.schema import Config, PartyConfig, ServerConfig
 from colonnade.data import Alignment, Ids, clean_ids, read_id_column, save_alignment
-from colonnade.deployment.own_side import SHARE, limits_of, load_identity, members_of
-from colonnade.deployment.party_process import PartyProcess
-from colonnade.deployment.server_process import ServerProcess
+from colonnade.deployment.application import Pace, end_of, parties_now
+from colonnade.deployment.own_side import SHARE, OwnSide, limits_of, load_identity
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_summary import bye_of, write_summary
+from colonnade.deployment.server_host import ServerHost
 from colonnade.deployment.terms import DTYPE, Terms, shared_digest, shared_part_of_alignment
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
 from colonnade.drivers.processes.service import Service
-from colonnade.drivers.processes.switchboard import Switchboard
-from colonnade.drivers.processes.wire import PROTOCOL, End, Hello, Position
+from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.results.summary import traffic_fields
 
-__all__ = ["AligningPartyProcess", "AligningServerProcess", "aligning_process"]
+__all__ = ["PartyAlignment", "ServerAlignment", "aligning_host", "aligning_party", "aligning_server"]
 
 Bars = dict[str, tuple[int, int]]  # by member: points raised, and how many it will be
 
 
-def aligning_process(
+def aligning_host(
     config: Config, party: str | None, out: Callable[[str], Path], log: Callable[[str], Log]
-) -> "AligningServerProcess | AligningPartyProcess":
+) -> "ServerHost[ServerAlignment] | PartyHost[PartyAlignment]":
     """This side of an alignment: the certificate says which it is."""
     name = load_identity(config).name
     if party is not None and party != name:
         raise ConfigError("--party", party, f"network.certificate is {name}'s")
-    make = AligningServerProcess if name == SERVER else AligningPartyProcess
+    make = aligning_server if name == SERVER else aligning_party
     return make(config, out(name), log(name))
+
+
+def aligning_server(config: Config, out: Path, log: Log) -> "ServerHost[ServerAlignment]":
+    """The server of an alignment."""
+    return ServerHost(ServerAlignment(OwnSide(config, out, log)))
+
+
+def aligning_party(config: Config, out: Path, log: Log) -> "PartyHost[PartyAlignment]":
+    """A party of an alignment."""
+    return PartyHost(PartyAlignment(OwnSide(config, out, log)))
 
 
 class _Writer(Keeper):
@@ -75,67 +86,88 @@ class _Writer(Keeper):
 
 
 class _Node(Node):
-    """Its log mends broken lines; since nothing is gone on with, there are no checkpoints."""
+    """Its log mends broken lines and is removed at the end; there are no checkpoints."""
 
     def checkpoint(self) -> None:
         """None."""
 
+    def close(self) -> None:
+        """Raised points do not stay on the disk."""
+        super().close()
+        _forget(self.folder)
 
-class AligningPartyProcess(PartyProcess):
-    """A party of an alignment: its ids, and the order that it will train in."""
 
-    def __init__(self, config: Config, out: Path, log: Log) -> None:
-        self.config, self.out, self.log = config, out, log
-        parties, self.identity, pins = parties_of(config), load_identity(config), members_of(config)
-        self.name = name = self.identity.name
-        self.pinned = pins[SERVER]
+class PartyAlignment:
+    """A party's ids, and the order that it will train in."""
+
+    peers = True
+
+    def __init__(self, side: OwnSide) -> None:
+        config, out, log = side.config, side.out, side.log
+        self.side, parties = side, parties_of(config)
+        self.name = name = side.identity.name
         if name not in parties:
             raise ConfigError("network.certificate", config.network.certificate, f"is {name}'s, who is no party")
         path = _order_file(config.party, "party")
         ids = _ids(config.party, "party", config, name, log)
         role = AligningParty(name, ids, chunk_of(config))
         self.role = role
-        self.shared = shared_part_of_alignment(config, pins)
+        self._shared = shared_part_of_alignment(config, side.pins)
         writer = _Writer(name, lambda: role.member.ring.members if role.member.ring is not None else (), ids, path)
-        _forget(out)
+        _forget(out / "state")
         others = [other for other in parties if other != name]
         self.node = _Node(role, PAYLOADS, out / "state", (SERVER,), limits_of(config), log, writer, far=others)
-        self._switchboard = Switchboard(self.node, self.identity, pins)
         self._run = ""
-
-    async def run(self) -> End:
-        """Until the server says that it is over."""
-        try:
-            return await super().run()
-        finally:
-            _forget(self.out)
 
     def bars(self) -> Bars:
         """For people who wait."""
         return {self.name: self.role.done}
 
+    def update(self) -> None:
+        """An alignment has no updates."""
+
+    def told_before(self) -> None:
+        """It begins afresh at every start."""
+
+    def prepare(self) -> None:
+        """There is no earlier state."""
+
+    def say_start(self, server: str) -> None:
+        """With the digest that people compare."""
+        self.side.log.info("dialling", server=server, digest=shared_digest(self._shared)[:16])
+
     def hello(self, instance: int, position: Position) -> Hello:
-        return Hello(PROTOCOL, __version__, self.shared, 0, "", 0, DTYPE, instance, position)
-
-    def refuse_others_state(self) -> None:
-        """There is none."""
-
-    def _told_before(self) -> End | None:
-        return None
+        """Rows and width are not known yet."""
+        return Hello(PROTOCOL, __version__, self._shared, 0, "", 0, DTYPE, instance, position)
 
     def meet(self, run: str) -> None:
+        """A server that started again has other secrets."""
         if self._run not in ("", run):
             raise ColonnadeError("the server has started again: start colonnade align again here, too")
         self._run = run
 
+    def farewell(self, end: End, relay_refused: int | None) -> Bye:
+        """The summary is written before the server hears of it and goes."""
+        write_summary(self.side.out, end, self.node, relay_refused)
+        return bye_of(self.node)
 
-class AligningServerProcess(ServerProcess):
-    """The server of an alignment: sizes, and, if it has a table itself, its own ids."""
+    def closed(self, met: bool) -> None:
+        """The node has removed what was there."""
 
-    def __init__(self, config: Config, out: Path, log: Log) -> None:
-        self.config, self.out, self.log = config, out, log
-        self.identity, self.pins = load_identity(config), members_of(config)
-        parties, ids = parties_of(config), None
+    def ended(self, end: End, relay_refused: int | None) -> None:
+        """Write the summary, and say so."""
+        write_summary(self.side.out, end, self.node, relay_refused)
+        self.side.log.info("ended", status=end.status)
+
+
+class ServerAlignment:
+    """The server's part: sizes, and its own ids if it has a table itself."""
+
+    relay, admit_late = True, True
+
+    def __init__(self, side: OwnSide) -> None:
+        config, log = side.config, side.log
+        self.side, parties, ids = side, parties_of(config), None
         keeper = Keeper()
         if config.server.data is not None:
             path = _order_file(config.server, "server")
@@ -145,21 +177,32 @@ class AligningServerProcess(ServerProcess):
         if len(role.members) < 2:
             raise ConfigError("network.parties", list(parties), "one table needs no alignment; or set server.data")
         self.role = role
-        self.shared = shared_part_of_alignment(config, self.pins)
-        _forget(out)
-        self.node = _Node(role, PAYLOADS, out / "state", parties, limits_of(config), log, keeper)
-        terms = Terms(self.shared, 0, "", dict.fromkeys(parties, 0))
-        run = secrets.token_hex(16)
-        self.service = Service(self.node, self.identity, self.pins, terms, self.status, run=run, relay=True)
-        self._begin_watching()
+        self.shared = shared_part_of_alignment(config, side.pins)
+        self.terms = Terms(self.shared, 0, "", dict.fromkeys(parties, 0))
+        self.run_id = secrets.token_hex(16)
+        self.metrics_port = config.network.metrics_port
+        _forget(side.out / "state")
+        self.node = _Node(role, PAYLOADS, side.out / "state", parties, limits_of(config), log, keeper)
 
-    async def run(self) -> Any:
-        """Until all have their order, or it cannot be."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        try:
-            return await super().run()
-        finally:
-            _forget(self.out)
+    def attach(self, service: Service) -> None:
+        """Nothing is asked of it."""
+
+    def opened(self) -> None:
+        """It begins afresh at every start."""
+
+    @asynccontextmanager
+    async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
+        """Nothing beside the service."""
+        self.side.log.info("listening", address=address, digest=shared_digest(self.shared)[:16])
+        yield
+
+    def update(self) -> int:
+        """Points that the parties have raised."""
+        return self.role.progress.k
+
+    def waits_for(self) -> list[str]:
+        """The parties that have not come, or have most left to do."""
+        return self.role.waits_for()
 
     def bars(self) -> Bars:
         """For people who wait."""
@@ -168,37 +211,31 @@ class AligningServerProcess(ServerProcess):
         own = {} if role.member is None else {SERVER: (role.member.raised, work)}
         return {name: (points, work) for name, points in role.raised.items()} | own
 
-    def status(self) -> dict[str, Any]:
+    def status(self, pace: Pace) -> dict[str, Any]:
         """As of any server, for `colonnade status`; and the bars."""
-        waited = time.monotonic() - self._moved_at
+        done, whole = self.role.done
         return {
             "protocol": "alignment",
             "state": self.node.finished or ("aligning" if self.role.ring is not None else "waiting"),
-            "clock_s": round(self.node.clock() / NANOSECONDS, 1),
-            "updates": self.role.done[0],
-            "updates_per_s": round(self._rate, 2),
+            "updates": done,
             "epochs": 0.0,
-            "fraction": self.fraction(),
+            "fraction": done / whole if whole else 0.0,
             "metric": None,
             "value": None,
-            "waits_for": self.waits_for(),
-            "waited_s": round(waited, 1),
-            "digest": shared_digest(self.shared),
-            "parties": self._parties(),
+            "parties": parties_now(self.node),
             "bars": self.bars(),
         }
 
-    def fraction(self) -> float:
-        """How much is done, from 0 to 1."""
-        done, whole = self.role.done
-        return done / whole if whole else 0.0
+    def ended(self) -> End:
+        """All have their order, or it cannot be."""
+        return End("refused", self.role.refusal) if self.role.refusal else end_of(self.node)
 
-    def summary(self, status: str) -> dict[str, Any]:
+    def summary(self, end: End) -> Mapping[str, Any]:
         """summary.json: sizes, and nothing else of the ids."""
         found = self.role.summary()
         return {
-            "status": status,
-            "note": self.note,
+            "status": end.status,
+            "note": end.note,
             "ids": found["ids"],
             "common": found.get("common"),
             "have": found.get("have"),
@@ -207,17 +244,13 @@ class AligningServerProcess(ServerProcess):
             **traffic_fields(self.node.traffic),
         }
 
-    def _write(self, summary: Mapping[str, Any]) -> None:
-        replace_file(self.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+    def write(self, summary: Mapping[str, Any]) -> None:
+        """summary.json."""
+        replace_file(self.side.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 
-    def _how_it_ended(self) -> str:
-        if self.role.refusal:
-            self.note = self.role.refusal
-            return "refused"
-        return super()._how_it_ended()
-
-    def _say_end(self, summary: Mapping[str, Any]) -> None:
-        self.log.info("ended", status=summary["status"], common=summary["common"])
+    def say_end(self, summary: Mapping[str, Any]) -> None:
+        """How many rows all have in common."""
+        self.side.log.info("ended", status=summary["status"], common=summary["common"])
 
 
 def _order_file(section: PartyConfig | ServerConfig, name: str) -> Path:
@@ -257,5 +290,5 @@ def chunk_of(config: Config) -> int:
     return max(1, min(CHUNK, int(0.8 * limits_of(config).max_message_bytes) // (BULK * POINT_BYTES)))
 
 
-def _forget(out: Path) -> None:
-    shutil.rmtree(out / "state", ignore_errors=True)
+def _forget(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,88 @@
+"""A party of a federation in this process: it dials, talks and closes, whatever its application is."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+
+from colonnade.deployment.application import PartyApplication
+from colonnade.deployment.own_side import stop_on_signals
+from colonnade.drivers.processes.conversation import NEVER_MET
+from colonnade.drivers.processes.dial import Dialler
+from colonnade.drivers.processes.switchboard import Switchboard
+from colonnade.drivers.processes.wire import Bye, End
+from colonnade.protocol.role import SERVER
+
+__all__ = ["PartyHost"]
+
+A_co = TypeVar("A_co", bound=PartyApplication, covariant=True)
+
+
+class PartyHost(Generic[A_co]):
+    """Runs an application as a party."""
+
+    def __init__(self, application: A_co, server_at: Callable[[], str] | None = None) -> None:
+        self.application = application
+        side = application.side
+        self.config, self.out, self.log = side.config, side.out, side.log
+        self.node = application.node
+        self._server_at = server_at or self._usual_address  # asked at every try: the server may come back elsewhere
+        self._switchboard = Switchboard(self.node, side.identity, side.pins) if application.peers else None
+
+    async def run(self) -> End:
+        """Take part until the server says that it is over."""
+        application, node = self.application, self.node
+        if (over := application.told_before()) is not None:
+            self.log.info("this run is over; for a new one choose another --out", folder=self.out, status=over.status)
+            return over
+        torch.set_num_threads(1)
+        stop_on_signals(node)
+        application.prepare()
+        node.open()
+        if node.replayed or node.now:
+            self.log.info("going on", update=application.update(), replayed=node.replayed)
+        dialler = self._dialler()
+        talk = asyncio.ensure_future(dialler.run())
+        tasks = [talk, *(asyncio.ensure_future(task) for task in (node.watch(), _wait(node.ended)))]
+        application.say_start(self._server_at())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if node.error is not None:
+                raise node.error
+            end = talk.result() if talk.done() else dialler.end or End("stopped")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            node.close()
+            application.closed(met=node.peers[SERVER].conversation.number != NEVER_MET)
+        application.ended(end, self._relay_refused)
+        return end
+
+    def _dialler(self) -> Dialler:
+        side, application = self.application.side, self.application
+        return Dialler(
+            self.node,
+            side.identity,
+            self._server_at,
+            application.hello,
+            self._farewell,
+            application.meet,
+            self._switchboard,
+            side.pins[SERVER],
+        )
+
+    def _farewell(self, end: End) -> Bye:
+        return self.application.farewell(end, self._relay_refused)
+
+    @property
+    def _relay_refused(self) -> int | None:
+        return self._switchboard.refusals if self._switchboard is not None else None
+
+    def _usual_address(self) -> str:
+        return self.config.network.address
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

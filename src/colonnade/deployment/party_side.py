@@ -1,0 +1,179 @@
+"""A party's own side of a training: its columns, the plan that all agree upon, its role, its folder.
+
+A training runs the role; predictions read what the training made of it.
+"""
+
+import json
+import threading
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade import __version__
+from colonnade.algorithms.method import SERVER
+from colonnade.config.resolve import Plan, find_optimiser, make_plan, parties_of, refuse_fitted, scale_of
+from colonnade.config.schema import Config, difference
+from colonnade.data import PartyShare, load_party_share, read_party_share
+from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, limits_of, refuse_joint
+from colonnade.deployment.terms import DTYPE, shared_part
+from colonnade.drivers.files import replace_file
+from colonnade.drivers.ledger_file import LedgerFile
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.drivers.processes.wire import PROTOCOL, Hello, Position
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.role import Releasing
+
+__all__ = ["PartySide", "features_digest", "load_share"]
+
+MOST_DIGESTED = 100_000  # rows: of more only blocks are
+DIGESTED_BLOCKS, DIGESTED_ROWS = 64, 64
+
+
+class PartySide(OwnSide):
+    """Made before anything runs: all that a config can get wrong is said here."""
+
+    def __init__(self, config: Config, name: str, out: Path, log: Log) -> None:
+        self.name, self.parties = name, parties_of(config)
+        if name not in self.parties:
+            raise ConfigError("--party", name, f"network.parties has {', '.join(self.parties)}")
+        super().__init__(config, out, log)
+        if self.identity.name != name:
+            raise ConfigError(
+                "network.certificate", config.network.certificate, f"is {self.identity.name}'s, not {name}'s"
+            )
+        self.share = share = load_share(config, name)
+        task = None if share.labels is None else share.labels[0]
+        self.plan = _with_own_settings(make_plan(config, self.parties, len(share.train), task), config, name)
+        refuse_joint(self.plan)
+        if share.present is not None:
+            self.plan.refuse_lacking()
+        index = self.parties.index(name)
+        assert self.plan.method.party is not None
+        self.role = self.plan.method.party(
+            self.plan.party(index, share.train, share.test, share.shape, share.labels)
+        )  # fmt: skip
+        self.guard = self.role.guard if isinstance(self.role, Releasing) else None
+        self.width = self.plan.widths[index]
+        self.shared = shared_part(config, self.pins)
+        for note in self.plan.privacy.notes(len(share.train)):
+            log.warning(note)
+
+    @property
+    def others(self) -> list[str]:
+        """The parties that this one talks to, in methods whose parties do."""
+        return [name for name in self.parties if name != self.name] if self.plan.method.capabilities.peers else []
+
+    def make_node(self, keeper: Keeper | None = None) -> Node:
+        """Keeps the role's state in this folder."""
+        payloads, limits = self.plan.method.payloads, limits_of(self.config)
+        return Node(self.role, payloads, self.out / "state", (SERVER,), limits, self.log, keeper, far=self.others)
+
+    def read(self) -> None:
+        """Make the role what the training left. Nothing is written."""
+        self.make_node().read()
+
+    def open_ledger(self) -> None:
+        """What was spent before counts."""
+        if self.guard is not None and not self.guard.is_kept:
+            self.guard.keep(LedgerFile(self.out / "ledger.jsonl", threading.Lock()))
+
+    def close_ledger(self) -> None:
+        """Another process may write it now."""
+        if self.guard is not None:
+            self.guard.close()
+
+    def hello(self, shared: dict[str, Any], instance: int, position: Position) -> Hello:
+        """What it says first to the server."""
+        share = self.share
+        return Hello(PROTOCOL, __version__, shared, share.rows, share.ids_sha256, self.width, DTYPE, instance, position)
+
+    def refuse_others_state(self) -> None:
+        """A state fits only what it was made with."""
+        share = self.share
+        made_with = {
+            "shared": self.shared,
+            "rows": share.rows,
+            "ids": share.ids_sha256,
+            "columns": share.train.shape[1],
+            "features": features_digest(share),
+            "optimiser": self.config.party.optimiser,
+        }
+        made_with, path = json.loads(json.dumps(made_with)), self.out / "state" / "made_with.json"
+        differs = difference(json.loads(path.read_text(encoding="utf-8")), made_with) if path.is_file() else None
+        if differs:
+            advice = f"was begun with something else ({differs}); choose another --out, or remove it"
+            raise ConfigError("--out", str(self.out), advice)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replace_file(path, [json.dumps(made_with).encode()], 0o600)
+
+    def meet(self, run: str) -> None:
+        """What was learnt with one server does not belong into another one's model."""
+        path = self.out / "state" / "run_id"
+        before = path.read_text(encoding="ascii") if path.is_file() else run
+        if before != run:
+            advice = (
+                "holds another run of this federation: choose another --out, or remove it, or bring that server back"
+            )
+            raise ConfigError("--out", str(self.out), advice)
+        if not path.is_file():
+            replace_file(path, [run.encode()], 0o600)
+
+
+def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
+    """A party's optimiser and rate are its own business."""
+    index, training = plan.parties.index(name), plan.training
+    optimisers, rates = list(training.party_optimisers), list(training.party_rates)
+    if config.party.optimiser is not None:
+        optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
+    if config.party.learning_rate is not None:
+        if not 0 <= config.party.learning_rate < float("inf"):
+            raise ConfigError("party.learning_rate", config.party.learning_rate, "must be 0 or more")
+        rates[index] = config.party.learning_rate
+    training = replace(training, party_optimisers=tuple(optimisers), party_rates=tuple(rates))
+    return replace(plan, training=training)
+
+
+def load_share(config: Config, name: str) -> PartyShare:
+    """This party's columns."""
+    party, data = config.party, config.data
+    if party.data is None:
+        raise ConfigError("party.data", None, "name the file with this party's columns")
+    if party.data.endswith(SHARE):
+        return load_party_share(Path(party.data))
+    scale = scale_of(config) if party.scale is None else party.scale
+    refuse_fitted(config, scale != "none", "party.scale", scale)  # left out: "standard"
+    return read_party_share(
+        Path(party.data),
+        name=name,
+        id=party.id,
+        label=party.label,
+        categorical=tuple(party.categorical),
+        columns=party.columns,
+        scale=scale,
+        missing=party.missing,
+        test_fraction=data.test_fraction,
+        split_seed=data.split_seed,
+        aligned=alignment_of(party.aligned, name, "party"),
+        format=party.format,
+    )
+
+
+def features_digest(share: PartyShare) -> str:
+    """What was trained on: other numbers under the same ids are another table.
+
+    Of many rows only some blocks are looked at, from the first to the last: a table with other numbers in other places
+    alone is not told apart.
+    """
+    digest = sha256()
+    for part in (share.train, share.test):
+        if len(part) <= MOST_DIGESTED:
+            digest.update(np.ascontiguousarray(part).data)
+            continue
+        digest.update(repr(part.shape).encode())
+        for start in np.linspace(0, len(part) - DIGESTED_ROWS, DIGESTED_BLOCKS).astype(int).tolist():
+            digest.update(np.ascontiguousarray(part[start : start + DIGESTED_ROWS]).data)
+    return digest.hexdigest()

@@ -1,0 +1,43 @@
+"""What a party's process writes to its own summary.json when a run is over, and what it tells the server of it."""
+
+import json
+from pathlib import Path
+
+from colonnade.drivers.files import replace_file
+from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.wire import Bye, End
+from colonnade.privacy.accountant import Spent
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.results.summary import traffic_fields
+
+__all__ = ["bye_of", "write_summary"]
+
+
+def write_summary(out: Path, end: End, node: Node, relay_refused: int | None) -> None:
+    """`relay_refused`: frames that came over the relay; None: the parties do not talk to each other."""
+    said = node.role.summary()
+    summary = {
+        "party": node.role.name,
+        "status": end.status,
+        "note": end.note,
+        "clock_s": node.now / NANOSECONDS,
+        **traffic_fields(node.traffic),
+        "messages_given_up": sum(peer.conversation.lost for peer in node.peers.values()),
+        **({"relay_refused": relay_refused} if relay_refused is not None else {}),
+        "utilisation": node.utilisation(),
+        **{key: value for key, value in said.items() if isinstance(value, int | float | str)},
+        "privacy": said.get("privacy"),
+    }
+    replace_file(out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
+
+
+def bye_of(node: Node) -> Bye:
+    """How it was.
+
+    An accounted party tells no digest. Its weights are not perturbed: with the digest the server could check a guess
+    about the data.
+    """
+    said = node.role.summary()
+    spent = said.get("privacy")
+    told = Spent(**spent) if spent else None
+    return Bye("" if spent else said["weights"], node.utilisation(), told, node.jobs.lane.bins())

@@ -1,0 +1,76 @@
+"""A party's part of a training."""
+
+import json
+import shutil
+from pathlib import Path
+
+from colonnade.config.schema import Config
+from colonnade.deployment.party_host import PartyHost
+from colonnade.deployment.party_side import PartySide
+from colonnade.deployment.party_summary import bye_of, write_summary
+from colonnade.deployment.terms import shared_digest
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Keeper
+from colonnade.drivers.processes.wire import Bye, End, Hello, Position
+from colonnade.protocol.role import Following
+
+__all__ = ["PartyTraining", "training_party"]
+
+
+def training_party(config: Config, name: str, out: Path, log: Log) -> PartyHost["PartyTraining"]:
+    """A party of a training that begins, or goes on, in this folder."""
+    return PartyHost(PartyTraining(PartySide(config, name, out, log)))
+
+
+class PartyTraining(Keeper):
+    """Begins afresh, or goes on with the state that fits it."""
+
+    def __init__(self, side: PartySide) -> None:
+        self.side = side
+        self.node = side.make_node(self)
+        self.peers = side.plan.method.capabilities.peers
+        self._followed = side.role if isinstance(side.role, Following) else None
+
+    def update(self) -> int | None:
+        """For the log."""
+        return None if self._followed is None else self._followed.k
+
+    def told_before(self) -> End | None:
+        """The end that an earlier start of this process heard of: the server may be gone since."""
+        path = self.side.out / "summary.json"
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"status": "stopped"}
+        over = found["status"] in ("finished", "diverged")  # a stalled server may be started again
+        return End(found["status"], found["note"]) if over else None
+
+    def prepare(self) -> None:
+        """The state and the ledger of an earlier start count."""
+        self.side.refuse_others_state()
+        self.side.open_ledger()
+
+    def say_start(self, server: str) -> None:
+        """With the digest that people compare."""
+        self.side.log.info("dialling", server=server, digest=shared_digest(self.side.shared)[:16])
+
+    def hello(self, instance: int, position: Position) -> Hello:
+        """What it says first to the server."""
+        return self.side.hello(self.side.shared, instance, position)
+
+    def meet(self, run: str) -> None:
+        """Refuse another run than before."""
+        self.side.meet(run)
+
+    def farewell(self, end: End, relay_refused: int | None) -> Bye:
+        """The summary is written before the server hears of it and goes."""
+        write_summary(self.side.out, end, self.node, relay_refused)
+        return bye_of(self.node)
+
+    def closed(self, met: bool) -> None:
+        """A party that was refused, say, begins afresh at the next try, with another config."""
+        self.side.close_ledger()
+        if not met:
+            shutil.rmtree(self.side.out / "state")
+
+    def ended(self, end: End, relay_refused: int | None) -> None:
+        """Write the summary, and say so."""
+        write_summary(self.side.out, end, self.node, relay_refused)
+        self.side.log.info("ended", status=end.status)

@@ -1,0 +1,159 @@
+"""The server of a federation in this process: it listens, watches and closes, whatever its application is."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from colonnade.deployment.application import Pace, ServerApplication, Stalled
+from colonnade.deployment.own_side import stop_on_signals
+from colonnade.deployment.terms import shared_digest
+from colonnade.drivers.files import replace_file
+from colonnade.drivers.processes.certificates import expires_in_days
+from colonnade.drivers.processes.metrics import serve_metrics
+from colonnade.drivers.processes.service import Service
+from colonnade.protocol.events import NANOSECONDS
+
+__all__ = ["SAY_WAITING_AFTER_S", "ServerHost"]
+
+SAY_WAITING_AFTER_S = 5.0
+CERTIFICATE_WARNING_DAYS = 14
+
+A_co = TypeVar("A_co", bound=ServerApplication, covariant=True)
+
+
+class ServerHost(Generic[A_co]):
+    """Runs an application as the server."""
+
+    def __init__(self, application: A_co, listen_at: Callable[[], str] | None = None) -> None:
+        self.application = application
+        side = application.side
+        self.config, self.out, self.log = side.config, side.out, side.log
+        self.node = application.node
+        self.service = Service(
+            self.node,
+            side.identity,
+            side.pins,
+            application.terms,
+            self.status,
+            admit_late=application.admit_late,
+            run=application.run_id,
+            relay=application.relay,
+        )
+        application.attach(self.service)
+        self._listen_at = listen_at or self._usual_address
+        self.address = self.config.network.address
+        self._moved_at = time.monotonic()
+        self._waiting_said = 0.0
+        self._update = 0
+        self._per_s = 0.0
+
+    # The life of the process
+
+    async def run(self) -> Mapping[str, Any]:
+        """Serve until it is over; the summary."""
+        torch.set_num_threads(1)
+        stop_on_signals(self.node)
+        port = self.application.metrics_port
+        # First: if the port is taken, nothing has begun and no party has come.
+        stop_metrics = serve_metrics(port, self._ask_from_thread()) if port is not None else lambda: None
+        try:
+            try:
+                await self._serve()
+            finally:
+                stop_metrics()
+            end = self.application.ended()
+        except (Exception, asyncio.CancelledError):  # the parties come back when this server does
+            await self.service.hang_up()
+            self.node.close()
+            raise
+        if end.status != "stopped":
+            await self.service.stop(end)
+        else:
+            await self.service.hang_up()
+        summary = self.application.summary(end)
+        self.node.close()
+        if end.status != "stopped":
+            self.application.write(summary)
+        self.application.say_end(summary)
+        return summary
+
+    async def _serve(self) -> None:
+        """Until the node ends."""
+        self.node.open()
+        self.application.opened()
+        self._warn_of_expiry()
+        self.address = await self.service.start(self._listen_at())
+        replace_file(self.out / "address", [self.address.encode()])
+        async with self.application.serving(self.address, self.status):
+            tasks = [asyncio.ensure_future(task) for task in (self.node.watch(), self._watch_progress())]
+            try:
+                await self.node.ended.wait()
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def _usual_address(self) -> str:
+        """A port that the system chose at the first start is kept: the parties know it."""
+        address, path = self.config.network.address, self.out / "address"
+        before = path.read_text() if address.endswith(":0") and path.is_file() else ""
+        here = before.startswith(address[:-1])  # and not, say, on a node of Ray's
+        return before if here else address
+
+    def _warn_of_expiry(self) -> None:
+        days = expires_in_days(self.application.side.identity)
+        if days < CERTIFICATE_WARNING_DAYS:
+            self.log.warning("the certificate expires soon", days=days)
+
+    # Waiting
+
+    async def _watch_progress(self) -> None:
+        """Say for which parties the run waits and for how long; give up when that is hopeless."""
+        while True:
+            await asyncio.sleep(0.5)
+            update = self.application.update() or 0
+            waited = self._pace().waited_s
+            if update != self._update:
+                self._per_s = (update - self._update) / waited if waited > 0 else 0.0
+                self._update, self._moved_at, self._waiting_said = update, time.monotonic(), 0.0
+            else:
+                self._say_waiting(waited)
+
+    def _say_waiting(self, waited: float) -> None:
+        names = self.application.waits_for()
+        absent = [name for name in names if self.node.peers[name].stream is None]
+        if waited >= max(SAY_WAITING_AFTER_S, 2 * self._waiting_said) and names:
+            self._waiting_said = waited
+            fields = {"on": ",".join(names), "absent": ",".join(absent) or "nobody", "s": round(waited)}
+            why = self.node.role.summary().get("note")
+            self.log.warning("waiting", **fields, **({"why": why} if why else {}))
+        if absent and waited > self.config.network.give_up_s:
+            self.node.fail(Stalled(f"waited {waited:.0f} s for {', '.join(absent)} (network.give_up_s)"))
+
+    def _pace(self) -> Pace:
+        return Pace(self._per_s, time.monotonic() - self._moved_at)
+
+    # For people
+
+    def status(self) -> dict[str, Any]:
+        """The live table, as data."""
+        pace = self._pace()
+        return {
+            "clock_s": round(self.node.clock() / NANOSECONDS, 1),
+            "updates_per_s": round(pace.per_s, 2),
+            "waits_for": self.application.waits_for(),
+            "waited_s": round(pace.waited_s, 1),
+            "digest": shared_digest(self.application.shared),
+            **self.application.status(pace),
+        }
+
+    def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
+        """`status` for a thread that is not the event loop's."""
+        loop = asyncio.get_running_loop()
+
+        async def ask() -> dict[str, Any]:
+            return self.status()
+
+        return lambda: asyncio.run_coroutine_threadsafe(ask(), loop).result(timeout=5)

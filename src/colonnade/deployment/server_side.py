@@ -1,0 +1,113 @@
+"""The server's own side of a training: its labels, the plan that all agree upon, its role, its folder.
+
+A training runs the role; predictions read what the training made of it.
+"""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from colonnade.algorithms.method import SERVER
+from colonnade.config.resolve import make_plan, method_of, parties_of
+from colonnade.config.schema import Config, from_dict, read_toml
+from colonnade.data import ServerShare, load_server_share, read_server_share, share_without_labels
+from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, limits_of, refuse_joint
+from colonnade.deployment.terms import SHARED_NETWORK, Terms, shared_part
+from colonnade.drivers.files import replace_file
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.protocol.errors import ConfigError
+from colonnade.results.folder import RunFolder
+
+__all__ = ["ServerSide", "load_share"]
+
+
+class ServerSide(OwnSide):
+    """Made before anything runs: all that a config can get wrong is said here."""
+
+    def __init__(self, config: Config, out: Path, log: Log) -> None:
+        super().__init__(config, out, log)
+        self.share = share = load_share(config)
+        self.parties = parties = parties_of(config)
+        self.plan = make_plan(config, parties, len(share.y_train), share.task)
+        refuse_joint(self.plan)
+        if share.absent is not None:
+            self.plan.refuse_lacking()
+            lacking = (share.absent[0].sum(0) + share.absent[1].sum(0)).tolist()
+            who = ", ".join(f"{name} {count}" for name, count in zip(parties, lacking, strict=True) if count)
+            log.info("some lack rows", rows=share.rows, lacking=who)
+        assert self.plan.method.server is not None
+        self.role = self.plan.method.server(
+            self.plan.server(share.task, share.y_train, share.y_test, share.absent)
+        )  # fmt: skip
+        self.shared = shared_part(config, self.pins)
+
+    def make_node(self, keeper: Keeper | None = None) -> Node:
+        """Keeps the role's state in this folder."""
+        payloads, limits = self.plan.method.payloads, limits_of(self.config)
+        return Node(self.role, payloads, self.out / "state", self.parties, limits, self.log, keeper)
+
+    def read(self) -> bool:
+        """Make the role what the training left; whether a training has ended here. Nothing is written."""
+        node = self.make_node()
+        return node.read() and node.finished != ""
+
+    def terms(self, shared: dict[str, Any]) -> Terms:
+        """What a party's hello must say beside what is shared."""
+        widths = dict(zip(self.parties, self.plan.widths, strict=True))
+        return Terms(shared, self.share.rows, self.share.ids_sha256, widths)
+
+    def folder(self) -> RunFolder:
+        """New, or gone on with."""
+        return self.reopened() or RunFolder.create(self.out, self.config)
+
+    def reopened(self) -> RunFolder | None:
+        """None: no run lies there. Addresses, paths and own limits may have changed since, nothing else."""
+        if not (self.out / "config.toml").is_file():
+            return None
+        before, now = from_dict(read_toml(self.out / "config.toml")), self.config.network
+        own = {key: getattr(before.network, key) for key in now.__struct_fields__ if key not in SHARED_NETWORK}
+        network = msgspec.structs.replace(now, **own)
+        return RunFolder.reopen(
+            self.out, msgspec.structs.replace(self.config, network=network, predict=before.predict)
+        )  # fmt: skip
+
+    def run_id(self) -> str:
+        """Tells this run from every other; a server that goes on keeps it."""
+        path = self.out / "run_id"
+        if not path.is_file():
+            replace_file(path, [secrets.token_hex(16).encode()], 0o600)
+        return path.read_text(encoding="ascii")
+
+
+def load_share(config: Config) -> ServerShare:
+    """The labels; if the parties have them, how many rows there are."""
+    server, (method, options) = config.server, method_of(config.protocol)
+    if method.capabilities.party_labels and server.data is None:
+        if server.rows is None:
+            advice = f"{method.name}: the parties have the labels; say how many rows all their tables have"
+            raise ConfigError("server.rows", None, advice)
+        assert options.task is not None  # the method says what its parties predict
+        return share_without_labels(
+            server.rows,
+            options.task,
+            test_fraction=config.data.test_fraction,
+            split_seed=config.data.split_seed,
+            test_rows=server.test_rows,
+        )
+    if server.data is None:
+        raise ConfigError("server.data", None, "name the file with the labels")
+    if server.data.endswith(SHARE):
+        return load_server_share(Path(server.data))
+    return read_server_share(
+        Path(server.data),
+        label=server.label,
+        id=server.id,
+        aligned=alignment_of(server.aligned, SERVER, "server"),
+        parties=parties_of(config),
+        test_fraction=config.data.test_fraction,
+        split_seed=config.data.split_seed,
+        format=server.format,
+    )

@@ -1,0 +1,197 @@
+"""The server's part of a training: what it keeps in its run folder, what it tells of the run.
+
+The same runs across organisations (`serve`), with all others on one machine (`up`), and on Ray.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from colonnade.algorithms.evaluation import Measurement
+from colonnade.algorithms.method import SERVER
+from colonnade.algorithms.training import Cadence
+from colonnade.config.schema import Config
+from colonnade.deployment.application import Pace, end_of, parties_now
+from colonnade.deployment.server_host import SAY_WAITING_AFTER_S, ServerHost
+from colonnade.deployment.server_side import ServerSide
+from colonnade.deployment.terms import shared_digest
+from colonnade.drivers.processes.logs import Log
+from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.drivers.processes.service import Service
+from colonnade.drivers.processes.timeline import picture
+from colonnade.drivers.processes.wire import End
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Payload
+from colonnade.results.summary import (
+    Summary,
+    metrics_row,
+    staleness_histogram,
+    summarise,
+    traffic_fields,
+    weights_digest,
+)
+
+__all__ = ["ServerTraining", "training_server"]
+
+
+def training_server(config: Config, out: Path, log: Log) -> ServerHost["ServerTraining"]:
+    """The server of a training that begins, or goes on, in this folder."""
+    return ServerHost(ServerTraining(ServerSide(config, out, log)))
+
+
+class ServerTraining(Keeper):
+    """Measures, keeps and tells."""
+
+    service: Service
+
+    def __init__(self, side: ServerSide, driver: str = "processes") -> None:
+        self.side, self._driver = side, driver
+        self.role, plan = side.role, side.plan
+        self.folder = side.folder()
+        # Of a run that is over: served again, it is told and left as it is.
+        self.record: Summary | None = self.folder.record()
+        self.rows: list[dict[str, Any]] = []
+        self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
+        self.node = side.make_node(self)
+        self.shared, self.terms, self.run_id = side.shared, side.terms(side.shared), side.run_id()
+        self.relay, network = plan.method.capabilities.peers, side.config.network
+        self.admit_late, self.metrics_port = network.admit_late, network.metrics_port
+
+    def attach(self, service: Service) -> None:
+        """Its attendance is part of the checkpoint."""
+        self.service = service
+
+    # What is kept beside the role
+
+    def emitted(self, record: Payload, node: Node) -> None:
+        """A row for metrics.jsonl."""
+        if isinstance(record, Measurement):
+            clock_s = node.now / NANOSECONDS
+            row = metrics_row(record, self.side.plan.training.metric, clock_s, clock_s, node.traffic)
+            self.rows.append(row)
+            if self.record is not None:
+                return  # the row is there already
+            self.folder.append(row)
+            self.side.log.info("evaluated", update=record.update, value=row["value"], missing=len(record.missing))
+
+    def checkpoint_due(self, node: Node) -> bool:
+        """By updates or epochs; by time the node decides itself."""
+        progress = self.role.progress
+        return self._checkpoints.due(progress.k, progress.rows)
+
+    def save(self) -> dict[str, Any]:
+        """What the checkpoint knows of the folder."""
+        here = self.service.attendance.save(self.node.clock())
+        return {"rows": len(self.rows), "checkpoints": self._checkpoints.count, "here": here}
+
+    def load(self, saved: dict[str, Any] | None) -> None:
+        """Cut the folder back to the checkpoint; the log brings the rest again."""
+        count = saved["rows"] if saved else 0
+        self.rows = self.folder.cut_back(count) if self.record is None else self.folder.rows()[:count]
+        self._checkpoints.count = saved["checkpoints"] if saved else 1
+        if saved:
+            self.service.attendance.load(saved["here"])
+
+    # The life of the run
+
+    def opened(self) -> None:
+        """Refuse a folder whose state is lost; say where the run goes on."""
+        node = self.node
+        if self.record is not None and not node.finished and node.error is None:
+            advice = "holds the record of a run that is over, without its state: choose another --out"
+            raise ConfigError("--out", str(self.side.out), advice)
+        node.jobs.lane.know_clock(node.clock())
+        if node.finished:
+            self.side.log.info("this run is over; for a new one choose another --out", folder=self.side.out)
+        elif node.replayed or node.now:
+            self.side.log.info("going on", update=self.update(), replayed=node.replayed)
+
+    @asynccontextmanager
+    async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
+        """Nothing beside the service."""
+        self.side.log.info("listening", address=address, digest=shared_digest(self.shared)[:16])
+        yield
+
+    def update(self) -> int:
+        """Of the global model."""
+        return self.role.progress.k
+
+    def waits_for(self) -> list[str]:
+        """The parties that the next step needs."""
+        return self.role.waits_for()
+
+    def ended(self) -> End:
+        """The picture is taken before the farewell, which is no part of the training; the parties add theirs there."""
+        self._lanes_until = end = self.node.clock()
+        self._lanes = self.node.jobs.lane.shares(end), self.service.attendance.shares(end)
+        return end_of(self.node)
+
+    def write(self, summary: Mapping[str, Any]) -> None:
+        """summary.json and what only pictures need."""
+        if self.record is not None:
+            return
+        counts = self.role.summary().get("staleness_counts")
+        told = {name: bye.lane for name, bye in self.service.byes.items()}
+        timeline = picture((SERVER, *self.node.peers), *self._lanes, told, self._lanes_until)
+        self.folder.write_figures(timeline, staleness_histogram(counts))
+        self.folder.write_summary(summary)
+
+    def say_end(self, summary: Mapping[str, Any]) -> None:
+        """With the reasons why the numbers may be no result."""
+        log = self.side.log
+        log.info("ended", status=summary["status"], updates=summary["updates"], value=summary["value"])
+        for text in summary["warnings"] if summary["status"] != "stopped" else ():
+            log.warning(text)
+
+    # For people
+
+    def status(self, pace: Pace) -> dict[str, Any]:
+        """How far the training is."""
+        node, progress, last = self.node, self.role.progress, self.rows[-1] if self.rows else {}
+        return {
+            "protocol": self.side.plan.method.name,
+            "state": node.finished or ("waiting" if pace.waited_s > SAY_WAITING_AFTER_S else "training"),
+            "updates": progress.k,
+            "epochs": round(progress.epochs, 3),
+            "fraction": self._fraction(),
+            "metric": self.side.plan.training.metric,
+            "value": last.get("value"),
+            "parties": parties_now(node, last.get("staleness") or []),
+        }
+
+    def _fraction(self) -> float:
+        """How much of the run is done, from 0 to 1."""
+        limit, progress = self.side.plan.training.limit, self.role.progress
+        clock_s = self.node.clock() / NANOSECONDS
+        done = {"seconds": clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
+        return float(min(1.0, done / limit.amount))
+
+    def summary(self, end: End) -> Mapping[str, Any]:
+        """summary.json."""
+        if self.record is not None:
+            return self.record
+        node, plan, byes, principal = self.node, self.side.plan, self.service.byes, self.role.summary()
+        digests = [principal["weights"], *(byes[name].weights for name in node.peers if name in byes)]
+        told = len(byes) == len(node.peers) and all(digests[1:])
+        given_up = sum(peer.conversation.lost for peer in node.peers.values())
+        return summarise(
+            plan,
+            principal,
+            driver=self._driver,
+            status=end.status,
+            note=end.note,
+            clock_s=node.now / NANOSECONDS,
+            wall_s=node.clock() / NANOSECONDS,
+            rows=self.rows,
+            test_rows=len(self.side.share.y_test),
+            traffic=traffic_fields(node.traffic, given_up),
+            utilisation={SERVER: node.utilisation()}
+            | {name: byes[name].utilisation for name in node.peers if name in byes},
+            spent={name: msgspec.to_builtins(bye.privacy) for name, bye in byes.items() if bye.privacy is not None},
+            trace_sha256=node.trace.hexdigest,
+            weights_sha256=weights_digest(digests) if told else None,
+        )
