@@ -1,7 +1,7 @@
 """What VAFL's roles say to each other, and the jobs they give themselves."""
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
-from colonnade.privacy.guard import Release
+from colonnade.privacy.guard import Release, Released
 from colonnade.protocol.messages import Array, Elsewhere, Message, Payload
 
 __all__ = ["LARGEST", "VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query",
@@ -55,14 +55,13 @@ class Skip(Message, frozen=True):
     step: int
 
 
-class Embed(Payload, frozen=True):
+class Embed(Released, frozen=True):
     """Party's job: h_m(θ_m; x) for a batch (trained on later) or for rows that only renew the table."""
 
     step: int
     seed: int
     batch: Array | None  # features of the batch
     renew: Array | None  # features of further rows
-    release: Release | None = None
     renew_seed: int = 0  # of the random layers in the pass over `renew`
 
 

@@ -185,7 +185,7 @@ class Party(Encoding, Guarded):
             self.warmed, min(self.warmed + rows_per_message(self._width), len(self._x)), dtype=np.int32
         )
         release = self.guard.plan("warm-up", self.rows)
-        job = Embed(0, 0, None, self._x[self.rows], release, self._renew_seed("warm-up", self.warmed))
+        job = Embed(0, 0, None, self._x[self.rows], self._renew_seed("warm-up", self.warmed), release=release)
         return [Work(EMBED, "warm-up", self._renewing(len(self.rows)) / self._training.batch_size, job)]
 
     def select(self) -> list[Effect]:
@@ -202,7 +202,7 @@ class Party(Encoding, Guarded):
         release = self.guard.plan("batch", self.sent)
         self.draw_of_batch = self.guard.draws
         renew_seed = 0 if renew is None else self._renew_seed("further rows", self.step)
-        job = Embed(self.step, self._layer_seed(), self._batch, renew, release, renew_seed)
+        job = Embed(self.step, self._layer_seed(), self._batch, renew, renew_seed, release=release)
         return [Work(4 * self.step + EMBED, "step", amount / self._training.batch_size, job)]
 
     def _renew_seed(self, what: str, number: int) -> int:
@@ -305,7 +305,7 @@ class Party(Encoding, Guarded):
         token = 4 * self.asides + ANSWER
         self.answers[token] = (message.request, rows)
         release = self.guard.plan("fresh rows", rows)
-        job = Embed(self.step, 0, None, self._x[rows], release, self._renew_seed("fresh rows", self.asides))
+        job = Embed(self.step, 0, None, self._x[rows], self._renew_seed("fresh rows", self.asides), release=release)
         return [Work(token, "answer", self._renewing(len(rows)) / self._training.batch_size, job, aside=True)]
 
     def _answer(self, token: int, result: Embedded) -> list[Effect]:
