@@ -82,7 +82,8 @@ def rows_of(party, message):
     """Which rows an upload is about."""
     if hasattr(message, "rows"):
         return message.rows
-    return party._walk.batch(0) if hasattr(party._walk, "batch") else party._walk.rows(0)
+    walk = party.walk if hasattr(party, "walk") else party._walk
+    return walk.batch(0) if hasattr(walk, "batch") else walk.rows(0)
 
 
 def sent(party, event):
@@ -169,9 +170,8 @@ def test_a_prediction_is_made_from_what_an_evaluation_would_get(name, make):
     server, party, *_ = make(name, Coarse).roles()
     sent(party, Started(b"key"))
     reply = sent(party, Received("server", EvaluationRequest(1, 0, ROWS)))
-    np.testing.assert_array_equal(
-        read_rows(party, party._x, np.arange(7), 1), server.decoded("party-1", reply).values[:7]
-    )
+    x = party.x if hasattr(party, "x") else party._x
+    np.testing.assert_array_equal(read_rows(party, x, np.arange(7), 1), server.decoded("party-1", reply).values[:7])
 
 
 def test_what_cannot_be_decoded_is_its_senders_fault_and_changes_nothing(make):

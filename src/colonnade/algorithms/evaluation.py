@@ -134,6 +134,11 @@ def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withhe
     averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is one more
     of them; its number names the noise.
     """
+    from colonnade.algorithms.chassis.member import Member  # noqa: PLC0415 - it imports this module
+
+    if isinstance(party, Member):
+        embedded = party.embed(x, rows, number)
+        return Withheld(party.guard.why()) if embedded is None else embedded
     places: dict[int, int] = {}
     copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
     distinct = np.array(list(places), np.int64)

@@ -113,7 +113,7 @@ class View:
             case Embeddings(rows=rows, values=values):
                 self.see(rows, values)
             case Ready(round=round, values=values):
-                self.see(server._walk.batch(round), values)
+                self.see(server.walk.batch(round), values)
 
     def spy(self, server: CodedServer, job: Payload) -> Payload:
         """A server of FedVS sees what it decodes: averages over all parties."""

@@ -163,7 +163,7 @@ class Guard:
             return make(job)
         receipt = self._enter(release)
         if receipt is None:
-            return Withheld(self._why())
+            return Withheld(self.why())
         with self.drawing(release):
             result = make(job)
         return msgspec.structs.replace(result, receipt=receipt)
@@ -183,7 +183,7 @@ class Guard:
                 return plain()
         receipt = self._enter(release)
         if receipt is None:
-            return Withheld(self._why())
+            return Withheld(self.why())
         stream, deviation = Stream(self.key.seed("step", release.draw)), np.float32(dp_sgd.noise)
         with self.drawing(release, keep=True):
             result = private(dp_sgd.clip, lambda count: deviation * stream.numbers(count))
@@ -216,7 +216,8 @@ class Guard:
             release.what, GAUSSIAN, sensitivity, noise, part, release.copies * len(rows), of, self._most, durable
         )
 
-    def _why(self) -> str:
+    def why(self) -> str:
+        """The reason of a release that was withheld."""
         assert self._budget is not None
         budget = self._budget
         used = epsilon_of(self.ledger.account.mu, budget.delta)
