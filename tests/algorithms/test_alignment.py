@@ -117,7 +117,7 @@ def test_it_is_the_plain_intersection(names, data, rules, seed):
         return
     run = Aligned(found, rules, seed)
     common = set.intersection(*plain.values())
-    assert run.status == "finished" and run.server.matched.size == len(common)
+    assert run.status == "finished" and run.server.state.matched.size == len(common)
     if not common:
         sizes = ", ".join(f"{name} {len(ids)}" for name, ids in plain.items())
         assert run.server.refusal.startswith(f"no id is in all tables; ids: {sizes}. ") and not run.records
@@ -370,8 +370,9 @@ def test_the_whole_state_is_saved():
         def handle(self, event, now):
             effects = super().handle(event, now)
             saved = state.unpack(state.pack(self.save()))
-            key, blinder = self.member._key, self.member._blinder
-            self.__init__(self.name, self._ids, self._chunk)
+            key, blinder, made_from = self.member._key, self.member._blinder, (self.name, self._ids, self._chunk)
+            vars(self).clear()
+            self.__init__(*made_from)
             self.load(saved)
             self.member._key, self.member._blinder = key, blinder  # no state has these
             assert state.pack(self.save()) == state.pack(saved)

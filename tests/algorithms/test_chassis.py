@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, done, done_blind, job, on, timer
+from colonnade.algorithms.chassis import ANYONE, PARTY, Chassis, RoleState, done, done_blind, job, on, timer
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
@@ -142,6 +142,18 @@ def test_the_chassis_refuses_what_a_sender_may_not_send(sender, message):
     with pytest.raises(RemoteProtocolError, match=f"server does not expect a {type(message).__name__}"):
         role.handle(Received(sender, message), 2)
     assert state.pack(role.save()) == before
+
+
+def test_a_handler_may_refuse_senders_itself():
+    class Open(Adder):
+        @on(Stop, ANYONE)
+        def stop(self, sender, message):
+            self.state.seen.append(sender)
+
+    role = started(Open())
+    for sender in ("ann", "boss", "eve"):
+        role.handle(Received(sender, Stop()), 2)
+    assert role.state.seen == ["ann", "boss", "eve"]
 
 
 def test_a_refusal_forgets_what_was_asked_for_before_it():

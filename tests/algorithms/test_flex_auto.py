@@ -169,6 +169,6 @@ def test_a_party_500_times_slower_takes_part_when_it_can(labels, simulate):
     assert len(said) == 100 and max(said) < 1.0, "below a fifth of the slow one's step"
     assert max(said) <= 1.5 * best_timeout([0.01] * 3, 0.1, USEFUL_STEPS[labels]) + 1e-9
     slow, quick = run.roles["party-4"], run.roles["party-1"]
-    assert slow.late > 0 and slow.network.steps < 20 < quick.network.steps
+    assert slow.state.late > 0 and slow.network.steps < 20 < quick.network.steps
     times = [seconds for seconds, _, _, scale in timeouts(run) if scale]
     assert np.diff(times)[1:] == pytest.approx([said[1] + 0.1] * 98, abs=1e-6), "no round waits for it"

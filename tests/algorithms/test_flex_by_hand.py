@@ -69,7 +69,7 @@ def flex(tiny, regression):
             self.server_type = make_server
             self.party_type = lambda setup: Party(replace(setup, training=training(setup), top=self.top))
             super().__init__(options, X, Y, W, A, regression, rates=(ETA_0, ETA))
-            self.server.due = ""  # no evaluation first
+            self.server.state.due = ""  # no evaluation first
 
         def told(self, role, event):
             effects = role.handle(event, self.now)
@@ -170,7 +170,7 @@ def test_what_the_server_sends_with_its_labels_kept(flex):
     """labels = "server": ∂ℓ/∂h = a·2(a·s − y)/2 = (½, ¼) for either party, and nothing else."""
     run = flex(options("server"))
     uploads = run.uploads()
-    order = run.server._walk.batch(0)
+    order = run.server.walk.batch(0)
     assert [up.round for up in uploads] == [0, 0] and uploads[0].phase == 0
     np.testing.assert_array_equal(uploads[0].values[:, 0], np.array([2.0, -2.0])[order])
     for effect in of(run.open(uploads), Send):
@@ -181,7 +181,7 @@ def test_what_the_server_sends_with_its_labels_kept(flex):
 def test_what_the_server_sends_with_its_labels_shared(flex):
     """labels = "shared": all embeddings, θ_0 and the labels."""
     run = flex(options("shared"))
-    order = run.server._walk.batch(0)
+    order = run.server.walk.batch(0)
     for effect in of(run.open(run.uploads()), Send):
         snapshot = effect.message.snapshot
         np.testing.assert_array_equal(snapshot.h, np.array([[2.0, 2.0], [-2.0, 1.0]])[order])
@@ -515,7 +515,7 @@ def test_patience_with_a_late_one_while_all_others_are_lost(flex):
     run.told(server, Received("party-2", Late(2)))
     for _ in range(2):
         assert run.told(server, TimerFired("patience", timer.at)) == [], "nobody is there to go on with"
-    assert server.waits_for() == ["party-2"] and list(server.absent) == ["party-2"]
+    assert server.waits_for() == ["party-2"] and list(server.state.absent) == ["party-2"]
 
 
 def rates_of(table):

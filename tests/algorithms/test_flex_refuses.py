@@ -172,7 +172,7 @@ def roles(resolve):
         }
         server, *parties = resolve(tables, parties=3).roles()
         server.handle(Started(b""), 0)
-        server.due = ""  # no evaluation first
+        server.state.due = ""  # no evaluation first
         for party in parties:
             server.handle(PeerJoined(party.name), 0)
         return server, parties
@@ -224,7 +224,7 @@ def test_bad_embeddings(values, cause, labels, roles):
     opened(server)
     refused(server, Received("party-2", Ready(1, values, 1, 2, 1.0, 0.1, 0.2)), cause)
     server.handle(Received("party-2", Ready(1, GOOD, 1, 2, 1.0, 0.1, 0.2)), 0)
-    assert list(server.line) == ["party-2"], "the right ones are taken"
+    assert list(server.state.line) == ["party-2"], "the right ones are taken"
 
 
 @BOTH
@@ -260,7 +260,7 @@ def test_a_report_that_cannot_be(report, cause, labels, roles):
     for method in ("flex", "adaptive-flex"):
         server, _ = roles(labels, method)
         opened(server)
-        refused(server, Received("party-2", Ready(server.following, GOOD, 1, *report)), f"^party-2: .*{cause}")
+        refused(server, Received("party-2", Ready(server.state.following, GOOD, 1, *report)), f"^party-2: .*{cause}")
 
 
 @BOTH
@@ -269,7 +269,7 @@ def test_a_report_of_a_phase_that_never_was_is_not_counted(labels, roles):
     server, _ = roles(labels)
     opened(server)
     server.handle(Received("party-2", Ready(1, GOOD, 99, 5, 1.0, 0.1, 0.2)), 0)
-    assert list(server.line) == ["party-2"] and server.pacing.step_s == {} and "party-2" not in server.steps
+    assert list(server.state.line) == ["party-2"] and server.pacing.step_s == {} and "party-2" not in server.state.steps
 
 
 @BOTH
@@ -297,10 +297,10 @@ def test_late_twice_or_after_the_upload_is_late_once(labels, roles):
     opened(server)
     for _ in range(2):
         server.handle(Received("party-2", Late(1)), 0)
-    assert list(server.late) == ["party-2"] == list(server.absent)
+    assert list(server.state.late) == ["party-2"] == list(server.state.absent)
     server.handle(Received("party-1", Ready(1, np.ones((ROWS, 5), np.float32), 1, 2, 1.0, 0.1, 0.2)), 0)
     server.handle(Received("party-1", Late(1)), 0)
-    assert list(server.late) == ["party-2"]
+    assert list(server.state.late) == ["party-2"]
     server.validate()
 
 

@@ -93,7 +93,7 @@ def test_a_round_costs_what_the_time_model_says(name, local_s, tau, t_comm, labe
         taken = [message.steps for _, message in uploads(run, party) if message.phase][-4:]
         assert taken == [steps] * 4
         assert run.roles[party].network.steps == 4 * steps, "as many were applied as reported"
-        assert run.roles[party].late == run.roles[party].dropped == run.roles[party].skipped == 0
+        assert run.roles[party].state.late == run.roles[party].state.dropped == run.roles[party].state.skipped == 0
     assert run.server.network.steps == 4 * max(tau)
 
 
@@ -222,7 +222,7 @@ def test_a_step_that_runs_at_the_bell_leaves_no_trace(labels, simulate):
     for name in NAMES:
         reported = sum(message.steps for _, message in uploads(run, name))
         assert run.roles[name].network.steps == done[name] == reported
-        begun_jobs = run.roles[name].jobs - run.roles[name].uploads  # of all but the uploads' passes
+        begun_jobs = run.roles[name].state.jobs - run.roles[name].state.uploads  # of all but the uploads' passes
         dropped += begun_jobs - done[name]
     assert dropped > 8, "of 32 phases, many end within a step"
 
@@ -260,7 +260,7 @@ def test_adaptive_flex_with_one_step_is_p_bcd(labels, simulate):
     one = simulate(tables("p-bcd", labels=labels, updates=20))
     adaptive = simulate(tables("adaptive-flex", labels=labels, updates=20, max_steps=1, momentum=0.9))
     assert weights(one) == weights(adaptive)
-    assert adaptive.server.phase == one.server.phase + 1 == 21
+    assert adaptive.server.state.phase == one.server.state.phase + 1 == 21
     by_a = simulate(tables("adaptive-flex", labels=labels, updates=20, max_steps=1, A=0.01, train={"learning_rate": 1}))
     assert weights(by_a) == weights(one), "A_k is the rate, wherever it is said"
 
@@ -278,7 +278,7 @@ def test_the_round_that_measures_changes_no_weight(labels, simulate, resolve):
         ]
         start = {role.name: role.summary()["weights"] for role in resolve(setting).roles()}
         stopped = simulate(setting, until=begins[1])
-        assert stopped.server.phase >= 1 and stopped.server.k <= 1
+        assert stopped.server.state.phase >= 1 and stopped.server.k <= 1
         measured = [message for _, message in heard(stopped, "server", Ready) if message.phase]
         assert len(measured) == 4 and all(message.phase == 1 and message.steps >= 4 for message in measured)
         assert weights(stopped) == start
@@ -359,10 +359,10 @@ def test_who_misses_the_bell_is_not_waited_for(labels, simulate):
         assert np.diff(list(begun(run, name).values())) == pytest.approx(22.0, abs=1e-6)
     assert list(begun(run, "party-4")) == [0, 2, 4, 6, 8]
     slow = run.roles["party-4"]
-    assert len(heard(run, "server", Late)) == slow.late == 5
+    assert len(heard(run, "server", Late)) == slow.state.late == 5
     assert slow.network.steps == 4, "a step that was late is not lost; the fifth was under way at the end"
     skips = [message.step for _, message in heard(run, "party-4", Skip)]
-    assert skips == [2, 4, 6, 8] and run.server.late_uploads == slow.skipped == 4
+    assert skips == [2, 4, 6, 8] and run.server.state.late_uploads == slow.state.skipped == 4
     late = [message for _, message in uploads(run, "party-4") if message.phase]
     assert {(message.steps, message.step_s) for message in late} == {(1, 30.0)}
     summary = run.server.summary()
@@ -380,7 +380,7 @@ def test_who_waits_waits_for_the_slowest_step(labels, simulate):
     for name in NAMES:
         assert list(begun(run, name)) == list(range(5))
         assert np.diff(list(begun(run, name).values())) == pytest.approx(32.0, abs=1e-6)
-    assert run.roles["party-4"].late == 5 and not heard(run, "party-4", Skip)
+    assert run.roles["party-4"].state.late == 5 and not heard(run, "party-4", Skip)
     assert run.roles["party-1"].network.steps == 5 * 5, "the others do not use the time"
 
 

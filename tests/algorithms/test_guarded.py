@@ -354,7 +354,7 @@ def test_a_delta_as_large_as_one_row_is_warned_of(data):
 def test_every_invariant_holds_while_a_party_withdraws(name, simulate, data):
     config = tables(name, train={"epochs": 1, "eval_every": "0.3 epochs"}, party={"budgets": {"party-3": BUDGET}})
     found = simulate(config, data=data)
-    assert found.status == "finished" and list(found.server.withdrawn) == ["party-3"]
+    assert found.status == "finished" and list(found.server.summary()["withdrawn"]) == ["party-3"]
     after = [event for _, role, event in found.events if role == "server" and isinstance(event, Received)]
     said = [event.message for event in after if event.sender == "party-3"]
     assert isinstance(said[-1], Withdrawn) and sum(isinstance(message, Withdrawn) for message in said) == 1

@@ -169,8 +169,7 @@ def test_a_prediction_is_made_from_what_an_evaluation_would_get(name, make):
     server, party, *_ = make(name, Coarse).roles()
     sent(party, Started(b"key"))
     reply = sent(party, Received("server", EvaluationRequest(1, 0, ROWS)))
-    rows = party.x if hasattr(party, "x") else party._x
-    np.testing.assert_array_equal(party.embed(rows, np.arange(7), 1), server.decoded("party-1", reply).values[:7])
+    np.testing.assert_array_equal(party.embed(party.x, np.arange(7), 1), server.decoded("party-1", reply).values[:7])
 
 
 def test_what_cannot_be_decoded_is_its_senders_fault_and_changes_nothing(make):

@@ -299,7 +299,7 @@ def check_end(world, protocol):
     elif protocol["name"] in AVERAGING:
         assert server.state.round >= UPDATES - 1
     elif protocol["name"] in ("flex", "adaptive-flex", "sync-max"):
-        assert max(party.round for party in parties) >= server.round
+        assert max(party.state.round for party in parties) >= server.state.round
     else:
         assert all(party.skipped == 0 for party in parties)
 

@@ -105,7 +105,7 @@ def test_momentum_beside_sgd_and_an_lstm_beside_a_cnn_on_both_drivers(labels, da
     own = {"party-1": {"optimiser": MOMENTUM}}
     summary, roles = over_the_network(shares, tmp_path, common, tools, own)
     party_1, *others = (roles[name] for name in QUARTERS)
-    assert party_1.local._rule.momentum == 0.9 and all(role.local._rule.momentum == 0.0 for role in others)
+    assert party_1.local.rule.momentum == 0.9 and all(role.local.rule.momentum == 0.0 for role in others)
 
     train = common["train"] | {"optimiser": {"server": "sgd", "party": [MOMENTUM, "sgd", "sgd", "sgd"]}}
     clock = {"compute": {"mean_s": 0.005}}
@@ -157,9 +157,9 @@ def test_rounds_do_not_wait_for_one_that_has_more_work(labels, shares, tmp_path,
     summary, roles = over_the_network(shares, tmp_path, common, tools)
     assert summary["status"] == "finished" and summary["updates"] == 40
     slow, quick = roles["party-4"], roles["party-1"]
-    assert slow.late >= 1, "it missed a bell"
+    assert slow.state.late >= 1, "it missed a bell"
     assert slow.network.steps <= 20 and slow.network.steps < quick.network.steps
-    assert quick.network.steps >= 40 - quick.skipped
+    assert quick.network.steps >= 40 - quick.state.skipped
     assert summary["accuracy"] > 0.15, "they learn meanwhile"
 
 
@@ -205,7 +205,7 @@ class Killing:
         _, records = read_journal(copy, Codec(self.setting.method.payloads))
         for record in records:
             role.handle(record.event, record.now)
-        return role.doing
+        return role.state.doing
 
     async def kill_in_local_phase(self, name):
         """Stop it and the server, look, and if it is not at its local steps let both go on a little."""

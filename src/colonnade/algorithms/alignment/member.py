@@ -10,57 +10,50 @@ same way, each party undoing its mixing. So it learns about its own ids what eve
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
-from colonnade.algorithms.alignment.messages import (
-    PAYLOADS,
-    Aligned,
-    Invalid,
-    Own,
-    Places,
-    Points,
-    Secret,
-)
+from colonnade.algorithms.alignment.messages import Aligned, Invalid, Mail, Own, Places, Points, Secret
 from colonnade.algorithms.alignment.ring import Ring
 from colonnade.privacy.blinding import Blinder, permutation
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Effect, Emit, Send, Work
-from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.messages import Array
 from colonnade.protocol.role import SERVER
+from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["BULK", "CHUNK", "Member", "pieces", "plain", "unplain"]
+__all__ = ["BULK", "CHUNK", "Member", "pieces"]
 
 CHUNK = 4096  # points that are raised at a time, about 135 kB; half a second of work
 BULK = 16  # times as many are sent at once where they are all ready: few messages wait for one peer
 DOMAIN = b"colonnade alignment, version 1\n"
 
-_TYPES = {kind.__name__: kind for kind in PAYLOADS}
 
+@dataclass(slots=True, eq=False)
+class Member(Component):
+    """One holder of ids. Neither the key nor what is made from it alone is saved."""
 
-class Member:
-    """The state of one holder of ids."""
-
-    def __init__(self, name: str, ids: Sequence[str], rows: Array, chunk: int = CHUNK) -> None:
-        self.name, self._ids, self._rows, self._chunk = name, ids, rows, chunk
-        self._key = SecretKey()
-        self._blinder: Blinder | None = None
-        self._order: Array | None = None  # of the own set, once it is made
-        self.ring: Ring | None = None
-        self.taken: dict[str, int] = {}  # points of each owner that came
-        self.queue: deque[Own | Points] = deque()  # the first is with the driver
-        self.token = 0
-        self.raised = 0
-        self.mixing: list[Array] = []  # the server's set, raised, until it is whole
-        self.seed = b""  # of the common order
-        self.size = 0
-        self.found: dict[str, list[Array]] = {}  # places that came, by owner
-        self.aligned: Aligned | None = None
+    name: str = field(metadata=UNSAVED)
+    ids: Sequence[str] = field(metadata=UNSAVED)
+    rows: Array = field(metadata=UNSAVED)  # of the ids, in the own table
+    chunk: int = field(metadata=UNSAVED)
+    ring: Ring | None = None
+    taken: dict[str, int] = field(default_factory=dict)  # points of each owner that came
+    queue: list[Own | Points] = field(default_factory=list)  # the first is with the driver
+    token: int = 0
+    raised: int = 0
+    mixing: list[Array] = field(default_factory=list)  # the server's set, raised, until it is whole
+    seed: bytes = b""  # of the common order
+    size: int = 0
+    found: dict[str, list[Array]] = field(default_factory=dict)  # places that came, by owner
+    aligned: Aligned | None = None
+    _key: SecretKey = field(default_factory=SecretKey, init=False, metadata=UNSAVED)
+    _blinder: Blinder | None = field(default=None, init=False, metadata=UNSAVED)
+    _order: Array | None = field(default=None, init=False, metadata=UNSAVED)  # of the own set, once it is made
 
     def renew(self, entropy: bytes) -> None:
         """The key, from which all other secrets are made."""
@@ -69,7 +62,7 @@ class Member:
 
     def _own_order(self) -> Array:
         if self._order is None:
-            self._order = permutation(self._key.seed("own order"), len(self._ids))
+            self._order = permutation(self._key.seed("own order"), len(self.ids))
         return self._order
 
     # Points
@@ -77,14 +70,14 @@ class Member:
     def begin(self, ring: Ring) -> list[Effect]:
         """All are here: raise one's own ids first; the first member draws the secret."""
         self.ring = ring
-        stops = range(0, len(self._ids), self._chunk)
-        effects = self._add(*(Own(start, min(start + self._chunk, len(self._ids))) for start in stops))
+        stops = range(0, len(self.ids), self.chunk)
+        effects = self._add(*(Own(start, min(start + self.chunk, len(self.ids))) for start in stops))
         if ring.members[0] == self.name:
             self.seed = self._key.seed("common order")
             effects += [Send(other, Secret(self.seed)) for other in ring.members[1:]]
         return effects
 
-    def take(self, sender: str, message: Message) -> list[Effect]:
+    def take(self, sender: str, message: Mail) -> list[Effect]:
         """Something from another member; RemoteProtocolError if it is not what comes next."""
         assert self.ring is not None
         match message:
@@ -100,7 +93,6 @@ class Member:
                 _refuse(sender, "sends a secret out of turn" if wrong else "")
                 self.seed = seed
                 return self._finish()
-        raise RemoteProtocolError(sender, f"sends {type(message).__name__} to a member")
 
     def _jobs(self, message: Points) -> list[Points]:
         """Points that are raised at a time."""
@@ -108,7 +100,7 @@ class Member:
             Points(
                 message.owner, message.hops, message.start + start, message.last and last, message.points[start:stop]
             )
-            for start, stop, last in pieces(len(message.points), self._chunk)
+            for start, stop, last in pieces(len(message.points), self.chunk)
         ]
 
     def _add(self, *jobs: Own | Points) -> list[Effect]:
@@ -122,29 +114,33 @@ class Member:
         self.token += 1
         return [Work(self.token, "raise", 1.0, self.queue[0])]
 
-    def compute(self, job: Payload) -> Payload:
-        """Raise some points, of one's own ids or of others'."""
+    def hashed(self, job: Own) -> Points:
+        """Points of some own ids, raised."""
         assert self._blinder is not None
-        if isinstance(job, Own):
-            texts = [self._ids[place] for place in self._own_order()[job.start : job.stop]]
-            return Points(self.name, 1, job.start, job.stop == len(self._ids), self._blinder.hashed(texts))
-        assert isinstance(job, Points)
+        texts = [self.ids[place] for place in self._own_order()[job.start : job.stop]]
+        return Points(self.name, 1, job.start, job.stop == len(self.ids), self._blinder.hashed(texts))
+
+    def raise_points(self, job: Points) -> Points | Invalid:
+        """Points of another member, raised."""
+        assert self._blinder is not None
         try:
             points = self._blinder.raised(job.points)
         except ValueError:
             return Invalid(job.owner, job.hops)
         return Points(job.owner, job.hops + 1, job.start, job.last, points)
 
-    def work_done(self, result: Payload) -> list[Effect]:
-        """Pass the points on, and go on with the next; RemoteProtocolError if somebody's were none."""
-        assert self.ring is not None
-        self.queue.popleft()
-        if isinstance(result, Invalid):
-            culprit = self.ring.path(result.owner)[result.hops - 1]
-            raise RemoteProtocolError(culprit, "sends ids that are no points of the curve")
-        assert isinstance(result, Points)
+    def are_raised(self, result: Points) -> list[Effect]:
+        """Pass the points on, and go on with the next."""
+        self.queue.pop(0)
         self.raised += len(result.points)
         return [*self._pass_on(result), *self._next()]
+
+    def are_none(self, result: Invalid) -> None:
+        """Raises RemoteProtocolError against the member that sent them."""
+        assert self.ring is not None
+        self.queue.pop(0)
+        culprit = self.ring.path(result.owner)[result.hops - 1]
+        raise RemoteProtocolError(culprit, "sends ids that are no points of the curve")
 
     def _pass_on(self, result: Points) -> list[Effect]:
         assert self.ring is not None
@@ -157,7 +153,7 @@ class Member:
         points, self.mixing = np.concatenate(self.mixing)[self._mixing_order()], []
         return [
             Send(path[result.hops], Points(SERVER, result.hops, start, last, points[start:stop]))
-            for start, stop, last in pieces(len(points), BULK * self._chunk)
+            for start, stop, last in pieces(len(points), BULK * self.chunk)
         ]
 
     def _mixing_order(self) -> Array:
@@ -187,19 +183,19 @@ class Member:
         before = path[path.index(self.name, 1) - 1]
         return [
             Send(before, Places(SERVER, self.size, start, last, places[start:stop]))
-            for start, stop, last in pieces(len(places), BULK * self._chunk)
+            for start, stop, last in pieces(len(places), BULK * self.chunk)
         ]
 
     def _finish(self) -> list[Effect]:
         """With the places of all own points and the secret there is an order."""
         assert self.ring is not None
         found = self.found.get(self.name, [])
-        if not self.seed or self.aligned is not None or sum(map(len, found)) < len(self._ids):
+        if not self.seed or self.aligned is not None or sum(map(len, found)) < len(self.ids):
             return []
         places = np.concatenate(found)
         common = places >= 0
         rows = np.full(self.size, -1, np.int64)
-        rows[self.final(places[common])] = self._rows[self._own_order()[common]]
+        rows[self.final(places[common])] = self.rows[self._own_order()[common]]
         if np.count_nonzero(rows >= 0) != np.count_nonzero(common):
             raise RemoteProtocolError(SERVER, "gives one place to several ids")
         self.aligned = Aligned(rows, self.sha256())
@@ -216,40 +212,10 @@ class Member:
         content = msgspec.msgpack.encode([self.seed, self.size, self.ring.members, self.ring.counts])
         return hashlib.sha256(DOMAIN + content).hexdigest()
 
-    # State
-
-    def save(self) -> dict[str, Any]:
-        """All but the key."""
-        ring = None if self.ring is None else (self.ring.members, self.ring.counts)
-        fields = {name: getattr(self, name) for name in _PLAIN}
-        aligned = None if self.aligned is None else plain(self.aligned)
-        return fields | {"ring": ring, "queue": [plain(job) for job in self.queue], "aligned": aligned}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _PLAIN:
-            setattr(self, name, saved[name])
-        self.ring = None if saved["ring"] is None else Ring(*saved["ring"])
-        self.queue = deque(unplain(job) for job in saved["queue"])  # type: ignore[misc]
-        self.aligned = None if saved["aligned"] is None else unplain(saved["aligned"])  # type: ignore[assignment]
-
-
-_PLAIN = ("taken", "token", "raised", "mixing", "seed", "size", "found")
-
 
 def pieces(count: int, chunk: int) -> list[tuple[int, int, bool]]:
     """start, stop and whether it is the last."""
     return [(start, min(start + chunk, count), start + chunk >= count) for start in range(0, count, chunk)]
-
-
-def plain(payload: Payload) -> tuple[str, tuple[Any, ...]]:
-    """A payload for the state."""
-    return type(payload).__name__, msgspec.structs.astuple(payload)
-
-
-def unplain(saved: tuple[str, tuple[Any, ...]]) -> Payload:
-    """The reverse of `plain`."""
-    return _TYPES[saved[0]](*saved[1])
 
 
 def _refuse(sender: str, cause: str) -> None:

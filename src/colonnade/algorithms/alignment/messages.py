@@ -12,6 +12,7 @@ __all__ = [
     "Declare",
     "Done",
     "Invalid",
+    "Mail",
     "Match",
     "Matched",
     "Own",
@@ -66,6 +67,9 @@ class Places(Message, frozen=True):
     start: int
     last: bool
     places: Array  # int32 (points,): the place among those in common, -1: not there
+
+
+Mail = Points | Places | Secret  # what members send each other
 
 
 class Done(Message, frozen=True):

@@ -1,7 +1,7 @@
 """The server of an alignment: begins it, compares the sets that all have raised, takes part if it has ids itself."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -13,30 +13,21 @@ from colonnade.algorithms.alignment.messages import (
     Begin,
     Declare,
     Done,
+    Invalid,
+    Mail,
     Match,
     Matched,
+    Own,
     Places,
     Points,
     Raised,
     Trouble,
 )
 from colonnade.algorithms.alignment.ring import Ring
+from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, done, job, on
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
-from colonnade.protocol.events import (
-    Effect,
-    Emit,
-    Event,
-    Finish,
-    PeerJoined,
-    PeerLost,
-    Received,
-    Resumed,
-    Send,
-    Started,
-    Work,
-    WorkDone,
-)
-from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.events import Effect, Emit, Event, Finish, Send, Work
+from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.role import SERVER, RoleSummary
 
 if TYPE_CHECKING:
@@ -47,188 +38,251 @@ __all__ = ["AligningServer"]
 MATCHING = 0  # the token of that job; the member's count from 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
+class State(RoleState):
+    """Sizes, and sets of points until they are compared."""
+
+    counts: dict[str, int]  # ids of each member that has declared them
+    sets: dict[str, list[Array]]
+    raised: dict[str, int]  # points that each party has raised
+    ring: Ring | None = None
+    matched: Matched | None = None
+    digests: dict[str, str] = field(default_factory=dict)  # of the orders
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Points that all parties together have raised; an alignment has no epochs."""
 
-    k: int = 0
+    k: int
     rows: int = 0
     epochs: float = 0.0
 
 
-class AligningServer:
+class AligningServer(Chassis[State]):
     """The role."""
 
-    name = SERVER
-
     def __init__(self, parties: tuple[str, ...], ids: "Ids | None", chunk: int, min_parties: int = 0) -> None:
-        self.parties, self._chunk = parties, chunk
+        members = parties if ids is None else (*parties, SERVER)
+        counts = {} if ids is None else {SERVER: len(ids.texts)}
+        state = State(counts=counts, sets={name: [] for name in members}, raised=dict.fromkeys(parties, 0))
+        super().__init__(SERVER, dict.fromkeys(parties, PARTY), state)
+        self.parties, self.members, self._chunk = parties, members, chunk
         self._min_parties = min_parties or len(parties)
         self.member = None if ids is None else Member(SERVER, ids.texts, ids.rows, chunk)
-        self.members = parties if ids is None else (*parties, SERVER)
-        self.ring: Ring | None = None
-        self.counts: dict[str, int] = {} if ids is None else {SERVER: len(ids.texts)}
-        self.sets: dict[str, list[Array]] = {name: [] for name in self.members}
-        self.raised = dict.fromkeys(parties, 0)
-        self.matched: Matched | None = None
-        self.digests: dict[str, str] = {}
-        self.refusal = ""
-        self.progress = Progress()
 
     def handle(self, event: Event, now: int) -> list[Effect]:
-        """Whoever breaks the rules ends the alignment; all are told who it was."""
+        """A party that breaks the rules ends the alignment; all are told which one it was."""
         try:
-            return self._own_mail(self._handle(event))
+            return super().handle(event, now)
         except RemoteProtocolError as error:
             return self._refused(f"{error.peer} {error.cause}")
 
     def _refused(self, cause: str) -> list[Effect]:
-        self.refusal = self.refusal or cause
+        self.state.refusal = self.state.refusal or cause
         return [Finish("refused")]
 
-    def _own_mail(self, effects: list[Effect]) -> list[Effect]:
-        """What a member that is the server sends to the server needs no network."""
-        out: list[Effect] = []
-        waiting = list(effects)
-        while waiting:
-            effect = waiting.pop(0)
-            if isinstance(effect, Send) and effect.to == SERVER:
-                waiting = [*self._received(SERVER, effect.message), *waiting]
-            elif isinstance(effect, Emit) and isinstance(effect.record, Aligned):
-                out += self._aligned(effect.record)
-            else:
-                out.append(effect)
-        return out
+    # Coming and going.
 
-    def _handle(self, event: Event) -> list[Effect]:
-        match event:
-            case Started(entropy=entropy) | Resumed(entropy=entropy):
-                if self.member is not None:
-                    self.member.renew(entropy)
-                return []
-            case Received(sender=sender, message=message):
-                return self._received(sender, message)
-            case WorkDone(token=token, result=Matched() as matched) if token == MATCHING:
-                return self._compared(matched)
-            case WorkDone(result=result):
-                return self._member().work_done(result)
-            case PeerJoined(peer=peer, anew=True):
-                return self._anew(peer)
-            case PeerJoined() | PeerLost():
-                return []
-        raise LocalProtocolError(f"{self.name}: no rule for {type(event).__name__}")
+    def started(self, entropy: bytes) -> None:
+        """Make the secrets, if the server has ids."""
+        if self.member is not None:
+            self.member.renew(entropy)
 
-    def _member(self) -> Member:
+    def resumed(self, entropy: bytes) -> None:
+        """Make new secrets."""
+        self.started(entropy)
+
+    def joined(self, peer: str, anew: bool) -> None:
+        """A party that started again before all were here declares again; later, its secrets are gone."""
+        if not anew:
+            return
+        if self.state.ring is not None:
+            raise RemoteProtocolError(peer, "began anew in the middle")
+        self.state.counts.pop(peer, None)
+
+    @on(Declare, PARTY)
+    def declare(self, sender: str, message: Declare) -> None:
+        """With the last party's number it begins."""
+        state = self.state
+        if state.ring is not None or sender in state.counts or message.count < 1:
+            raise RemoteProtocolError(sender, f"declares {message.count} ids, which it cannot")
+        state.counts[sender] = message.count
+        if len(state.counts) < len(self.members):
+            return
+        counts = tuple(state.counts[name] for name in self.members)
+        state.ring = Ring(self.members, counts)
+        for party in self.parties:
+            self.send(party, Begin(self.members, counts))
+        if self.member is not None:
+            self._act(self.member.begin(state.ring))
+
+    @on(Trouble, PARTY)
+    def trouble(self, sender: str, message: Trouble) -> None:
+        """A party says that another one broke the rules."""
+        self.do(self._refused(f"{message.member} {message.cause}, says {sender}"[:300]))
+
+    # Messages of an alignment that has begun.
+
+    def _begun(self, sender: str, message: Message) -> Ring:
+        if self.state.ring is None:
+            raise RemoteProtocolError(sender, f"sends {type(message).__name__} before all are here")
+        return self.state.ring
+
+    @on(Raised, PARTY)
+    def note(self, sender: str, message: Raised) -> None:
+        """How far a party is."""
+        self._begun(sender, message)
+        self.state.raised[sender] = message.points
+
+    @on(Done, PARTY)
+    def has_order(self, sender: str, message: Done) -> None:
+        """A party has its order."""
+        self._begun(sender, message)
+        self.state.digests[sender] = message.sha256
+        self._end()
+
+    @on(Points, PARTY)
+    def points(self, sender: str, message: Points) -> None:
+        """A set that all have raised, or one that the server has to raise as a member."""
+        ring = self._begun(sender, message)
+        if message.hops == len(self.members):
+            self._take_set(sender, message, ring)
+        else:
+            self.mail(sender, message)
+
+    # The server as a member.
+
+    @on(Message, PARTY)
+    def mail(self, sender: str, message: Message) -> None:
+        """Something from a member, for a member."""
+        self._begun(sender, message)
+        kind = type(message).__name__
+        if self.member is None:
+            raise RemoteProtocolError(sender, f"sends {kind} to a server without ids")
+        if not isinstance(message, Mail):
+            raise RemoteProtocolError(sender, f"sends {kind} to a member")
+        self._act(self.member.take(sender, message))
+
+    def _act(self, effects: list[Effect]) -> None:
+        """What the member asks for; a set that it sends to the server needs no network."""
+        for effect in effects:
+            match effect:
+                case Send(to=to, message=Points() as points) if to == SERVER:
+                    self.points(SERVER, points)
+                case Emit(record=Aligned() as own):
+                    self._aligned(own)
+                case _:
+                    self.do([effect])
+
+    def _own_member(self) -> Member:
         if self.member is None:
             raise LocalProtocolError("the server has no ids in this alignment")
         return self.member
 
-    def _anew(self, peer: str) -> list[Effect]:
-        """A party that started again before all were here declares again; later, its secrets are gone."""
-        if self.ring is not None:
-            raise RemoteProtocolError(peer, "began anew in the middle")
-        self.counts.pop(peer, None)
-        return []
+    @job(Own)
+    def hash_own(self, job: Own) -> Points:
+        """Points of some own ids."""
+        return self._own_member().hashed(job)
 
-    def _received(self, sender: str, message: Message) -> list[Effect]:
-        match message:
-            case Declare(count=count):
-                return self._declared(sender, count)
-            case Trouble(member=member, cause=cause):
-                return self._refused(f"{member} {cause}, says {sender}"[:300])
-        if self.ring is None:
-            raise RemoteProtocolError(sender, f"sends {type(message).__name__} before all are here")
-        match message:
-            case Raised(points=points):
-                return self._note(sender, points)
-            case Points(hops=hops) if hops == len(self.members):
-                return self._take_set(sender, message, self.ring)
-            case Done(sha256=sha256):
-                self.digests[sender] = sha256
-                return self._end()
-        if self.member is None:
-            raise RemoteProtocolError(sender, f"sends {type(message).__name__} to a server without ids")
-        return self.member.take(sender, message)
+    @job(Points)
+    def raise_points(self, job: Points) -> Points | Invalid:
+        """Points of a party."""
+        return self._own_member().raise_points(job)
 
-    def _declared(self, sender: str, count: int) -> list[Effect]:
-        if self.ring is not None or sender in self.counts or count < 1:
-            raise RemoteProtocolError(sender, f"declares {count} ids, which it cannot")
-        self.counts[sender] = count
-        if len(self.counts) < len(self.members):
-            return []
-        counts = tuple(self.counts[name] for name in self.members)
-        self.ring = Ring(self.members, counts)
-        effects: list[Effect] = [Send(party, Begin(self.members, counts)) for party in self.parties]
-        return effects if self.member is None else [*effects, *self.member.begin(self.ring)]
+    @done(Points)
+    def are_raised(self, token: int, result: Points) -> None:
+        """Pass them on."""
+        self._act(self._own_member().are_raised(result))
 
-    def _note(self, sender: str, points: int) -> list[Effect]:
-        self.raised[sender] = points
-        self.progress.k = sum(self.raised.values())
-        return []
+    @done(Invalid)
+    def are_none(self, token: int, result: Invalid) -> None:
+        """A party sent what are no points."""
+        self._own_member().are_none(result)
 
-    # Comparing
+    def _aligned(self, own: Aligned) -> None:
+        """The server's own order is there."""
+        matched = self.state.matched
+        assert matched is not None
+        self.state.digests[SERVER] = own.sha256
+        presence = np.empty_like(matched.presence)
+        presence[self._own_member().final(np.arange(len(presence)))] = matched.presence
+        self.do([Emit(msgspec.structs.replace(own, presence=presence))])
+        self._end()
 
-    def _take_set(self, sender: str, message: Points, ring: Ring) -> list[Effect]:
-        held = self.sets.get(message.owner, [])
+    # Comparing.
+
+    def _take_set(self, sender: str, message: Points, ring: Ring) -> None:
+        sets = self.state.sets
+        held = sets.get(message.owner, [])
         wrong = ring.wrong_points(sender, SERVER, message, sum(map(len, held)))
         if wrong:
             raise RemoteProtocolError(sender, wrong)
         held.append(message.points)
-        whole = all(sum(map(len, self.sets[name])) == ring.count(name) for name in self.members)
-        return [Work(MATCHING, "match", 1.0, Match(), aside=True)] if whole else []
+        if all(sum(map(len, sets[name])) == ring.count(name) for name in self.members):
+            self.do([Work(MATCHING, "match", 1.0, Match(), aside=True)])
 
-    def compute(self, job: Payload) -> Payload:
-        """Compare the sets, or raise points as a member."""
-        if isinstance(job, Match):
-            sets = [np.concatenate(self.sets[name]) for name in self.members]
-            labelled = [] if self.member is None else [len(self.parties)]  # a row without a label is of no use
-            return match(self.members, sets, self._min_parties + len(labelled), labelled)
-        return self._member().compute(job)
+    @job(Match)
+    def compare(self, job: Match) -> Matched:
+        """Find what the sets have in common."""
+        sets = [np.concatenate(self.state.sets[name]) for name in self.members]
+        labelled = [] if self.member is None else [len(self.parties)]  # a row without a label is of no use
+        return match(self.members, sets, self._min_parties + len(labelled), labelled)
 
-    def _compared(self, matched: Matched) -> list[Effect]:
+    @done(Matched)
+    def compared(self, token: int, matched: Matched) -> None:
         """Tell every member where its points stand; of the server's own, through the parties that mixed them."""
-        self.matched = msgspec.structs.replace(matched, places=[])
-        self.sets = {name: [] for name in self.members}
-        if matched.repeats:
-            return self._refused(matched.repeats)
-        if not matched.size:
-            sizes = ", ".join(f"{name} {self.counts[name]}" for name in self.members)
-            where = "all tables"
-            if self._min_parties < len(self.parties):
-                where = f"the server's table and those of {self._min_parties} parties"
-            return self._refused(f"no id is in {where}; ids: {sizes}. Are they the same kind of id? See [align]")
-        effects: list[Effect] = []
-        assert self.ring is not None
+        state = self.state
+        state.matched = msgspec.structs.replace(matched, places=[])
+        state.sets = {name: [] for name in self.members}
+        refusal = matched.repeats or ("" if matched.size else self._nothing_in_common())
+        if refusal:
+            self.do(self._refused(refusal))
+            return
+        assert state.ring is not None
         for name, places in zip(self.members, matched.places, strict=True):
-            to = name if name != SERVER else self.ring.path(SERVER)[-2]
-            effects += [
-                Send(to, Places(name, matched.size, start, last, places[start:stop]))
-                for start, stop, last in pieces(len(places), BULK * self._chunk)
-            ]
-        return effects
+            to = name if name != SERVER else state.ring.path(SERVER)[-2]
+            for start, stop, last in pieces(len(places), BULK * self._chunk):
+                self.send(to, Places(name, matched.size, start, last, places[start:stop]))
 
-    def _aligned(self, own: Aligned) -> list[Effect]:
-        """The server's own order is there."""
-        assert self.matched is not None
-        self.digests[SERVER] = own.sha256
-        presence = np.empty_like(self.matched.presence)
-        presence[self._member().final(np.arange(len(presence)))] = self.matched.presence
-        return [Emit(msgspec.structs.replace(own, presence=presence)), *self._end()]
+    def _nothing_in_common(self) -> str:
+        sizes = ", ".join(f"{name} {self.state.counts[name]}" for name in self.members)
+        where = "all tables"
+        if self._min_parties < len(self.parties):
+            where = f"the server's table and those of {self._min_parties} parties"
+        return f"no id is in {where}; ids: {sizes}. Are they the same kind of id? See [align]"
 
-    def _end(self) -> list[Effect]:
-        if len(self.digests) < len(self.members):
-            return []
-        if len(set(self.digests.values())) > 1:
-            return self._refused("the members came to different orders: start it again")
-        return [Finish("finished")]
+    def _end(self) -> None:
+        digests = self.state.digests
+        if len(digests) < len(self.members):
+            return
+        if len(set(digests.values())) > 1:
+            self.do(self._refused("the members came to different orders: start it again"))
+        else:
+            self.do([Finish("finished")])
 
-    # For people and folders
+    # For people and folders.
 
-    def waits_for(self) -> list[str]:
-        """Who has not come, or has most left to do."""
-        if self.ring is None:
-            return [name for name in self.parties if name not in self.counts]
-        return [name for name in self.parties if name not in self.digests]
+    @property
+    def ring(self) -> Ring | None:
+        """The members; None: some have still to come."""
+        return self.state.ring
+
+    @property
+    def raised(self) -> dict[str, int]:
+        """Points that each party has raised."""
+        return self.state.raised
+
+    @property
+    def refusal(self) -> str:
+        """Why the alignment ended without an order; "": it has not."""
+        return self.state.refusal
+
+    @property
+    def progress(self) -> Progress:
+        """Of the parties."""
+        return Progress(sum(self.state.raised.values()))
 
     @property
     def done(self) -> tuple[int, int]:
@@ -236,42 +290,23 @@ class AligningServer:
         own = self.member.raised if self.member is not None else 0
         return self.progress.k + own, self.ring.work * len(self.members) if self.ring is not None else 0
 
-    def save(self) -> dict[str, Any]:
-        """The whole state."""
-        return {
-            "member": None if self.member is None else self.member.save(),
-            "ring": self.ring is not None,
-            "counts": self.counts,
-            "sets": self.sets,
-            "raised": self.raised,
-            "matched": None if self.matched is None else (self.matched.size, self.matched.presence),
-            "digests": self.digests,
-            "refusal": self.refusal,
-        }
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in ("counts", "sets", "raised", "digests", "refusal"):
-            setattr(self, name, saved[name])
-        if self.member is not None:
-            self.member.load(saved["member"])
-        counts = tuple(self.counts[name] for name in self.members) if saved["ring"] else ()
-        self.ring = Ring(self.members, counts) if saved["ring"] else None
-        size, presence = saved["matched"] or (0, None)
-        self.matched = None if presence is None else Matched(size, [], presence)
-        self.progress.k = sum(self.raised.values())
+    def waits_for(self) -> list[str]:
+        """The parties that have not come; later, those without an order."""
+        has = self.state.counts if self.ring is None else self.state.digests
+        return [name for name in self.parties if name not in has]
 
     def validate(self) -> None:
         """No set is longer than was declared."""
-        for name, held in self.sets.items():
-            if sum(map(len, held)) > self.counts.get(name, 0):
+        for name, held in self.state.sets.items():
+            if sum(map(len, held)) > self.state.counts.get(name, 0):
                 raise LocalProtocolError(f"server: the set of {name} is too long")
 
     def summary(self) -> RoleSummary:
         """Sizes, and nothing else."""
-        ids = {name: self.counts[name] for name in self.members if name in self.counts}
-        found: RoleSummary = {"weights": next(iter(self.digests.values()), ""), "ids": ids}
-        if self.matched is not None:
-            have = self.matched.presence.sum(axis=0).tolist()
-            found |= {"common": self.matched.size, "have": dict(zip(self.members, have, strict=True))}
+        state = self.state
+        ids = {name: state.counts[name] for name in self.members if name in state.counts}
+        found: RoleSummary = {"weights": next(iter(state.digests.values()), ""), "ids": ids}
+        if state.matched is not None:
+            have = state.matched.presence.sum(axis=0).tolist()
+            found |= {"common": state.matched.size, "have": dict(zip(self.members, have, strict=True))}
         return found

@@ -15,9 +15,10 @@ from colonnade.algorithms.chassis.coordinator import (
     evaluation_of,
 )
 from colonnade.algorithms.chassis.member import Member, MemberState
-from colonnade.algorithms.chassis.rules import PARTY, Sender, done, done_blind, job, on, timer
+from colonnade.algorithms.chassis.rules import ANYONE, PARTY, Sender, done, done_blind, job, on, timer
 
 __all__ = [
+    "ANYONE",
     "PARTY",
     "Chassis",
     "Coordinator",

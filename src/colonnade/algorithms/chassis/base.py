@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from colonnade.algorithms.chassis.rules import Rules, Sender, find
+from colonnade.algorithms.chassis.rules import ANYONE, Rules, Sender, find
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     CancelTimer,
@@ -146,7 +146,7 @@ class Chassis(Generic[S]):
 
     def _received(self, sender: str, message: Message) -> None:
         found = find(self.handlers.messages, type(message))
-        if found is None or self._senders.get(sender) != found[1]:
+        if found is None or (self._senders.get(sender) != found[1] and found[1] != ANYONE):
             raise self.unexpected(sender, message)
         found[0](self, sender, message)
 

@@ -16,10 +16,12 @@ from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.events import Promised
 from colonnade.protocol.messages import Message, Payload
 
-__all__ = ["PARTY", "Rules", "Sender", "done", "done_blind", "find", "job", "on", "timer"]
+__all__ = ["ANYONE", "PARTY", "Rules", "Sender", "done", "done_blind", "find", "job", "on", "timer"]
 
 Sender = Literal["server", "party"]
 PARTY: Final = "party"
+ANYONE: Final = "anyone"  # the handler itself refuses senders: they are not known when the role is made
+Senders = Literal["server", "party", "anyone"]
 
 R = TypeVar("R")  # a role
 M = TypeVar("M", bound=Message)
@@ -42,7 +44,7 @@ def _marked(function: F, *rules: _Rule) -> F:
     return function
 
 
-def on(message: type[M], sender: Sender) -> Callable[[Callable[[R, str, M], None]], Callable[[R, str, M], None]]:
+def on(message: type[M], sender: Senders) -> Callable[[Callable[[R, str, M], None]], Callable[[R, str, M], None]]:
     """Handle messages of this type and of types derived from it; the chassis refuses them from other senders."""
     return lambda function: _marked(function, _Rule("messages", message, sender))
 
@@ -76,7 +78,7 @@ class Rules:
     They are the class's functions, not bound to an instance: a copy of a role must not call the original.
     """
 
-    messages: dict[type, tuple[Callable[[Any, str, Any], None], Sender]] = field(default_factory=dict)
+    messages: dict[type, tuple[Callable[[Any, str, Any], None], Senders]] = field(default_factory=dict)
     results: dict[type, tuple[Callable[[Any, int, Any], None], None]] = field(default_factory=dict)
     timers: dict[str, tuple[Callable[[Any, int], None], None]] = field(default_factory=dict)
     jobs: dict[type, tuple[Callable[[Any, Any], Payload], bool]] = field(default_factory=dict)

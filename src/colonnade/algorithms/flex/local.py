@@ -8,8 +8,8 @@
 w̄ = max w_t is the momentum's (1 − ρ^τ)/(1 − ρ), and 1 for all others.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from colonnade.models.optimiser import Parameters
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS, Effect, Promised, SetTimer, once_made
 from colonnade.protocol.messages import Array
+from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["BELL", "LOWER", "STEP_ROUNDING_NS", "LocalPhase", "LocalRule", "Report", "local_rule"]
 
@@ -84,20 +85,22 @@ class Report(NamedTuple):
     step_s: float
 
 
-class LocalPhase:
+@dataclass(slots=True, eq=False)
+class LocalPhase(Component):
     """One role's local steps, phase after phase."""
 
-    def __init__(self, network: Parameters, rule: LocalRule) -> None:
-        self._network, self._rule = network, rule
-        self.phase = 0
-        self.began = self.last = 0  # ns: the phase's beginning, the end of its last step
-        self.timeout = 0  # ns; 0: no bell
-        self.limit = 0  # steps; 0: as many as fit
-        self.scale = 1.0  # of the rate; 0: only measure
-        self.steps = 0  # τ so far
-        self.shortest = 0  # ns, of the phase's steps
-        self.rung = False
-        self.anchor = np.zeros(0, np.float32)  # θ^{r,0}, for the proximal step
+    network: Parameters = field(metadata=UNSAVED)
+    rule: LocalRule = field(metadata=UNSAVED)
+    phase: int = 0
+    began: int = 0  # ns: the phase's beginning
+    last: int = 0  # ns: the end of its last step
+    timeout: int = 0  # ns; 0: no bell
+    limit: int = 0  # steps; 0: as many as fit
+    scale: float = 1.0  # of the rate; 0: only measure
+    steps: int = 0  # τ so far
+    shortest: int = 0  # ns, of the phase's steps
+    rung: bool = False
+    anchor: Array = field(default_factory=lambda: np.zeros(0, np.float32))  # θ^{r,0}, for the proximal step
 
     def begin(self, now: int, phase: int, timeout_s: float, limit: int, scale: float) -> list[Effect]:
         """A phase begins, and the bell is set."""
@@ -106,25 +109,25 @@ class LocalPhase:
         self.timeout = round(timeout_s * NANOSECONDS)
         self.steps = self.shortest = 0
         self.rung = False
-        if self._rule.momentum:
-            self._network.forget()
-        if self._rule.prox:
-            self.anchor = self._network.vector().copy()
+        if self.rule.momentum:
+            self.network.forget()
+        if self.rule.prox:
+            self.anchor = self.network.vector().copy()
         return [SetTimer(BELL, now + self.timeout)] if self.timeout else []
 
     def learn(self, result: LocalStepped | Promised, rate: float, now: int) -> None:
         """Eq. (6), with the rate of the phase; while only measuring, the step is counted and thrown away."""
         if self.scale:
-            eta = rate * self.scale * self._rule.decay**self.steps
+            eta = rate * self.scale * self.rule.decay**self.steps
             once_made(result, lambda made: self._apply(made.gradient, eta, made.buffers))
         self.steps += 1
         took, self.last = now - self.last, now
         self.shortest = min(self.shortest or took, took)
 
     def _apply(self, gradient: Array, eta: float, buffers: list[Array]) -> None:
-        if self._rule.prox:
-            gradient = gradient + np.float32(self._rule.prox) * (self._network.vector() - self.anchor)
-        self._network.apply(gradient, eta, buffers)
+        if self.rule.prox:
+            gradient = gradient + np.float32(self.rule.prox) * (self.network.vector() - self.anchor)
+        self.network.apply(gradient, eta, buffers)
 
     def goes_on(self, now: int) -> bool:
         """Whether another step is begun: one like the phase's shortest would end before the bell."""
@@ -151,16 +154,4 @@ class LocalPhase:
         """What Alg. 2 l. 15 sends."""
         measures = not self.scale and not self.timeout
         step = self.shortest if measures else (self.last - self.began) / max(self.steps, 1)
-        return Report(self.phase, self.steps, self._rule.largest_weight(self.steps), step / NANOSECONDS)
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        return {name: getattr(self, name) for name in _STATE}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, saved[name])
-
-
-_STATE = ("phase", "began", "last", "timeout", "limit", "scale", "steps", "shortest", "rung", "anchor")
+        return Report(self.phase, self.steps, self.rule.largest_weight(self.steps), step / NANOSECONDS)

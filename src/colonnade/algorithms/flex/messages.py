@@ -5,7 +5,7 @@ A phase is the local part of a round; a round that only measures (Alg. 2, τ^0) 
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
-from colonnade.privacy.guard import Release
+from colonnade.privacy.guard import Released
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["FLEX_PAYLOADS", "Begin", "BeginWithGradient", "BeginWithSnapshot", "Late", "LocalStep", "LocalStepped",
@@ -82,7 +82,7 @@ class Opened(Payload, frozen=True):
     buffers: list[Array]
 
 
-class LocalStep(Payload, frozen=True):
+class LocalStep(Released, frozen=True):
     """Party's job: one local step on its batch, from ∂ℓ/∂h or from the snapshot."""
 
     key: int
@@ -91,7 +91,6 @@ class LocalStep(Payload, frozen=True):
     given: Array | None
     snapshot: Snapshot | None
     first: bool  # its forward pass is the upload's
-    release: Release | None = None
 
 
 class ServerStep(Payload, frozen=True):

@@ -10,7 +10,8 @@ step times or round trips have changed so much that another one is a tenth bette
 """
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from colonnade.algorithms.flex.config import AUTO, RoundOptions
 from colonnade.algorithms.flex.local import STEP_ROUNDING_NS, Report
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array
+from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Pacing", "Plan", "best_timeout", "steps_within"]
 
@@ -72,16 +74,20 @@ class Plan(NamedTuple):
     scales: dict[str, float]  # of the roles' rates; 0: nothing is learnt
 
 
-class Pacing:
+@dataclass(slots=True, eq=False)
+class Pacing(Component):
     """The newest report of every role, and what follows from them."""
 
-    def __init__(self, options: RoundOptions) -> None:
-        self._options = options
-        self.timeout_s = 0.0 if options.timeout_s == AUTO else options.timeout_s
-        self.step_s: dict[str, float] = {}
-        self.round_trip_s: dict[str, float] = {}
-        self.shares: dict[str, float] = {}  # 1/(τ_k·w̄_k)
-        self.timeout_of: dict[str, float] = {}  # that τ_k was reached in
+    options: RoundOptions = field(metadata=UNSAVED)
+    timeout_s: float = 0.0
+    step_s: dict[str, float] = field(default_factory=dict)
+    round_trip_s: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)  # 1/(τ_k·w̄_k)
+    timeout_of: dict[str, float] = field(default_factory=dict)  # that τ_k was reached in
+
+    def __post_init__(self) -> None:
+        if self.options.timeout_s != AUTO:
+            self.timeout_s = self.options.timeout_s
 
     def note(self, name: str, report: Report, timeout_s: float) -> None:
         """A role's report of a phase with this timeout; 0: a phase without a bell."""
@@ -97,14 +103,14 @@ class Pacing:
 
     def measures(self, parties: Collection[str]) -> bool:
         """Whether the next phase only measures: speeds are not known, or τ^0 is not (Alg. 2 l. 2)."""
-        return self._knows_no_speed(parties) or (self._options.adaptive and not self.shares)
+        return self._knows_no_speed(parties) or (self.options.adaptive and not self.shares)
 
     def _knows_no_speed(self, parties: Collection[str]) -> bool:
-        return self._options.needs_speeds and not any(name in self.step_s for name in parties)
+        return self.options.needs_speeds and not any(name in self.step_s for name in parties)
 
     def plan(self, parties: Collection[str], server: str) -> Plan:
         """The next phase of these parties."""
-        options, roles = self._options, [*parties, server]
+        options, roles = self.options, [*parties, server]
         if self._knows_no_speed(parties):
             return Plan(0.0, MEASURED_STEPS, MEASURED_STEPS, dict.fromkeys(roles, 0.0))
         if options.timeout_s == AUTO:
@@ -122,7 +128,7 @@ class Pacing:
 
     def _limits(self, parties: Collection[str], server: str, measures: bool) -> tuple[int, int]:
         """How many steps a party and the server may take; 0: as many as fit."""
-        options, most = self._options, self._options.max_steps or 0
+        options, most = self.options, self.options.max_steps or 0
         fitting = [self._fitting(name) for name in parties if name in self.step_s]
         of_server = [self._fitting(server)] if server in self.step_s else []  # it may have nothing to learn
         # DEVIATION: a server many times quicker than the parties would fit θ_0 to one batch of stale embeddings, and
@@ -148,29 +154,17 @@ class Pacing:
 
     def _scale(self, name: str) -> float:
         """1, or Alg. 2 l. 17: η_k = A_k/(τ_k·w̄_k), of which A_k is the role's own."""
-        if not self._options.adaptive:
+        if not self.options.adaptive:
             return 1.0
         if name not in self.shares:
             # DEVIATION: the paper's parties all take part in the dummy round. A party that has just joined has no
             # τ yet: it gets the most careful of the others' rates.
             return min(map(self._scale, self.shares))
-        if not self._options.rate_follows_timeout:
+        if not self.options.rate_follows_timeout:
             return self.shares[name]
         # DEVIATION: Alg. 2 l. 17 has no such factor, since its timeout is fixed. τ_k grows with the timeout: after
         # timeout_s = "auto" has changed it, A_k/(τ_k·w̄_k) of the old τ_k would move θ_k too far or too little.
         return min(1.0, self.shares[name] * self.timeout_of[name] / self.timeout_s)
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        return {name: getattr(self, name) for name in _STATE}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, saved[name])
-
-
-_STATE = ("timeout_s", "step_s", "round_trip_s", "shares", "timeout_of")
 
 
 def _tightest(*limits: int) -> int:
