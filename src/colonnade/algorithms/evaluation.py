@@ -134,10 +134,11 @@ def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withhe
     averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is one more
     of them; its number names the noise.
     """
-    trained: Any = party
-    if hasattr(trained, "embed"):  # a party on the chassis
-        values = trained.embed(x, rows, number)
-        return Withheld(trained.guard.why()) if values is None else values
+    from colonnade.algorithms.chassis.member import Member  # noqa: PLC0415
+
+    if isinstance(party, Member):
+        found = party.embed(x, rows, number)
+        return Withheld(party.guard.why()) if found is None else found
     places: dict[int, int] = {}
     copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
     distinct = np.array(list(places), np.int64)
@@ -150,7 +151,7 @@ def read_rows(party: Role, x: Array, rows: Array, number: int) -> Array | Withhe
     read = alike.compute(EvaluateRows(number, 0, len(distinct), release=release))
     if isinstance(read, Withheld):
         return read
-    values = alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values
+    values: Array = alike.decode_tests(read.values) if isinstance(alike, Encoding) else read.values
     return values[copies]
 
 

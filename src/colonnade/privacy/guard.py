@@ -217,7 +217,7 @@ class Guard:
         )
 
     def why(self) -> str:
-        """Why a release is withheld."""
+        """Why a release was withheld."""
         assert self._budget is not None
         budget = self._budget
         used = epsilon_of(self.ledger.account.mu, budget.delta)
