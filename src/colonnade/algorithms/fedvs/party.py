@@ -95,7 +95,7 @@ class State(RoleState):
 
 
 class Party(Chassis[State]):
-    """Holds W_n, its own columns, and shares of everybody's."""
+    """Holds W_n, its own columns, and shares of all parties' columns and models."""
 
     def __init__(self, setup: PartySetup[FedvsOptions]) -> None:
         options, training, index, names = setup.options, setup.training, setup.index, setup.names
