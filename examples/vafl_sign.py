@@ -9,9 +9,10 @@ from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import VaflOptions
+from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Gradient
 from colonnade.algorithms.vafl.party import Party
-from colonnade.algorithms.vafl.server import Request, Server
+from colonnade.algorithms.vafl.server import Server
 from colonnade.protocol.events import Effect, Event, Received
 from colonnade.protocol.messages import Array, Message
 

@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from colonnade.algorithms import METHODS
 from colonnade.algorithms.method import PartySetup, ServerSetup
 from colonnade.algorithms.training import Every, StepRule, Training
-from colonnade.algorithms.vafl.party import Party
-from colonnade.algorithms.vafl.server import Server
-from colonnade.algorithms.zeroth.party import Party as ZerothParty
-from colonnade.algorithms.zeroth.server import Server as ZerothServer
 from colonnade.config.resolve import federation, scale_of
 from colonnade.config.schema import from_dict
 from colonnade.data import Task, load, split
@@ -106,6 +103,7 @@ class ByHand:
         self.server, *self.parties = self.roles.values()
         self.codec, self.lost = Codec(setting.method.payloads), lost
         self.queue, self.timers, self.jobs, self.said, self.records = deque(), {}, set(), [], []
+        self.counted = []  # of what was said, all but evaluation
         self.now, self.finished = 0, ""
         for role in self.roles.values():
             self.tell(role.name, Started(role.name.encode()))
@@ -120,9 +118,10 @@ class ByHand:
 
     def _perform(self, role, effect):
         match effect:
-            case Send(to=to, message=message):
+            case Send(to=to, message=message, evaluation=evaluation):
                 if not self.lost(role.name, to, message):
                     self.said.append((role.name, to, message))
+                    self.counted += [] if evaluation else [(role.name, to, message)]
                     self.queue.append((to, Received(role.name, self.over_the_wire(message))))
             case Work():
                 self.jobs.add((role.name, effect.token))
@@ -161,8 +160,8 @@ class ByHand:
         return self
 
     def heard(self, kind, to=None):
-        """What was said of this kind."""
-        return [message for _, receiver, message in self.said if type(message) is kind and to in (None, receiver)]
+        """What was said of this kind, not for evaluation."""
+        return [message for _, receiver, message in self.counted if type(message) is kind and to in (None, receiver)]
 
 
 @pytest.fixture
@@ -185,8 +184,6 @@ def weighted(*weights):
 class Tiny:
     """A server and parties of one column each (or as many as given), driven event by event, without a driver."""
 
-    server_type, party_type = Server, Party
-
     def __init__(self, options, x, y, weights, theta_0, task, batch=2, rates=(0.1, 0.2), limit=1000, rule=None):
         y = np.asarray(y)
         self.x = [np.asarray(columns, np.float32).reshape(len(y), -1) for columns in x]
@@ -199,12 +196,13 @@ class Tiny:
             metric="rmse" if task.kind == "regression" else "accuracy",
         )  # fmt: skip
         model = "none" if theta_0 is None else weighted(theta_0)
-        self.server = self.server_type(
+        method = next(method for method in METHODS.values() if method.options is type(options))
+        self.server = method.server(
             ServerSetup(options, training, self.names, (1,) * len(x), model, "sum", task, y, y[:1])
         )  # fmt: skip
         shared = (options, training)
         self.parties = [
-            self.party_type(PartySetup(*shared, name, m, len(x), 1, weighted(weights[m]), own, own[:1], own.shape[1:]))
+            method.party(PartySetup(*shared, name, m, len(x), 1, weighted(weights[m]), own, own[:1], own.shape[1:]))
             for m, (name, own) in enumerate(zip(self.names, self.x, strict=True))
         ]
         self.told(self.server, Started(b""))
@@ -217,9 +215,8 @@ class Tiny:
         role.validate()
         kept = []
         for effect in effects:
-            evaluation = effect.kind == EVALUATION if isinstance(effect, Work) else False
-            message = getattr(effect, "message", None)
-            if not evaluation and not (message is not None and message.evaluation):
+            measuring = effect.kind == EVALUATION if isinstance(effect, Work) else getattr(effect, "evaluation", False)
+            if not measuring:
                 kept.append(effect)
         return kept
 
@@ -235,20 +232,9 @@ class Tiny:
         return self.work(party, self.told(party, Started(entropy)))[1]
 
 
-class ZerothTiny(Tiny):
-    """The same of zeroth-order roles."""
-
-    server_type, party_type = ZerothServer, ZerothParty
-
-
 @pytest.fixture
 def tiny():
     return Tiny
-
-
-@pytest.fixture
-def zeroth_tiny():
-    return ZerothTiny
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from colonnade.algorithms.vafl.config import SyncOptions, TSyncOptions, VaflOptions
+from colonnade.algorithms.lockstep.config import SyncOptions
+from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import (
@@ -52,7 +53,7 @@ def upload(made, m, step=0, rows=(0, 1), **fields):
 
 
 def gradient(made, m, step):
-    values = np.ones((len(made.parties[m].rows), 1), np.float32)
+    values = np.ones((len(made.parties[m].state.rows), 1), np.float32)
     return Received("server", Gradient(step, 0, values))
 
 
@@ -69,8 +70,8 @@ def test_an_uploaded_batch_is_embedded_and_sent_again(make):
     (first,) = messages(made.start(0))
     party = made.parties[0]
     again = made.told(party, ANEW)
-    assert party.busy and not party.uploaded
-    assert made.told(party, gradient(made, 0, 0)) == [] and party.dropped == 1, "of the conversation before"
+    assert party.state.busy and not party.state.uploaded
+    assert made.told(party, gradient(made, 0, 0)) == [] and party.state.dropped == 1, "of the conversation before"
     (second,) = messages(made.work(party, again)[1])
     assert second.step == first.step == 0
     np.testing.assert_array_equal(second.rows, first.rows)
@@ -87,14 +88,14 @@ def test_who_computes_goes_on(make):
     refining = made.told(party, gradient(made, 0, 0))
     assert made.told(party, ANEW) == [], "the gradient has come"
     made.work(party, refining)
-    assert party.step == 1
+    assert party.state.step == 1
 
 
 def test_the_conversation_with_anybody_else_or_a_mere_return_changes_nothing(make):
     made = make()
     made.start(0)
     for event in (PeerJoined("party-2", anew=True), PeerJoined("server"), PeerLost("server"), Resumed(b"key")):
-        assert made.told(made.parties[0], event) == [] and made.parties[0].uploaded
+        assert made.told(made.parties[0], event) == [] and made.parties[0].state.uploaded
 
 
 def test_query_first_uploads_again_before_it_queries(make):
@@ -127,7 +128,7 @@ def test_a_pause_between_two_batches_stays(make):
 
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_the_warm_up_begins_again_and_every_row_comes_once(done, make, monkeypatch):
-    monkeypatch.setattr("colonnade.algorithms.vafl.party.rows_per_message", lambda width: 3)  # 3, 3, 2
+    monkeypatch.setattr("colonnade.algorithms.vafl.table_walker.rows_per_message", lambda width: 3)  # 3, 3, 2
     made = make(VaflOptions())
     party = made.parties[0]
     effects = made.told(party, Started(b""))
@@ -150,7 +151,7 @@ def test_nothing_that_was_asked_before_is_answered(make):
     (reading,) = party.handle(Received("server", EvaluationRequest(2, 0, 1)), 0)
     effects = made.told(party, ANEW)
     assert {effect.token for effect in effects if isinstance(effect, CancelWork)} == {answer.token, reading.token}
-    assert not party.answers and not party.reading.tokens
+    assert not party.state.answers and not party.reading.tokens
     other = np.array([6, 7], np.int32)
     (work,) = made.told(party, Received("server", FreshRequest(5, other)))
     assert work.token != answer.token
@@ -167,7 +168,7 @@ def test_a_batch_in_line_is_forgotten_and_one_in_work_is_not(make):
     upload(made, 1)
     upload(made, 2)
     assert joined(made, 1) == [] and joined(made, 0) == []
-    assert [request.party for request in [*made.server.taken, *made.server.line]] == [0, 2]
+    assert [request.party for request in [*made.server.state.taken, *made.server.state.line]] == [0, 2]
     effects = made.told(made.server, WorkDone(step.token, made.server.compute(step.job)))
     assert made.server.k == 1
     assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "who may not want it any more"
@@ -180,7 +181,7 @@ def test_a_newer_batch_or_query_of_a_party_replaces_its_older_one(make):
         upload(made, 1, step, reply=False)
         for _ in range(2):
             made.told(made.server, Received("party-2", Query(step)))
-    assert [(request.step, request.learn) for request in made.server.line] == [(1, True), (1, False)]
+    assert [(request.step, request.learn) for request in made.server.state.line] == [(1, True), (1, False)]
 
 
 def test_a_query_for_a_batch_of_before_is_refused(make):
@@ -236,7 +237,7 @@ def test_an_evaluation_does_not_wait_for_what_is_lost(make):
     (work,) = works(server.handle(PeerJoined("party-2", anew=True), 0))
     server.handle(WorkDone(work.token, server.compute(work.job)), 0)
     assert not server.evaluation.running and server.evaluation.missing == ["party-2"]
-    assert "party-2" in server.present
+    assert "party-2" in server.state.present
 
 
 def test_who_was_never_announced_may_upload(make):
@@ -255,7 +256,7 @@ def test_who_was_never_announced_may_upload(make):
 def rounds(make):
     """A server between two rounds, with nothing to judge."""
     made = make(SyncOptions())
-    made.server.due = ""
+    made.server.state.due = ""
     return made
 
 
@@ -274,16 +275,16 @@ def test_who_waits_skips_when_somebody_comes_who_is_further(rounds):
     upload(rounds, 0, 2)
     upload(rounds, 1, 2)
     assert skips(upload(rounds, 2, 5)) == {"party-1": 5, "party-2": 5}
-    assert [request.step for request in rounds.server.line] == [5]
+    assert [request.step for request in rounds.server.state.line] == [5]
 
 
 def test_a_round_that_is_done_is_not_done_again(rounds):
     for m in range(3):
         effects = upload(rounds, m, 3)
     rounds.work(rounds.server, effects)
-    assert rounds.server.round == 4
+    assert rounds.server.state.round == 4
     assert skips(upload(rounds, 1, 3)) == {"party-2": 4}
-    assert not rounds.server.line
+    assert not rounds.server.state.line
 
 
 def test_who_sends_the_running_round_again_hears_of_the_next_when_it_is_done(rounds):
@@ -301,9 +302,9 @@ def test_a_party_skips_without_learning(rounds):
     party = rounds.parties[0]
     before = party.network.digest()
     effects = rounds.told(party, Received("server", Skip(3)))
-    assert (party.step, party.skipped, party.uploaded) == (3, 3, False)
+    assert (party.state.step, party.state.skipped, party.state.uploaded) == (3, 3, False)
     (sent,) = messages(rounds.work(party, effects)[1], Embeddings)
-    assert sent.step == 3 and sent.rows.tolist() == party._walk.batch(3).tolist()
+    assert sent.step == 3 and sent.rows.tolist() == party.walk.batch(3).tolist()
     assert party.network.digest() == before and party.summary()["skipped"] == 3
 
 
@@ -313,7 +314,7 @@ def test_a_skip_that_is_not_ahead_is_dropped(step, rounds):
     party = rounds.parties[0]
     rounds.work(party, rounds.work(party, rounds.told(party, gradient(rounds, 0, 0)))[1])  # step 1 is uploaded
     assert rounds.told(party, Received("server", Skip(step))) == []
-    assert (party.step, party.skipped, party.dropped) == (1, 0, 1)
+    assert (party.state.step, party.state.skipped, party.state.dropped) == (1, 0, 1)
 
 
 def test_a_skip_that_meets_a_running_job_is_dropped(rounds):
@@ -321,7 +322,7 @@ def test_a_skip_that_meets_a_running_job_is_dropped(rounds):
     party = rounds.parties[0]
     rounds.told(party, ANEW)
     assert rounds.told(party, Received("server", Skip(3))) == []
-    assert (party.step, party.skipped) == (0, 0)
+    assert (party.state.step, party.state.skipped) == (0, 0)
 
 
 def test_only_coordinated_rounds_skip(make):
@@ -336,4 +337,4 @@ def test_a_party_saved_after_a_skip_is_the_same(rounds):
     party, twin = rounds.parties[0], rounds.parties[1]
     rounds.told(party, Received("server", Skip(2)))
     twin.load(party.save())
-    assert twin.summary()["skipped"] == 2 and twin.rows.tolist() == party.rows.tolist()
+    assert twin.summary()["skipped"] == 2 and twin.state.rows.tolist() == party.state.rows.tolist()

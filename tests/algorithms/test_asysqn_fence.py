@@ -15,7 +15,6 @@ from colonnade.algorithms.asysqn.aggregation import Aggregations, place_of
 from colonnade.algorithms.asysqn.contributor import Contributor
 from colonnade.algorithms.asysqn.messages import (
     Ask,
-    AskTests,
     Declined,
     Hello,
     Judge,
@@ -83,7 +82,7 @@ class Records:
             return contributed(party, token, made, now)
 
         def record_open(sums, initiator, ask, *rest):
-            tests = isinstance(ask, AskTests)
+            tests = ask.tests
             rows = {"tests"} if tests else range(999) if ask.whole else ask.rows.tolist()
             records.asked[initiator, ask.nonce] = tests, frozenset(rows), tuple(ask.members)
             return opened(sums, initiator, ask, *rest)
@@ -292,7 +291,7 @@ def test_an_initiator_does_not_choose_the_members():
         for index in members[1:]:
             role = world.others[index - 1]
             assert world.ask(role, Ask(nonce, members, False, ROWS)) == []
-            assert world.ask(role, AskTests(9 + nonce, members, False, ROWS)) == [], "it is not the judge"
+            assert world.ask(role, Ask(9 + nonce, members, False, ROWS, tests=True)) == [], "it is not the judge"
     assert all(role.held_back == 4 for role in world.others)
     sent = [message for role in world.others for message in world.ask(role, Ask(7, [0, 1, 2, 3], False, ROWS))]
     assert len(sent) >= 3, "those that the coordinator named are answered"
@@ -346,11 +345,13 @@ def test_an_evaluation_over_other_parties_with_the_same_weights_is_declined():
     world = Asked()
     role, none = world.others[0], ROWS[:0]
     role.handle(Received("server", Judge(1, 0, [0, 1, 2, 3])), 0)
-    assert world.ask(role, AskTests(1, [0, 1, 2, 3], False, none)) != []
+    assert world.ask(role, Ask(1, [0, 1, 2, 3], False, none, tests=True)) != []
     role.handle(Received("server", Judge(2, 0, [0, 1, 2])), 0)
-    assert world.ask(role, AskTests(2, [0, 1, 2], False, none)) == [("server", Declined(2))]
-    assert role.handle(Received("server", Judge(3, 1, [0, 1, 2])), 0) == [Send("server", Declined(3))], "as the judge"
-    assert world.ask(role, AskTests(4, [0, 1, 2, 3], False, none), "party-3") == [], "nor over the former, by another"
+    assert world.ask(role, Ask(2, [0, 1, 2], False, none, tests=True)) == [("server", Declined(2))]
+    declined = [Send("server", Declined(3), evaluation=True)]
+    assert role.handle(Received("server", Judge(3, 1, [0, 1, 2])), 0) == declined, "as the judge"
+    other = world.ask(role, Ask(4, [0, 1, 2, 3], False, none, tests=True), "party-3")
+    assert other == [], "nor over the former, by another"
 
 
 def coordinator(**options):

@@ -85,7 +85,7 @@ def test_nothing_older_than_the_bound_is_used(method, max_delay, simulate, parti
     ages = ages_used(run.events, data.parties, len(data.y_train))
     assert ages.max() <= max_delay
     asked = [event.message for _, _, event in run.events if isinstance(getattr(event, "message", None), FreshRequest)]
-    assert asked and run.server.fresh_rows >= sum(len(message.rows) for message in asked) > 0
+    assert asked and run.server.state.fresh_rows >= sum(len(message.rows) for message in asked) > 0
     assert run.simulator.traffic.by_kind["FreshRequest"][0] >= len(asked)
 
 
@@ -94,11 +94,11 @@ def test_without_the_bound_older_rows_are_used(method, simulate, partition):
     data = partition("digits", 4)
     run = simulate(tables(method, None))
     assert ages_used(run.events, data.parties, len(data.y_train)).max() > 50
-    assert run.server.fresh_rows == 0 and "FreshRequest" not in run.simulator.traffic.by_kind
+    assert run.server.state.fresh_rows == 0 and "FreshRequest" not in run.simulator.traffic.by_kind
 
 
 def test_only_what_is_too_old_is_asked_for(simulate):
-    few, many = (simulate(tables("vafl", bound)).server.fresh_rows for bound in (50, 3))
+    few, many = (simulate(tables("vafl", bound)).server.state.fresh_rows for bound in (50, 3))
     assert 0 < few < many
 
 

@@ -45,7 +45,7 @@ def _solve(matrix, values):
 def recorded(resolve, by_hand, blinding):
     """The R answers of the first round, as the server has them."""
     world = by_hand(resolve(TABLES | {"protocol": {"name": "fedvs", "blinding": blinding}}, parties=4)).pump()
-    answers = {s: m for s, _, m in reversed(world.said) if type(m) is Answer and m.round == 0}
+    answers = {s: m for s, _, m in reversed(world.counted) if type(m) is Answer and m.round == 0}
     who = sorted(world.server._index[name] for name in answers)[:3]
     return world, [answers[f"party-{n + 1}"].values for n in who], who
 
@@ -60,7 +60,9 @@ def test_without_blinding_the_server_learns_all_of_the_product(resolve, by_hand)
     for n in range(4):
         data = [other.training.data.rows(batch, [n]) for other in world.parties[:2]]
         slope = field.subtract(data[1], data[0])  # F and G are lines (K = T = 1), α = 3, 4
-        shares = {to: m for s, to, m in world.said if s == f"party-{n + 1}" and type(m) is ModelShare and m.round == 0}
+        shares = {
+            to: m for s, to, m in world.counted if s == f"party-{n + 1}" and type(m) is ModelShare and m.round == 0
+        }
         models = _line(shares, n)
         expected = field.add(expected, field.matmul(slope, models))
     assert party.training.exchange.key[0] > 0 and np.array_equal(psi[2], expected.ravel())

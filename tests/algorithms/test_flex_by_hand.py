@@ -78,7 +78,7 @@ def flex(tiny, regression):
                 effect
                 for effect in effects
                 if not (isinstance(effect, Work) and effect.kind == EVALUATION)
-                and not (isinstance(effect, Send) and effect.message.evaluation)
+                and not (isinstance(effect, Send) and effect.evaluation)
             ]
 
         def at(self, second):

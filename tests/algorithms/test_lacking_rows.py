@@ -99,7 +99,7 @@ def test_it_goes_on_from_its_state(method, resolve):
     again = next(iter(lacking(setting, absent).roles()))
     again.load(server.save())
     assert again.network.digest() == server.network.digest()
-    table = server.table.values
-    assert np.array_equal(again.table.values, table, equal_nan=True)
-    if len(table):
+    if method != "sync":  # which has no table
+        table = server.table.values
+        assert np.array_equal(again.table.values, table, equal_nan=True)
         assert np.isnan(table[absent[0][:, 0], :8]).all() and np.isfinite(table[~absent[0][:, 0], :8]).all()

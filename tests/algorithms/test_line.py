@@ -15,7 +15,7 @@ def parties(line: Line) -> list[tuple[int, bool]]:
 
 
 def test_a_party_waits_for_its_newest_batch_and_one_query():
-    line = Line([request(1), request(2)])
+    line = Line.of(request(1), request(2))
     line.add(request(1, learn=False))
     assert parties(line) == [(1, True), (2, True), (1, False)]
     line.add(request(1, learn=False))
@@ -28,7 +28,7 @@ def test_a_party_waits_for_its_newest_batch_and_one_query():
 
 
 def test_the_first_of_distinct_parties_are_taken():
-    line = Line([request(3), request(3, learn=False), request(1)])
+    line = Line.of(request(3), request(3, learn=False), request(1))
     assert line.has(2) and not line.has(3)
     assert [(taken.party, taken.learn) for taken in line.take(2)] == [(3, True), (1, True)]
     assert parties(line) == [(3, False)]
@@ -45,7 +45,7 @@ def test_the_first_of_distinct_parties_are_taken():
     ],
 )
 def test_who_is_behind_the_newest_step_leaves(steps: list[int], round_: int, newest: int, behind: list[int]):
-    line = Line(request(party, step) for party, step in enumerate(steps))
+    line = Line.of(*(request(party, step) for party, step in enumerate(steps)))
     found, left = line.leave_behind(round_)
     assert (found, [one.party for one in left]) == (newest, behind)
     assert [one.party for one in line] == [party for party in range(len(steps)) if party not in behind]

@@ -84,7 +84,7 @@ AVERAGING = ("wait", "ignore", "fedvs")
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Warm-up and evaluation in several messages."""
-    monkeypatch.setattr("colonnade.algorithms.vafl.party.rows_per_message", lambda width: 9)
+    monkeypatch.setattr("colonnade.algorithms.vafl.table_walker.rows_per_message", lambda width: 9)
     monkeypatch.setattr("colonnade.algorithms.evaluation.rows_per_message", lambda width: 3)
     monkeypatch.setattr("colonnade.algorithms.flex.server.TRIES", MOST_EVENTS)  # bells ring here when they like
 

@@ -71,7 +71,7 @@ def fresh(party, rows, request=1):
 
 def mask(party, message):
     """Which numbers of an upload Dropout has left."""
-    exact = party.network.read(party._x[message.rows])
+    exact = party.network.read(party.x[message.rows])
     left = message.values != 0
     np.testing.assert_allclose(message.values, np.where(left, exact / KEEP, 0), rtol=1e-5)
     assert 0.6 < left.mean() < 0.9
@@ -105,7 +105,7 @@ def test_batchnorm_normalises_a_message_by_its_own_rows_and_keeps_its_averages(m
     for found in (values, fresh(party, rows).values):
         np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
         np.testing.assert_allclose(found.std(0), 1, rtol=1e-3)
-    assert not np.allclose(values, party.network.read(party._x), atol=0.1), "evaluation mode is another thing"
+    assert not np.allclose(values, party.network.read(party.x), atol=0.1), "evaluation mode is another thing"
     assert state.pack(party.network.save()) == before
 
 
@@ -122,8 +122,8 @@ def test_a_single_fresh_row_is_normalised_in_the_company_of_a_batch(make):
     (work,) = party.handle(Received("server", FreshRequest(1, row)), 0)
     assert work.amount == 0.5, "a forward pass of a batch"
     with torch.no_grad():
-        linear = party.network.reader[0](torch.from_numpy(party._x)).numpy()
-    beside = np.concatenate([linear[row], linear[party._walk.batch(0)][: BATCH - 1]])
+        linear = party.network.reader[0](torch.from_numpy(party.x)).numpy()
+    beside = np.concatenate([linear[row], linear[party.walk.batch(0)][: BATCH - 1]])
     expected = (linear[row] - beside.mean(0)) / np.sqrt(beside.var(0) + 1e-5)
     np.testing.assert_allclose(party.compute(work.job).values, expected, rtol=1e-3, atol=1e-5)
 
@@ -138,7 +138,7 @@ def test_fresh_rows_leave_the_batch_in_work_alone(network, make):
             fresh(party, np.arange(20))
         values = np.full((BATCH, 6), 0.1, np.float32)
         (work,) = party.handle(Received("server", Gradient(0, 0, values)), 0)
-        gradients.append((party.compute(work.job).gradient, party.buffers))
+        gradients.append((party.compute(work.job).gradient, party.state.buffers))
     np.testing.assert_array_equal(gradients[0][0], gradients[1][0])
     assert state.pack(gradients[0][1]) == state.pack(gradients[1][1])
 
@@ -160,4 +160,4 @@ def test_such_networks_repeat_themselves_and_resume_bit_for_bit(method, make):
     load(resumed, state.unpack(state.pack(save(begun))))
     resumed.run()
     assert outcome(resumed) == outcome(whole)
-    assert whole.principal.role.fresh_rows
+    assert whole.principal.role.state.fresh_rows

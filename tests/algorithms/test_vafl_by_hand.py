@@ -61,7 +61,7 @@ def test_alg_1_two_updates(tiny, regression):
         assert weight(party) == pytest.approx(w[m], rel=1e-5)
         np.testing.assert_allclose(server.table.values, table, rtol=1e-6)
         assert server.k == k + 1
-    assert len(set(run.parties[0]._walk.batch(0)) & set(run.parties[1]._walk.batch(0))) >= 1  # they did meet
+    assert len(set(run.parties[0].walk.batch(0)) & set(run.parties[1].walk.batch(0))) >= 1  # they did meet
 
 
 def test_alg_1_logistic_without_a_server_model(tiny, binary):

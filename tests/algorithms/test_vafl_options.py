@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
-from colonnade.algorithms.vafl.party import FORWARD_SHARE
+from colonnade.algorithms.vafl.walker import FORWARD_SHARE
 from colonnade.protocol.events import PeerLost, Received, Send, Started, TimerFired, Work
 
 
@@ -28,7 +28,7 @@ def uploads(run, sender=None):
 
 
 def test_warm_up_sends_every_row_exactly_once_before_the_first_step(simulate, monkeypatch):
-    monkeypatch.setattr("colonnade.algorithms.vafl.party.rows_per_message", lambda width: 500)  # several pieces
+    monkeypatch.setattr("colonnade.algorithms.vafl.table_walker.rows_per_message", lambda width: 500)  # several pieces
     run = simulate(tables())
     for name in ("party-1", "party-4"):
         messages = uploads(run, name)
@@ -57,7 +57,7 @@ def test_own_batches_differ_and_shared_ones_do_not(resolve):
         roles = resolve(tables(table="zeros", **protocol)).roles()[1:]
         for role in roles:
             role.handle(Started(b""), 0)
-        return [role.rows.tolist() for role in roles]
+        return [role.state.rows.tolist() for role in roles]
 
     own, shared = first_rows(), first_rows(batches="shared")
     assert own[0] != own[1] and shared[0] == shared[1] == shared[3]
@@ -76,9 +76,9 @@ def test_extra_rows_which_and_at_what_price(batches, resolve):
     assert message.batch == 64 and len(extra) == len(set(extra.tolist())) == 96
     assert len(message.values) == 160
     assert work.amount == pytest.approx(1 + FORWARD_SHARE * 96 / 64), "a forward pass is half of a step"
-    np.testing.assert_allclose(message.values, party.network.read(party._x[message.rows]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(message.values, party.network.read(party.x[message.rows]), rtol=1e-5, atol=1e-6)
     if batches == "shared":  # what the others come to next
-        np.testing.assert_array_equal(extra, np.concatenate([party._walk.batch(1), party._walk.batch(2)[:32]]))
+        np.testing.assert_array_equal(extra, np.concatenate([party.walk.batch(1), party.walk.batch(2)[:32]]))
 
 
 def test_own_extra_rows_come_to_all_rows_in_a_pass(simulate):
@@ -116,14 +116,16 @@ def test_pauses_are_exponential_with_the_given_mean(simulate):
     run = simulate(tables(pause_s=[0.0, 0.0, 0.0, 0.5], train={"updates": 400}))
     fired = [time for time, role, event in run.events if isinstance(event, TimerFired)]
     assert fired and {role for _, role, event in run.events if isinstance(event, TimerFired)} == {"party-4"}
-    steps = [party.step for party in run.parties]
+    steps = [party.state.step for party in run.parties]
     assert steps[3] < min(steps[:3]) / 4
 
 
 def test_pause_is_drawn_from_the_partys_own_stream(resolve):
     def pauses(seed):
         party = resolve(tables(table="zeros", pause_s=2.0, train={"seed": seed})).roles()[1]
-        return [party._pause(0)[0].at for _ in range(400)]
+        for _ in range(400):
+            party.pause()
+        return [timer.at for timer in party._turn.effects]
 
     one = pauses(0)
     assert one == pauses(0) and one != pauses(1)
@@ -169,7 +171,7 @@ def test_t_larger_than_those_alive_takes_all_of_them(simulate):
     faults = [{"party": f"party-{m}", "kind": "crash", "at_s": 0.2} for m in (2, 3)]
     run = simulate(tables("t-sync", t=3, clock={"faults": faults}, train={"updates": 150}))
     assert run.status == "finished" and run.server.k == 150
-    last = [party.step for party in run.parties]
+    last = [party.state.step for party in run.parties]
     assert last[0] > 3 * last[1] and abs(last[0] - last[3]) <= 1
 
 
@@ -177,7 +179,7 @@ def test_a_party_that_comes_late_is_not_awaited_and_then_takes_part(simulate):
     faults = [{"party": "party-3", "kind": "late", "at_s": 0.5}]
     run = simulate(tables(clock={"faults": faults}, train={"updates": 300}))
     assert run.records[0].missing == ["party-3"] and run.records[-1].missing == []
-    assert run.parties[2].step > 0
+    assert run.parties[2].state.step > 0
 
 
 def test_an_answer_that_comes_after_its_sender_was_given_up_starts_nothing(resolve):
@@ -199,7 +201,7 @@ def test_an_answer_that_comes_after_its_sender_was_given_up_starts_nothing(resol
     answer = Embeddings(0, 0, late.rows, values, request=late.request)
     assert server.handle(Received("party-2", answer), 0) == []
     server.validate()
-    assert not server.working
+    assert not server.state.working
 
 
 def _meet(server, parties):

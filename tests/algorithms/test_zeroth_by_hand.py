@@ -43,7 +43,7 @@ def weight(role):
 
 def drawn(party, options):
     """u of the batch in work, made again from its seed: (directions, 1) in float64."""
-    return directions(party.directions, options.directions, 1, options.distribution).astype(float)
+    return directions(party.drawn.seed, options.directions, 1, options.distribution).astype(float)
 
 
 def step_of_server(run, m, upload):
@@ -62,9 +62,9 @@ def probe_of(run, m):
 
 
 @pytest.fixture
-def made(zeroth_tiny, regression):
+def made(tiny, regression):
     def make(options, parties=2, **settings):
-        return zeroth_tiny(options, X[:parties], Y, W, A, regression, **settings)
+        return tiny(options, X[:parties], Y, W, A, regression, **settings)
 
     return make
 
@@ -106,17 +106,17 @@ def test_cascaded_two_updates(made, distribution, count):
         assert weight(run.parties[m]) == pytest.approx(w[m], rel=1e-4)
         np.testing.assert_allclose(run.server.table.values, table, rtol=1e-6)  # only c, never ĉ
         assert run.server.k == k + 1
-    assert len(set(run.parties[0]._walk.batch(0)) & set(run.parties[1]._walk.batch(0))) >= 1  # they did meet
+    assert len(set(run.parties[0].walk.batch(0)) & set(run.parties[1].walk.batch(0))) >= 1  # they did meet
 
 
-def test_the_sphere_scales_by_the_dimension(zeroth_tiny, regression):
+def test_the_sphere_scales_by_the_dimension(tiny, regression):
     """Two columns, two weights: φ(d) = 2, and both weights move along the one u."""
     x = np.array([[1.0, 0.5], [-2.0, 1.0], [0.5, -1.0]])
     options = CascadedOptions(table="zeros", distribution="sphere", **FREE)
-    run = zeroth_tiny(options, [x], Y, [[1.0, 2.0]], A, regression, batch=3)
+    run = tiny(options, [x], Y, [[1.0, 2.0]], A, regression, batch=3)
     upload = probe_of(run, 0)
     party = run.parties[0]
-    (u,) = directions(party.directions, 1, 2, "sphere").astype(float)
+    (u,) = directions(party.drawn.seed, 1, 2, "sphere").astype(float)
     assert np.linalg.norm(u) == pytest.approx(1, abs=1e-6)
     w, rows = np.array([1.0, 2.0]), upload.rows
     h, hat = (loss(A, x[rows] @ v, Y[rows]) for v in (w, w + MU * u))
@@ -134,7 +134,7 @@ def test_a_second_step_moves_on_from_the_new_weight_with_new_directions(made, di
         upload = sent(effects, "server", Probe)
         x, y = np.array(X[0])[upload.rows], Y[upload.rows]
         u = drawn(party, options)
-        seeds.append(party.directions)
+        seeds.append(party.drawn.seed)
         assert upload.step == step
         np.testing.assert_allclose(upload.values[:, 0], w * x, rtol=1e-4)
         h, a_next = loss(a, w * x, y), a - ETA_0 * slope(a, w * x, y)
@@ -149,7 +149,7 @@ def test_a_second_step_moves_on_from_the_new_weight_with_new_directions(made, di
 
 def server_draw(run, options):
     """The server's u, as its key and the number of its draw make it."""
-    seed = run.server._secret.seed("server", run.server.draw)
+    seed = run.server.secret.seed("server", run.server.questions.draw)
     return directions(seed, options.directions, 1, options.distribution).astype(float)
 
 
@@ -181,7 +181,7 @@ def test_syn_zoo_a_round_of_two(made, distribution):
     """App. B Alg. 2: everyone's c in every term, one party's ĉ in its own difference, the server's u_0 in its own."""
     options = SynZooOptions(distribution=distribution, directions=2, **FREE)
     run = made(options, rates=(0.05, 0.02))
-    run.server.due = ""  # nothing to judge
+    run.server.state.due = ""  # nothing to judge
     w, a = W[:2], A
     effects = [run.start(m, KEYS[m]) for m in (0, 1)]
     for step in (0, 1):
@@ -210,7 +210,7 @@ def test_syn_zoo_a_round_of_two(made, distribution):
             w[m] = weight(run.parties[m])
             effects.append(run.work(run.parties[m], next_batch)[1])
         a = weight(run.server)
-        assert run.server.k == step + 1 and len(run.server.table.values) == 0, "no table in coordinated rounds"
+        assert run.server.k == step + 1 and not hasattr(run.server, "table"), "no table in coordinated rounds"
 
 
 def test_frozen_parties_keep_their_weights_and_the_server_learns(made):
@@ -226,7 +226,7 @@ def test_frozen_parties_keep_their_weights_and_the_server_learns(made):
         assert weight(run.server) == pytest.approx(a, rel=1e-6)
         np.testing.assert_allclose(reply.values, [h], rtol=1e-6)
         _, effects = take(run, m, reply)
-        assert weight(run.parties[m]) == W[m] and run.parties[m].step == 1
+        assert weight(run.parties[m]) == W[m] and run.parties[m].state.step == 1
         assert sent(run.work(run.parties[m], effects)[1], "server", Probe).step == 1
 
 
@@ -264,7 +264,7 @@ def test_a_server_that_estimates_draws_a_direction_for_every_batch(made):
         table[upload.rows, m] = W[m] * np.array(X[m])[upload.rows]
     run.work(run.server, run.told(run.server, Received("party-1", uploads[0])))
     names = [("server", 1), ("server", 1, 1)]
-    us = [directions(run.server._secret.seed(*name), 1, 1, "gaussian").astype(float)[0, 0] for name in names]
+    us = [directions(run.server.secret.seed(*name), 1, 1, "gaussian").astype(float)[0, 0] for name in names]
     assert us[0] != us[1]
     estimates = []
     for u, upload in zip(us, uploads.values(), strict=True):

@@ -152,7 +152,7 @@ def test_bad_losses_name_the_server_and_change_nothing(values, update, uploaded)
 
 def test_losses_of_another_step_are_dropped(uploaded):
     assert uploaded.handle(Received("server", Losses(1, 0, np.ones(3))), 0) == []
-    assert uploaded.dropped == 1
+    assert uploaded.state.dropped == 1
 
 
 def test_too_large_a_rate_diverges(simulate):
@@ -194,7 +194,7 @@ def test_one_absurd_number_in_a_perturbed_embedding_is_its_senders_fault(method,
         server.handle(Received("party-1", msgspec.structs.replace(probe, perturbed=bad)), 0)
     assert state.pack(server.save()) == before
     server.handle(Received("party-1", probe), 0)
-    assert len(server.line) + len(server.taken) == 1, "a good one is still taken"
+    assert len(server.state.line) + len(server.state.taken) == 1, "a good one is still taken"
 
 
 def test_a_party_that_diverges_says_so_itself(roles):

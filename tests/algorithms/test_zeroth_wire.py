@@ -103,7 +103,7 @@ def served(resolve):
         server.handle(Started(b"key"), 0)
         for m in range(3):
             server.handle(PeerJoined(f"party-{m + 1}"), 0)
-        server.evaluation.running, server.due = False, ""
+        server.evaluation.running, server.state.due = False, ""
         return server
 
     return make
@@ -203,28 +203,28 @@ def test_what_any_upload_is_refused_for_is_not_counted(served):
     refused(server, probe(range(8), step=-1), "embeddings of step -1")
     refused(server, probe(range(8)), "nobody: server does not expect a Probe", "nobody")
     refused(server, Losses(0, 0, np.ones(2)), "does not expect a Losses")
-    assert not server.queries.any()
+    assert not server.questions.counts.any()
 
 
 def test_rows_of_a_coordinated_round_must_agree(served):
     server = served("syn-zoo")
     server.handle(Received("party-1", probe(range(8))), 0)
     refused(server, probe(range(1, 9)), "party-2: sent other rows for step 0", "party-2")
-    assert not server.queries[1].any()
+    assert not server.questions.counts[1].any()
 
 
 def test_rows_without_a_batch_are_taken_without_an_answer(served):
     server = served()
     warm = Embeddings(0, 0, np.arange(3, dtype=np.int32), np.ones((3, 5), np.float32))
     assert server.handle(Received("party-1", warm), 0) == []
-    assert not server.queries.any()
+    assert not server.questions.counts.any()
 
 
 def test_a_party_takes_no_gradient(resolve):
     _, party, *_ = resolve(tables(table="zeros"), parties=3).roles()
     (work,) = party.handle(Started(b"key"), 0)
     party.handle(WorkDone(work.token, party.compute(work.job)), 0)
-    gradient = Gradient(0, 0, np.ones((len(party.rows), 5), np.float32))
+    gradient = Gradient(0, 0, np.ones((len(party.state.rows), 5), np.float32))
     before = state.pack(party.save())
     with pytest.raises(RemoteProtocolError, match="server: party-1 does not expect a Gradient"):
         party.handle(Received("server", gradient), 0)
@@ -235,9 +235,9 @@ def test_what_was_counted_is_saved(served):
     server, twin = served(), served()
     ask(server, probe(range(8)))
     twin.load(state.unpack(state.pack(server.save())))
-    np.testing.assert_array_equal(twin.queries, server.queries)
+    np.testing.assert_array_equal(twin.questions.counts, server.questions.counts)
     ask(twin, probe(range(8), 1))
-    assert server.queries[0].max() == 1, "a copy"
+    assert server.questions.counts[0].max() == 1, "a copy"
 
 
 def test_what_the_rules_do_not_stop(served):
@@ -269,7 +269,7 @@ def test_an_honest_run_meets_no_rule(rest, options, simulate):
     data = few_rows(24 + rest)
     run = simulate(tables(extra_queries=0, train={"epochs": 60, "batch_size": 8}, **options), data=data)
     assert run.status == "finished"
-    asked = run.server.queries
+    asked = run.server.questions.counts
     assert asked.max() >= 59 and (asked.max(1) - asked.min(1) <= 1).all(), "evenly"
     sizes = {len(e.message.rows) for e in up(run) if isinstance(e.message, Probe)}
     assert sizes == ({8} if not rest else {8, 8 + rest})
@@ -278,8 +278,8 @@ def test_an_honest_run_meets_no_rule(rest, options, simulate):
 @pytest.mark.parametrize("rest", [1, 7])
 def test_honest_rounds_meet_no_rule(rest, simulate):
     run = simulate(tables("syn-zoo", extra_queries=0, train={"epochs": 60, "batch_size": 8}), data=few_rows(24 + rest))
-    assert run.status == "finished" and (np.ptp(run.server.queries, axis=1) <= 1).all()
-    assert all(party.skipped == 0 for party in run.parties)
+    assert run.status == "finished" and (np.ptp(run.server.questions.counts, axis=1) <= 1).all()
+    assert all(party.state.skipped == 0 for party in run.parties)
 
 
 def test_a_rest_that_is_long_enough_is_a_batch_of_its_own(simulate):
@@ -293,7 +293,7 @@ def test_a_batch_that_is_sent_anew_is_answered(resolve):
     server.handle(Started(b"key"), 0)
     for m in range(3):
         server.handle(PeerJoined(f"party-{m + 1}"), 0)
-    server.evaluation.running, server.due = False, ""
+    server.evaluation.running, server.state.due = False, ""
     effects, seen = party.handle(Started(b"key"), 0), []
     for _ in range(9):
         (work,) = [effect for effect in effects if isinstance(effect, Work)]

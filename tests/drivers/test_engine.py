@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +43,6 @@ class Note(Message, frozen=True):
 
 
 class Ask(Message, frozen=True):
-    evaluation: ClassVar[bool] = True
     text: str
 
 
@@ -362,7 +361,7 @@ def test_sending_to_nobody_is_refused() -> None:
 
 
 def evaluating(with_evaluation: bool) -> tuple[Simulator, Scripted, Scripted]:
-    asks: list[Effect] = [Send("a", Ask("please"))] if with_evaluation else []
+    asks: list[Effect] = [Send("a", Ask("please"), evaluation=True)] if with_evaluation else []
     server = Scripted("server", at_start(work(1), SetTimer("t", 3 * S), then={"done job 1": [*asks, work(2)]}))
 
     def answer(role: Scripted, event: Event, now: int) -> Sequence[Effect] | None:
@@ -372,7 +371,7 @@ def evaluating(with_evaluation: bool) -> tuple[Simulator, Scripted, Scripted]:
             case Received(message=Ask()):
                 return [Work(7, EVALUATION, 99.0, Task("read"), aside=True)]
             case WorkDone(token=7):
-                return [Send("server", Ask("rows"))]
+                return [Send("server", Ask("rows"), evaluation=True)]
         return None
 
     party = Scripted("a", answer)
@@ -396,9 +395,8 @@ def test_evaluation_is_delivered_at_once_and_leaves_no_mark() -> None:
 
 
 def test_evaluation_waits_for_an_outage_to_end_and_never_reaches_who_is_gone() -> None:
-    server = Scripted(
-        "server", at_start(SetTimer("t", S), then={"timer t": [Send("a", Ask("x")), Send("b", Ask("y"))]})
-    )
+    asks = [Send("a", Ask("x"), evaluation=True), Send("b", Ask("y"), evaluation=True)]
+    server = Scripted("server", at_start(SetTimer("t", S), then={"timer t": asks}))
     one, two = Scripted("a"), Scripted("b")
     simulator(server, one, two, faults=[Fault("a", "offline", 0.5, 3.0), Fault("b", "offline", 0.5)]).run()
     assert [entry for entry in happenings(one) if "server:" in entry[1]] == [(3, "server: x")]
@@ -407,7 +405,7 @@ def test_evaluation_waits_for_an_outage_to_end_and_never_reaches_who_is_gone() -
 
 def test_evaluation_is_not_answered_by_a_crashed_role() -> None:
     """The server's own outage ends at 3 s, in the middle of the party's crash."""
-    server = Scripted("server", at_start(SetTimer("t", S), then={"timer t": [Send("a", Ask("x"))]}))
+    server = Scripted("server", at_start(SetTimer("t", S), then={"timer t": [Send("a", Ask("x"), evaluation=True)]}))
     party = Scripted("a")
     simulator(server, party, faults=[Fault("server", "offline", 0.5, 3.0), Fault("a", "crash", 2.0, 4.0)]).run()
     assert [entry for entry in happenings(party) if "server:" in entry[1]] == [(4, "server: x")]

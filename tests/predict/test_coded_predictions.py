@@ -124,10 +124,10 @@ def sent(monkeypatch):
     """What everybody says while questions are answered; p4 says nothing to the server once it has shared."""
     messages, original = [], Node._send
 
-    def note(self, to, message):
-        messages.append((self.role.name, to, message))
-        if not (note.straggles and self.role.name == "p4" and isinstance(message, CodedAnswer)):
-            original(self, to, message)
+    def note(self, effect):
+        messages.append((self.role.name, effect.to, effect.message))
+        if not (note.straggles and self.role.name == "p4" and isinstance(effect.message, CodedAnswer)):
+            original(self, effect)
 
     note.straggles = False
     monkeypatch.setattr(Node, "_send", note)

@@ -84,7 +84,7 @@ def test_a_sum_is_what_all_margins_say_and_nothing_but_sums_crosses(tmp_path, mo
     sent = []
     original = Node._send
     monkeypatch.setattr(
-        Node, "_send", lambda self, to, message: (sent.append((to, message)), original(self, to, message))
+        Node, "_send", lambda self, effect: (sent.append((effect.to, effect.message)), original(self, effect))
     )
     ids = list(data.ids[:4])
 

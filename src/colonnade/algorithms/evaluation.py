@@ -108,7 +108,7 @@ class Reading:
     def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
         """Send them."""
         self.tokens.remove(token)
-        return [Send(SERVER, EvaluationReply(result.number, result.start, step, result.values))]
+        return [Send(SERVER, EvaluationReply(result.number, result.start, step, result.values), evaluation=True)]
 
     def cancel(self) -> list[Effect]:
         """Nobody waits for them any more."""
@@ -155,7 +155,9 @@ class Evaluation:
         asked = [name for name in self._index if name in here]
         self._outstanding = dict.fromkeys(asked, len(chunks))
         sends: list[Effect] = [
-            Send(name, EvaluationRequest(self.number, start, stop)) for name in asked for start, stop in chunks
+            Send(name, EvaluationRequest(self.number, start, stop), evaluation=True)
+            for name in asked
+            for start, stop in chunks
         ]
         return sends + self._judge_if_complete()
 

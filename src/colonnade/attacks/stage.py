@@ -15,7 +15,7 @@ from colonnade.algorithms.method import SERVER, PartySetup, ServerSetup
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
 from colonnade.algorithms.zeroth.config import SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import Losses
-from colonnade.algorithms.zeroth.server import Server as LossServer
+from colonnade.algorithms.zeroth.server import Probing as LossServer
 from colonnade.attacks.clients import Client, Place
 from colonnade.attacks.ears import Ear
 from colonnade.attacks.wires import Answer, Pen, read_answer, walk_of
@@ -94,7 +94,7 @@ class Intruder:
     def _received(self, message: Message, now: int) -> list[Effect]:
         match message:
             case EvaluationRequest(number=number, start=start, stop=stop):
-                return [Send(SERVER, EvaluationReply(number, start, 0, self._zeros(stop - start)))]
+                return [Send(SERVER, EvaluationReply(number, start, 0, self._zeros(stop - start)), evaluation=True)]
             case FreshRequest(request=request, rows=rows):
                 return [Send(SERVER, Embeddings(self.step, 0, rows, self._zeros(len(rows)), request=request))]
             case Refused(cause=cause):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from colonnade.algorithms.batches import Rows, Walk
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.config import FedvsOptions, PlainOptions
-from colonnade.algorithms.fedvs.messages import TESTING, TRAINING, FetchData, Prepared
+from colonnade.algorithms.fedvs.messages import EXCHANGE, FetchData, Prepared
 from colonnade.algorithms.fedvs.messages import Gradient as AverageGradient
 from colonnade.algorithms.fedvs.plain_messages import Begin as NextRound
 from colonnade.algorithms.fedvs.plain_messages import Upload
@@ -30,7 +30,7 @@ __all__ = ["CODED", "GRADIENTS", "LOSSES", "Answer", "Pen", "answers_of", "read_
 
 LOSSES, GRADIENTS, CODED = "losses", "gradients", "gradients of coded sums"  # what a method answers with
 # Of what no attacker here has any use: the other direction, and a secret sharing's own affairs.
-_NO_ANSWER = (Embeddings, Query, FreshRequest, Ready, Late, Upload, FetchData, Prepared, *TRAINING, *TESTING)
+_NO_ANSWER = (Embeddings, Query, FreshRequest, Ready, Late, Upload, FetchData, Prepared, *EXCHANGE)
 
 
 class Answer(NamedTuple):

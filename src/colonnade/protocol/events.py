@@ -99,10 +99,15 @@ Event = Started | Resumed | Received | WorkDone | TimerFired | PeerJoined | Peer
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """Deliver this message, once."""
+    """Deliver this message, once.
+
+    `evaluation`: the message serves measuring only. The simulator delivers it outside clock and trace, and every driver
+    counts its bytes as `bytes_eval`.
+    """
 
     to: str
     message: Message
+    evaluation: bool = False
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@ A method defines its own messages as subclasses of `Message`; jobs, results and 
 after it was made: the simulator hands over the same object that a network would have copied.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy.typing as npt
@@ -28,13 +28,10 @@ class Payload(msgspec.Struct, frozen=True, tag=True, gc=False):
 class Message(Payload, frozen=True):
     """Something that one role sends to another."""
 
-    evaluation: ClassVar[bool] = False  # delivered outside the clock, counted as `bytes_eval`
-
 
 class EvaluationRequest(Message, frozen=True):
     """Server → party: the embeddings of test rows start..stop, from your committed state."""
 
-    evaluation: ClassVar[bool] = True
     number: int
     start: int
     stop: int
@@ -43,7 +40,6 @@ class EvaluationRequest(Message, frozen=True):
 class EvaluationReply(Message, frozen=True):
     """Party → server: those rows, and the step of the party's model that they come from."""
 
-    evaluation: ClassVar[bool] = True
     number: int
     start: int
     step: int

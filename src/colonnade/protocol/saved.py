@@ -68,7 +68,7 @@ def form_of(kind: Any) -> Form:
         return _of_each(form_of(inner[0]), list)
     if origin is tuple:
         return _of_tuple(inner)
-    if origin is dict and form_of(inner[0]) is _AS_IT_IS:
+    if origin is dict and form_of(inner[0]) == _AS_IT_IS:  # a tuple of plain values is a key, too
         return _of_dict(form_of(inner[1]))
     names = _field_names(kind)
     if names is None:

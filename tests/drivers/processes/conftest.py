@@ -12,7 +12,7 @@ from colonnade.algorithms.table_file import FileTable
 from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
-from colonnade.drivers.processes.wire import ENVELOPE_BYTES
+from colonnade.drivers.processes.wire import open_envelope
 from colonnade.protocol import state
 
 PATIENCE_S = 60.0
@@ -120,7 +120,8 @@ class Post:
         one, other = self.nodes[sender], self.nodes[receiver]
         outgoing, peer = one.peers[receiver].conversation, other.peers[sender]
         for sequence, frame in list(outgoing.outbox)[:most]:
-            other.received(peer, sequence, memoryview(frame)[ENVELOPE_BYTES:])
+            envelope = open_envelope(frame, sender)
+            other.received(peer, sequence, envelope.body, envelope.evaluation)
         outgoing.heard(peer.conversation.received)
 
     def carry_all(self):

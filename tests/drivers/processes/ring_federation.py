@@ -50,11 +50,7 @@ class Numbered(Message, frozen=True):
     padding: bytes = b""
 
 
-class Question(Numbered, frozen=True):
-    evaluation = True
-
-
-PAYLOADS = (Token, Lap, Result, Numbered, Question)
+PAYLOADS = (Token, Lap, Result, Numbered)
 
 
 class Plain:

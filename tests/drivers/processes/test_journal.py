@@ -29,9 +29,9 @@ ENTROPY = b"a recognisable secret of 32 byte"
 MESSAGE = Said("hello", [np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((0, 4), np.int32)])
 
 
-def received(sequence=1, message=MESSAGE, sender="bank"):
+def received(sequence=1, message=MESSAGE, sender="bank", evaluation=False):
     frame = bytes(CODEC.encode(message))
-    return Record(sequence, Received(sender, message), 5, sequence, sequence - 1, len(frame)), frame
+    return Record(sequence, Received(sender, message), 5, sequence, sequence - 1, len(frame), evaluation), frame
 
 
 def write(path, *records, number=0, closed=False):
@@ -47,9 +47,8 @@ def write(path, *records, number=0, closed=False):
 
 
 def same(found, expected):
-    assert (found.now, found.conversation, found.sequence, found.acknowledged, found.size) == (
-        expected.now, expected.conversation, expected.sequence, expected.acknowledged, expected.size,
-    )  # fmt: skip
+    numbers = ("now", "conversation", "sequence", "acknowledged", "size", "evaluation")
+    assert [getattr(found, name) for name in numbers] == [getattr(expected, name) for name in numbers]
     one, other = found.event, expected.event
     assert type(one) is type(other)
     for mine, its in ((getattr(one, "message", None), getattr(other, "message", None)),
@@ -62,6 +61,7 @@ def same(found, expected):
 
 RECORDS = {
     "received": received(7),
+    "for evaluation": received(8, evaluation=True),
     "empty": received(1, Said("", [])),
     "umlaut": received(2, sender="Bänke"),
     "done": (Record(9, WorkDone(-3, Made(1.5, [np.ones((2, 2), np.float64)]))), b""),

@@ -376,11 +376,11 @@ def test_evaluation_between_parties_is_counted_apart_and_once(certificates, tmp_
         async with town(tools, certificates, tmp_path, talkers(0)) as made:
             await tools.until(lambda: len(made.lines()) == 6 and all(one.stands for one in made.lines()), "the lines")
             bank, clinic = made.nodes["bank"], made.nodes["clinic"]
-            bank._perform(ring.Send("clinic", ring.Question(5)))
+            bank._perform(ring.Send("clinic", ring.Numbered(5), evaluation=True))
             bank._perform(ring.Send("clinic", ring.Numbered(6)))
             await tools.until(lambda: made.role("clinic").heard.get("bank") == [5, 6], "both")
             size = bank._wire.encode(ring.Numbered(6)).size
-            assert bank.traffic.evaluation_bytes > 0 and "Question" not in bank.traffic.by_kind
+            assert bank.traffic.evaluation_bytes == size
             assert bank.traffic.by_kind == {"Numbered": [1, size]} and bank.traffic.bytes_relayed == size
             assert bank.traffic.bytes_down == size and bank.traffic.bytes_up == 0 and bank.traffic.messages == 1
             assert clinic.traffic.messages == clinic.traffic.evaluation_bytes == clinic.traffic.bytes_relayed == 0

@@ -22,7 +22,9 @@ from colonnade.drivers.processes.wire import (
     open_envelope,
     read_control,
     seal_envelope,
+    seal_message,
 )
+from colonnade.protocol.codec import Frame
 from colonnade.protocol.errors import CodecError
 
 WORDS = {
@@ -51,6 +53,13 @@ def test_envelopes_return_as_they_were(kind, sequence, acknowledged, body):
 def test_a_frame_that_waited_acknowledges_the_newest(before, after, body):
     frame = acknowledge(seal_envelope(Kind.MESSAGE, 7, before, body), after)
     assert frame == seal_envelope(Kind.MESSAGE, 7, after, body)
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_a_message_says_whether_it_was_sent_for_evaluation(evaluation):
+    frame = acknowledge(seal_message(7, 1, Frame(b"x", [], 16), evaluation), 2)
+    found = open_envelope(frame, "bank")
+    assert (found.sequence, found.acknowledged, found.evaluation) == (7, 2, evaluation)
 
 
 @given(st.binary(max_size=200))

@@ -13,20 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from colonnade.algorithms.asysqn.messages import (
-    Ask,
-    AskTests,
-    MarginsMade,
-    Masked,
-    MaskedTests,
-    Masks,
-    MasksTests,
-    digest_of,
-)
+from colonnade.algorithms.asysqn.messages import Ask, MarginsMade, Masked, Masks, digest_of
 from colonnade.algorithms.asysqn.trees import aggregation_trees
 from colonnade.privacy import masking
 from colonnade.protocol.errors import RemoteProtocolError
-from colonnade.protocol.messages import Array, Message
+from colonnade.protocol.events import Send
+from colonnade.protocol.messages import Array
 
 __all__ = ["WAITING", "Aggregations", "Key", "Place", "Sum", "Total", "place_of"]
 
@@ -100,7 +92,7 @@ class Aggregations:
     def open(self, initiator: int, ask: Ask, rows: int, asked: bytes = b"") -> None:
         """An aggregation is asked for; what came of it before fits, or is dropped."""
         entry = self.sums.get((initiator, ask.nonce)) or self._new(initiator, ask.nonce)
-        entry.members, entry.rows, entry.tests = tuple(ask.members), rows, isinstance(ask, AskTests)
+        entry.members, entry.rows, entry.tests = tuple(ask.members), rows, ask.tests
         entry.asked = asked or digest_of(ask)
         if entry.masked or entry.masks:
             fits = [c for c, said in entry.said.items() if said == entry.asked]
@@ -108,7 +100,7 @@ class Aggregations:
             entry.masked = {c: part for c, part in entry.masked.items() if c in first and len(part) == rows}
             entry.masks = {c: part for c, part in entry.masks.items() if c in second and len(part) == rows}
 
-    def contribute(self, initiator: int, nonce: int, made: MarginsMade) -> list[tuple[str, Message]]:
+    def contribute(self, initiator: int, nonce: int, made: MarginsMade) -> list[Send]:
         """Alg. 2 l. 2: the own term."""
         entry = self.sums.get((initiator, nonce))
         if entry is None or not entry.members:
@@ -118,7 +110,7 @@ class Aggregations:
         entry.clock += made.steps if initiator != self._index else 0
         return self._pass_on(initiator, nonce, entry)
 
-    def receive(self, sender: int, message: Masked | Masks) -> list[tuple[str, Message]]:
+    def receive(self, sender: int, message: Masked | Masks) -> list[Send]:
         """Alg. 2 l. 4, 5: a child's sum."""
         key = message.initiator, message.nonce
         self._check(sender, message, self.sums.get(key))
@@ -166,21 +158,20 @@ class Aggregations:
     def _places(self, initiator: int, entry: Sum) -> tuple[Place, Place]:
         return place_of(self._index, initiator, entry.members, self._masked, self._fan_out)
 
-    def _pass_on(self, initiator: int, nonce: int, entry: Sum) -> list[tuple[str, Message]]:
+    def _pass_on(self, initiator: int, nonce: int, entry: Sum) -> list[Send]:
         """A party sends its sum when all of it is there; the root keeps it."""
         if not entry.own or initiator == self._index:
             return []
         first, second = self._places(initiator, entry)
-        sends: list[tuple[str, Message]] = []
+        sends: list[Send] = []
         on_first, on_second = entry.left
         if not on_first and len(entry.masked) == len(first.children) + 1:
-            kind = MaskedTests if entry.tests else Masked
-            message: Message = kind(initiator, nonce, entry.asked, entry.clock, masking.total(entry.masked.values()))
-            sends.append((self._to(first), message))
+            masked = Masked(initiator, nonce, entry.asked, entry.clock, masking.total(entry.masked.values()))
+            sends.append(Send(self._to(first), masked, entry.tests))
             on_first = True
         if self._masked and not on_second and len(entry.masks) == len(second.children) + 1:
-            other = MasksTests if entry.tests else Masks
-            sends.append((self._to(second), other(initiator, nonce, entry.asked, masking.total(entry.masks.values()))))
+            masks = Masks(initiator, nonce, entry.asked, masking.total(entry.masks.values()))
+            sends.append(Send(self._to(second), masks, entry.tests))
             on_second = True
         entry.left = on_first, on_second
         if on_first and (on_second or not self._masked):

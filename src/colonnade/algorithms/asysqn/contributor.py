@@ -29,9 +29,7 @@ from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
-    AskTests,
     Declined,
-    Drop,
     JudgeTests,
     Margins,
     MarginsMade,
@@ -44,7 +42,6 @@ from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS, CancelTimer, Effect, Send, SetTimer, Work
-from colonnade.protocol.messages import Message
 from colonnade.protocol.role import EVALUATION, SERVER
 
 __all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor"]
@@ -131,7 +128,7 @@ class Contributor:
         if not obstacle:
             return [self._contribute(initiator, ask)]
         self.held_back += 1
-        if obstacle == UNMOVED and isinstance(ask, AskTests):
+        if obstacle == UNMOVED and ask.tests:
             return [self._decline()]
         theirs = [key for key in self.held if key[0] == initiator]
         if len(theirs) >= self.sums.waiting:
@@ -159,13 +156,13 @@ class Contributor:
         effects: list[Effect] = []
         for (initiator, nonce), ask in list(self.held.items()):
             obstacle = self._obstacle(initiator, _share_of(ask))
-            if not obstacle or (obstacle == UNMOVED and isinstance(ask, AskTests)):
+            if not obstacle or (obstacle == UNMOVED and ask.tests):
                 del self.held[initiator, nonce]
                 effects.append(self._contribute(initiator, ask) if not obstacle else self._decline())
         return effects
 
     def _decline(self) -> Effect:
-        return Send(SERVER, Declined(self.judging))
+        return Send(SERVER, Declined(self.judging), evaluation=True)
 
     @property
     def _must_move(self) -> bool:
@@ -191,19 +188,16 @@ class Contributor:
         members = self.fence.settle(token).members
         if what != "answer":
             return self._open(what, number, members, made, now)
-        effects = self._sends(self.sums.contribute(initiator, nonce, made))
+        effects: list[Effect] = [*self.sums.contribute(initiator, nonce, made)]
         if initiator == self._index:
             effects += self._complete(nonce)
         return [*effects, *self._advance()] if self.held else effects
-
-    def _sends(self, sends: list[tuple[str, Message]]) -> list[Effect]:
-        return [Send(to, message) for to, message in sends]
 
     def _sum(self, sender: int, message: Masked | Masks) -> list[Effect]:
         if message.initiator == self._index and message.nonce not in self.own:
             self.dropped += 1  # abandoned
             return []
-        effects = self._sends(self.sums.receive(sender, message))
+        effects: list[Effect] = [*self.sums.receive(sender, message)]
         return [*effects, *self._complete(message.nonce)] if message.initiator == self._index else effects
 
     # Own sums.
@@ -231,11 +225,11 @@ class Contributor:
             self.dropped += 1
             return self._advance()
         tests, whole, rows, _ = share
-        ask = (AskTests if tests else Ask)(made.nonce, list(members), whole, rows)
+        ask = Ask(made.nonce, list(members), whole, rows, tests)
         size = self._block.rows if whole else len(made.masked)
         self.own[made.nonce] = what, number
         self.sums.open(self._index, ask, size)
-        effects: list[Effect] = [Send(self._names[m], ask) for m in members if m != self._index]
+        effects: list[Effect] = [Send(self._names[m], ask, tests) for m in members if m != self._index]
         if whole:  # while the others pass over all their rows, so does this party
             effects.append(self._aside(("answer", self._index, made.nonce, 0), self._amount(1, rows, True), share))
         else:
@@ -263,11 +257,11 @@ class Contributor:
         for nonce in nonces:
             what, number = self.own.pop(nonce)
             self.sums.drop(self._index, nonce)
-            kind = Drop if what == TESTS else Abandon
-            asked = self.judges if what == TESTS else self.members
-            effects += [Send(self._names[m], kind(nonce)) for m in asked if m != self._index]
-            effects += [] if what == TESTS else [CancelTimer(str(nonce))]
-            self.abandoned += what != TESTS
+            tests = what == TESTS
+            asked = self.judges if tests else self.members
+            effects += [Send(self._names[m], Abandon(nonce), tests) for m in asked if m != self._index]
+            effects += [] if tests else [CancelTimer(str(nonce))]
+            self.abandoned += not tests
             if what in redo and self._is_wanted(what, number):
                 effects += self._gather(what, number)
         return effects
@@ -287,7 +281,7 @@ class Contributor:
 
     def save(self) -> dict[str, Any]:
         """Everything but columns and key."""
-        held = [(key, isinstance(ask, AskTests), ask.members, ask.whole, ask.rows) for key, ask in self.held.items()]
+        held = [(key, ask.tests, ask.members, ask.whole, ask.rows) for key, ask in self.held.items()]
         state = {name: getattr(self, name) for name in _STATE}
         return state | {"sums": self.sums.save(), "fence": self.fence.save(), "held": held}
 
@@ -298,13 +292,12 @@ class Contributor:
         self.sums.load(state["sums"])
         self.fence.load(state["fence"])
         self.held = {
-            key: (AskTests if tests else Ask)(key[1], members, whole, rows)
-            for key, tests, members, whole, rows in state["held"]
+            key: Ask(key[1], members, whole, rows, tests) for key, tests, members, whole, rows in state["held"]
         }
 
 
 def _share_of(ask: Ask) -> Share:
-    return Share(isinstance(ask, AskTests), ask.whole, ask.rows, tuple(ask.members))
+    return Share(ask.tests, ask.whole, ask.rows, tuple(ask.members))
 
 
 @lru_cache(maxsize=1024)

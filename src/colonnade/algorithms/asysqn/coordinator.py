@@ -357,7 +357,8 @@ class Coordinator:
         judge = self._next_member()
         self.judge = self._parties[judge]
         message, others = Judge(self.number, judge, members), [m for m in members if m != judge]
-        asked: list[Effect] = [Send(self._parties[m], message) for m in (*others, judge)]  # the judge hears it last
+        told = (*others, judge)  # the judge hears it last
+        asked: list[Effect] = [Send(self._parties[m], message, evaluation=True) for m in told]
         patience = round(self._options.patience_s * NANOSECONDS)
         return [*asked, SetTimer(JUDGE_TIMER, self._now + patience)]
 

@@ -1,14 +1,13 @@
 """What AsySQN's parties say to each other and to the coordinator, and the jobs they give themselves.
 
 An aggregation (Alg. 2) is named by its initiator and a `nonce`, drawn anew for every attempt: a party that lost its
-memory cannot give two of them the same name. Those over test rows belong to evaluation.
+memory cannot give two of them the same name. All messages of one over test rows are sent for evaluation.
 
 Sums carry a digest of the question they answer (`asked`): an initiator that asks some parties for other rows than the
 rest, or names other members to them, gets no sum, because a parent on either tree refuses a child's other digest.
 """
 
 import hashlib
-from typing import ClassVar
 
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -16,12 +15,10 @@ __all__ = [
     "ASYSQN_PAYLOADS",
     "Abandon",
     "Ask",
-    "AskTests",
     "Begin",
     "Declined",
     "Differs",
     "Diverged",
-    "Drop",
     "FullPass",
     "FullPassed",
     "Held",
@@ -33,9 +30,7 @@ __all__ = [
     "Margins",
     "MarginsMade",
     "Masked",
-    "MaskedTests",
     "Masks",
-    "MasksTests",
     "Members",
     "Release",
     "Round",
@@ -130,7 +125,6 @@ class Stepped(Message, frozen=True):
 class Judge(Message, frozen=True):
     """Coordinator → every member: the party `judge` asks these for the margins of the test rows, and judges them."""
 
-    evaluation: ClassVar[bool] = True
     number: int
     judge: int
     members: list[int]
@@ -139,14 +133,12 @@ class Judge(Message, frozen=True):
 class Declined(Message, frozen=True):
     """Party → coordinator: not over these members: my weights are those of an evaluation over others."""
 
-    evaluation: ClassVar[bool] = True
     number: int
 
 
 class Judged(Message, frozen=True):
     """Party → coordinator: so good."""
 
-    evaluation: ClassVar[bool] = True
     number: int
     loss: float
     values: dict[str, float]
@@ -155,7 +147,6 @@ class Judged(Message, frozen=True):
 class Diverged(Message, frozen=True):
     """Party → coordinator: what I compute leads nowhere; also a job's result."""
 
-    evaluation: ClassVar[bool] = True  # not of the method: outside clock and bytes
     cause: str
     own: bool  # this party's own numbers are out of range; else the loss of the whole model is
 
@@ -163,24 +154,19 @@ class Diverged(Message, frozen=True):
 # Between parties: Alg. 2.
 
 
-class Ask(Message, frozen=True):
-    """Initiator → every other: contribute to the margins of these rows, all training rows if `whole`."""
+class Ask(Message, frozen=True, omit_defaults=True):
+    """Initiator → every other: contribute to the margins of these rows; of all training rows, or of all test rows."""
 
     nonce: int
     members: list[int]
     whole: bool
     rows: Array  # (b,) int32
-
-
-class AskTests(Ask, frozen=True):
-    """The same of all test rows."""
-
-    evaluation: ClassVar[bool] = True
+    tests: bool = False
 
 
 def digest_of(ask: Ask) -> bytes:
     """What a question asks for, and of which parties."""
-    kind = f"{type(ask).__name__} {ask.whole} {ask.members} {len(ask.rows)}"
+    kind = f"{'AskTests' if ask.tests else 'Ask'} {ask.whole} {ask.members} {len(ask.rows)}"
     return hashlib.blake2b(kind.encode() + ask.rows.tobytes(), digest_size=16).digest()
 
 
@@ -203,28 +189,10 @@ class Masks(Message, frozen=True):
     values: Array
 
 
-class MaskedTests(Masked, frozen=True):
-    """The same of test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
-class MasksTests(Masks, frozen=True):
-    """The same of test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
 class Abandon(Message, frozen=True):
     """Initiator → every other: forget this aggregation."""
 
     nonce: int
-
-
-class Drop(Abandon, frozen=True):
-    """The same of test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class Totals(Message, frozen=True):
@@ -298,6 +266,6 @@ class JudgeTests(Payload, frozen=True):
 ASYSQN_PAYLOADS = (
     *(Hello, Differs, Begin, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
     *(Judge, Judged, Declined, Diverged),
-    *(Ask, AskTests, Masked, Masks, MaskedTests, MasksTests, Abandon, Drop, Totals),
+    *(Ask, Masked, Masks, Abandon, Totals),
     *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),
 )

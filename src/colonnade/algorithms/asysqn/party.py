@@ -28,7 +28,6 @@ from colonnade.algorithms.asysqn.estimator import Estimator, OwnNumbersDiverged
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
-    AskTests,
     Begin,
     Differs,
     Diverged,
@@ -256,7 +255,7 @@ class Party(Contributor):
         same = self.members == tuple(members)
         self.members = tuple(members)
         self.sums.drop_of(gone - {self._index})
-        self.held = {key: ask for key, ask in self.held.items() if key[0] not in gone or isinstance(ask, AskTests)}
+        self.held = {key: ask for key, ask in self.held.items() if key[0] not in gone or ask.tests}
         hit = []
         for nonce, (what, _) in self.own.items():
             over = self.sums.sums[self._index, nonce].members
@@ -446,7 +445,7 @@ class Party(Contributor):
         return [*effects, *self._answer_held()]
 
     def _judged(self, result: Judged) -> list[Effect]:
-        return [Send(SERVER, result)] if result.number == self.judging else []
+        return [Send(SERVER, result, evaluation=True)] if result.number == self.judging else []
 
     # Coming and going.
 
@@ -455,14 +454,14 @@ class Party(Contributor):
         if peer != SERVER:
             return self._regroup(list(self.members), {self._names.index(peer)}) if peer in self._names else []
         effects = self._drop_everything()
-        return [*effects, Send(SERVER, self.left) if self.left else self._hello()]
+        return [*effects, Send(SERVER, self.left, evaluation=True) if self.left else self._hello()]
 
     def _leave(self, result: Diverged) -> list[Effect]:
         """Tell the coordinator: it ends the run, or goes on without this party if its own numbers are the cause."""
         effects: list[Effect] = []
         if result.own:
             effects, self.left = self._drop_everything(), result
-        return [*effects, Send(SERVER, result)]
+        return [*effects, Send(SERVER, result, evaluation=True)]  # outside clock and bytes: it is not of the method
 
     def _drop_everything(self) -> list[Effect]:
         """What is under way, with everyone; the weights stay, and what the fence knows of them."""

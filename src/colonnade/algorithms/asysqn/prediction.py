@@ -29,6 +29,7 @@ from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer
 from colonnade.data import Lookup
 from colonnade.privacy import masking
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.events import Send
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.role import SERVER, Role
 from colonnade.protocol.saved import transient
@@ -113,10 +114,9 @@ class SummedParty(SumParty[SummedPartyState]):
         """A child's sum on T2."""
         self._pass_on(self.sums.receive(self.names.index(sender), message), message.nonce)
 
-    def _pass_on(self, sends: Sequence[tuple[str, Message]], nonce: int) -> None:
+    def _pass_on(self, sends: Sequence[Send], nonce: int) -> None:
         """To the parent; the root tells the server."""
-        for to, message in sends:
-            self.send(to, message)
+        self.do(sends)
         total = self.sums.take_total(nonce)
         if total is not None:
             self.send(SERVER, Summed(nonce, total.theta))

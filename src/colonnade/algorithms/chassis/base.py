@@ -183,9 +183,9 @@ class Chassis(Generic[S]):
         """Ask for what a component of the role has put together."""
         self._turn.effects.extend(effects)
 
-    def send(self, to: str, message: Message) -> None:
-        """Ask the driver to deliver a message."""
-        self._turn.effects.append(Send(to, message))
+    def send(self, to: str, message: Message, *, evaluation: bool = False) -> None:
+        """Ask the driver to deliver a message; `evaluation`: outside clock, trace and byte totals."""
+        self._turn.effects.append(Send(to, message, evaluation))
 
     def work(self, kind: str, amount: float, job: Payload, *, aside: bool = False, blind: bool = False) -> int:
         """Ask for a job of `amount` local steps; returns its token."""

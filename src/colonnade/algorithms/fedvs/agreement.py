@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.fedvs.holdings import NEVER, Key, check_elements
-from colonnade.algorithms.fedvs.messages import Answer, Holding, Kinds
+from colonnade.algorithms.fedvs.messages import Answer, Holding, ShareModels, Sum, WhoHolds
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Effect, Send
-from colonnade.protocol.messages import Array
+from colonnade.protocol.messages import Array, Message
 
 __all__ = ["Agreement", "Held", "agree", "mutually_prepared"]
 
@@ -50,8 +50,8 @@ def mutually_prepared(held: Mapping[int, Collection[int]]) -> list[int]:
 class Agreement:
     """The newest exchange."""
 
-    def __init__(self, kinds: Kinds, names: Sequence[str], needed: int, least: int) -> None:
-        self._kinds, self._names, self._needed, self._least = kinds, names, needed, least
+    def __init__(self, testing: bool, names: Sequence[str], needed: int, least: int) -> None:
+        self._testing, self._names, self._needed, self._least = testing, names, needed, least
         self._index = {name: n for n, name in enumerate(names)}
         self.key: Key = NEVER
         self.newest: Key = NEVER  # that parties speak of: later, where this server has lost its memory
@@ -70,12 +70,16 @@ class Agreement:
         self.newest = max(key, self.newest)
         self.reports, self.answers = {}, {}
         self.summed, self.versions, self.evaluators = [], [], []
-        return [Send(self._names[n], self._kinds.order(*key, among, places)) for n in among]
+        return [self._send(n, ShareModels(*key, among, places, testing=self._testing)) for n in among]
 
     def ask(self) -> list[Effect]:
         """The time is over: whoever has not reported reports what it holds."""
         self.asked = True
-        return [Send(self._names[n], self._kinds.ask(*self.key)) for n in self.among if n not in self.reports]
+        message = WhoHolds(*self.key, testing=self._testing)
+        return [self._send(n, message) for n in self.among if n not in self.reports]
+
+    def _send(self, n: int, message: Message) -> Effect:
+        return Send(self._names[n], message, self._testing)
 
     def report(self, sender: str, message: Holding) -> bool:
         """A report; False if it is of an exchange that is over."""
@@ -118,8 +122,8 @@ class Agreement:
     def announce(self, position: int, places: int) -> list[Effect]:
         """S and the batch, to the evaluators."""
         self.places = places
-        message = self._kinds.sum(*self.key, position, self.summed, self.versions)
-        return [Send(self._names[n], message) for n in self.evaluators]
+        message = Sum(*self.key, position, self.summed, self.versions, testing=self._testing)
+        return [self._send(n, message) for n in self.evaluators]
 
     def answer(self, sender: str, message: Answer, width: int) -> bool:
         """An answer; True if it is of use. One for another S is never decoded with these."""

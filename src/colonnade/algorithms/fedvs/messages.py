@@ -1,35 +1,33 @@
 """What FedVS's roles say to each other, and the jobs they give themselves.
 
-An exchange is one attempt at one sum: models are shared, the set S is agreed, evaluators answer. The messages of an
-exchange over test rows are twins of the others that count as evaluation; there `round` is the evaluation's number.
-Parties are named by their numbers, from 0. Field elements are uint32 below p.
+An exchange is one attempt at one sum: models are shared, the set S is agreed, evaluators answer. In an exchange over
+test rows (`testing`) `round` is the evaluation's number. Parties are named by their numbers, from 0. Field elements are
+uint32 below p.
 """
-
-from typing import ClassVar, NamedTuple
 
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "TESTING", "TRAINING", "Answer", "CodedSum", "CodedSummed",
-           "DataRequest", "DataShare", "DataShared", "Declined", "Decode", "DecodeTest", "Decoded", "DecodedTest",
-           "FetchData", "Gradient", "Holding", "Kinds", "ModelShare", "ModelShared", "Prepared", "ShareData",
-           "ShareModel", "ShareModels", "Stepped", "Sum", "Take", "TestDataShare", "WhoHolds"]  # fmt: skip
+__all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "EXCHANGE", "Answer", "CodedSum", "CodedSummed", "DataRequest",
+           "DataShare", "DataShared", "Declined", "Decode", "DecodeTest", "Decoded", "DecodedTest", "FetchData",
+           "Gradient", "Holding", "ModelShare", "ModelShared", "OfRows", "Prepared", "ShareData", "ShareModel",
+           "ShareModels", "Stepped", "Sum", "Take", "WhoHolds"]  # fmt: skip
 
 
 CHUNK_PLACES = 8192  # of test rows: an exchange of their own
 
 
-class DataShare(Message, frozen=True):
+class OfRows(Message, frozen=True, omit_defaults=True, kw_only=True):
+    """About training rows or about test rows; the latter are sent for evaluation."""
+
+    testing: bool = False
+
+
+class DataShare(OfRows, frozen=True):
     """Party → party, Alg. 1 l. 8: places start … of the sender's coded data; `version` names the polynomial F."""
 
     version: int
     start: int
     values: Array  # (places, D(d+1))
-
-
-class TestDataShare(DataShare, frozen=True):
-    """The same of test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class DataRequest(Message, frozen=True):
@@ -52,7 +50,7 @@ class Prepared(Message, frozen=True):
     tested: int  # the newest evaluation
 
 
-class ShareModels(Message, frozen=True):
+class ShareModels(OfRows, frozen=True):
     """Server → party: an exchange begins; share your model with these, and blinding for so many places."""
 
     round: int
@@ -61,13 +59,7 @@ class ShareModels(Message, frozen=True):
     places: int
 
 
-class TestShareModels(ShareModels, frozen=True):
-    """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
-class ModelShare(Message, frozen=True):
+class ModelShare(OfRows, frozen=True):
     """Party → party, Alg. 1 l. 18; `version` names the polynomial G."""
 
     round: int
@@ -77,26 +69,14 @@ class ModelShare(Message, frozen=True):
     blinding: Array  # (places, h), or of no places
 
 
-class TestModelShare(ModelShare, frozen=True):
-    """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
-class WhoHolds(Message, frozen=True):
+class WhoHolds(OfRows, frozen=True):
     """Server → party: the time for sharing is over; whose shares do you hold?"""
 
     round: int
     attempt: int
 
 
-class TestWhoHolds(WhoHolds, frozen=True):
-    """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
-class Holding(Message, frozen=True):
+class Holding(OfRows, frozen=True):
     """Party → server: whose shares (model, blinding and data) I hold; unasked once they are everybody's."""
 
     round: int
@@ -106,13 +86,7 @@ class Holding(Message, frozen=True):
     clipped: int  # of my weights, so far
 
 
-class TestHolding(Holding, frozen=True):
-    """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
-class Sum(Message, frozen=True):
+class Sum(OfRows, frozen=True):
     """Server → evaluator: S is this; answer for the batch at `position` (test rows: from this place on)."""
 
     round: int
@@ -122,13 +96,7 @@ class Sum(Message, frozen=True):
     versions: list[int]
 
 
-class TestSum(Sum, frozen=True):
-    """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
-class Answer(Message, frozen=True):
+class Answer(OfRows, frozen=True):
     """Evaluator → server, Alg. 1 l. 23: the coded embedding, blinded, summed over S."""
 
     round: int
@@ -137,23 +105,11 @@ class Answer(Message, frozen=True):
     values: Array  # (places, h)
 
 
-class TestAnswer(Answer, frozen=True):
-    """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
-
-
-class Declined(Message, frozen=True):
+class Declined(OfRows, frozen=True):
     """Evaluator → server: not over this S: it has answered for some of these rows over another, or lacks a share."""
 
     round: int
     attempt: int
-
-
-class TestDeclined(Declined, frozen=True):
-    """The same for test rows."""
-
-    evaluation: ClassVar[bool] = True
 
 
 class Gradient(Message, frozen=True):
@@ -166,20 +122,7 @@ class Gradient(Message, frozen=True):
     values: Array  # (rows, h) float32
 
 
-class Kinds(NamedTuple):
-    """The messages of an exchange."""
-
-    order: type[ShareModels]
-    share: type[ModelShare]
-    ask: type[WhoHolds]
-    holding: type[Holding]
-    sum: type[Sum]
-    answer: type[Answer]
-    declined: type[Declined]
-
-
-TRAINING = Kinds(ShareModels, ModelShare, WhoHolds, Holding, Sum, Answer, Declined)
-TESTING = Kinds(TestShareModels, TestModelShare, TestWhoHolds, TestHolding, TestSum, TestAnswer, TestDeclined)
+EXCHANGE = (ShareModels, ModelShare, WhoHolds, Holding, Sum, Answer, Declined)  # the messages of one
 
 
 class ShareData(Payload, frozen=True):
@@ -298,7 +241,7 @@ class DecodedTest(Payload, frozen=True):
 
 
 CODED_PAYLOADS = (
-    *(DataShare, TestDataShare, DataRequest, FetchData, Prepared, *TRAINING, *TESTING, Gradient),
+    *(DataShare, DataRequest, FetchData, Prepared, *EXCHANGE, Gradient),
     *(ShareData, DataShared, ShareModel, ModelShared, CodedSum, CodedSummed, Take, Stepped),
     *(Decode, Decoded, DecodeTest, DecodedTest),
 )

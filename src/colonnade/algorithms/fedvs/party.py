@@ -8,6 +8,7 @@ is dropped as soon as the round goes on without it, so that a straggler is never
 import hashlib
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from colonnade.algorithms.fedvs.answered import Answered
@@ -16,13 +17,13 @@ from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import (
-    TESTING,
-    TRAINING,
+    Answer,
     CodedSum,
     CodedSummed,
     DataRequest,
     DataShare,
     DataShared,
+    Declined,
     FetchData,
     Gradient,
     ModelShare,
@@ -34,7 +35,6 @@ from colonnade.algorithms.fedvs.messages import (
     Stepped,
     Sum,
     Take,
-    TestDataShare,
     WhoHolds,
 )
 from colonnade.algorithms.fedvs.sharer import Sharer, in_chunks
@@ -104,8 +104,8 @@ class Party:
         self._clip()
         self.clipped = 0  # weights, in all steps
 
-        self.training = Side(TRAINING, self._walk.cut.length, options.blinding)
-        self.testing = Side(TESTING, Segmentation(len(setup.test), options.K).length, options.blinding)
+        self.training = Side(False, self._walk.cut.length, options.blinding)
+        self.testing = Side(True, Segmentation(len(setup.test), options.K).length, options.blinding)
         self.data_seeds = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
         self.version = -1  # of the own coded data
         self.answered = Answered(self._walk)
@@ -180,7 +180,7 @@ class Party:
             case Gradient():
                 return self._learn_ordered(message)
             case WhoHolds(round=round, attempt=attempt):
-                side = self._side(isinstance(message, TESTING.ask))
+                side = self._side(message.testing)
                 return [side.holding(self.clipped)] if side.is_at(round, attempt) else []
             case FetchData(of=of) if set(of) <= set(range(len(self._names))):
                 return [Send(self._names[n], DataRequest()) for n in of if n != self._index]
@@ -239,8 +239,8 @@ class Party:
         effects: list[Effect] = []
         for n, name in enumerate(self._names):
             if n != self._index and result.to in (-1, n):
-                effects += in_chunks(name, DataShare, self.version, result.train[n])
-                effects += in_chunks(name, TestDataShare, self.version, result.test[n])
+                effects += in_chunks(name, self.version, result.train[n])
+                effects += in_chunks(name, self.version, result.test[n], testing=True)
         if result.to >= 0:
             return effects
         self.training.data.put(self._index, self.version, np.ascontiguousarray(result.train[self._index]))
@@ -250,9 +250,8 @@ class Party:
 
     def _take_data(self, sender: str, n: int, message: DataShare) -> list[Effect]:
         """Alg. 1 l. 9."""
-        testing = isinstance(message, TestDataShare)
-        complete = self._side(testing).data.take(sender, n, message)
-        if not complete or testing:
+        complete = self._side(message.testing).data.take(sender, n, message)
+        if not complete or message.testing:
             return []
         self._fit_weights()
         return [self._prepared()] if self._has_shared else []
@@ -280,7 +279,7 @@ class Party:
 
     def _share_ordered(self, message: ShareModels) -> list[Effect]:
         """An exchange begins; what was under way for an older one is dropped."""
-        side = self._side(isinstance(message, TESTING.order))
+        side = self._side(message.testing)
         self._check_order(message, side)
         if (message.round, message.attempt) <= side.exchange.key or not self._has_shared:
             self.dropped += 1
@@ -316,13 +315,14 @@ class Party:
         exchange.put(self._index, result.version, result.models[self._index], result.blindings[self._index])
         shares = {n: (result.models[n], result.blindings[n]) for n in exchange.among if n != self._index}
         sends: list[Effect] = [
-            Send(self._names[n], side.kinds.share(*exchange.key, result.version, *share)) for n, share in shares.items()
+            side.send(self._names[n], ModelShare(*exchange.key, result.version, *share, testing=side.testing))
+            for n, share in shares.items()
         ]
         return [*sends, *side.tell_if_complete(self.clipped)]
 
     def _take_model(self, sender: str, n: int, message: ModelShare) -> list[Effect]:
         """Alg. 1 l. 19; without the sender's data, which come first, its model is of no use."""
-        side, data = self._side(isinstance(message, TESTING.share)), self.training.data
+        side, data = self._side(message.testing), self.training.data
         if n not in data.held() or not side.exchange.take(sender, n, message, (data.terms(n), self._width)):
             self.dropped += 1
             return []
@@ -332,7 +332,7 @@ class Party:
 
     def _sum_ordered(self, message: Sum) -> list[Effect]:
         """S is agreed."""
-        side = self._side(isinstance(message, TESTING.sum))
+        side = self._side(message.testing)
         if not side.is_at(message.round, message.attempt):
             self.dropped += 1
             return []
@@ -347,7 +347,7 @@ class Party:
 
     def _decline(self, side: Side) -> Send:
         self.declined += 1
-        return Send(SERVER, side.kinds.declined(*side.exchange.key))
+        return side.send(SERVER, Declined(*side.exchange.key, testing=side.testing))
 
     def _check_sum(self, message: Sum, side: Side) -> None:
         summed, least = message.summed, self._options.least(len(self._names))
@@ -365,7 +365,7 @@ class Party:
         if not side.is_at(result.round, result.attempt):
             self.dropped += 1
             return []
-        return [Send(SERVER, side.kinds.answer(*side.exchange.key, result.summed, result.values))]
+        return [side.send(SERVER, Answer(*side.exchange.key, result.summed, result.values, testing=side.testing))]
 
     # The local step: Alg. 1 l. 33–35.
 
@@ -491,8 +491,8 @@ class Party:
         self.testing.load(state["testing"])
         self.answered.load(state["answered"])
         self.network.load(state["network"])
-        self.to_sum = None if state["to_sum"] is None else Sum(*state["to_sum"])
-        self.to_take = None if state["to_take"] is None else Gradient(*state["to_take"])
+        self.to_sum = None if state["to_sum"] is None else Sum(**state["to_sum"])
+        self.to_take = None if state["to_take"] is None else Gradient(**state["to_take"])
 
     def summary(self) -> RoleSummary:
         """Steps taken, and what went past it."""
@@ -514,8 +514,8 @@ def _single(value: float) -> float:
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(0)))
 
 
-def _fields(message: Sum | Gradient | None) -> list[Any] | None:
-    return None if message is None else [getattr(message, name) for name in message.__struct_fields__]
+def _fields(message: Sum | Gradient | None) -> dict[str, Any] | None:
+    return None if message is None else msgspec.structs.asdict(message)
 
 
 _STATE = (

@@ -19,8 +19,6 @@ from colonnade.algorithms.fedvs.coding import Costs, average
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import (
-    TESTING,
-    TRAINING,
     Answer,
     Declined,
     Decode,
@@ -95,8 +93,8 @@ class Server:
         self._costs = Costs(self._code, training.batch_size, self._width, options.work == "delays")
 
         self.progress = Progress(training)
-        self.agreement = Agreement(TRAINING, setup.parties, self._code.needed, self._least)
-        tested = Agreement(TESTING, setup.parties, self._code.needed, self._least)
+        self.agreement = Agreement(False, setup.parties, self._code.needed, self._least)
+        tested = Agreement(True, setup.parties, self._code.needed, self._least)
         self._fewest = max(self._code.needed, self._least)
         self.evaluation = CodedEvaluation(setup, tested, self._fewest, self._deadline)
         self.present: dict[str, bool] = {}  # parties within reach
@@ -152,7 +150,7 @@ class Server:
         if sender not in self._index:
             raise RemoteProtocolError(sender, "is not a party of this run")
         match message:
-            case TESTING.holding() | TESTING.answer() | TESTING.declined():
+            case Holding(testing=True) | Answer(testing=True) | Declined(testing=True):
                 taken = self.evaluation.receive(sender, message, now, self.present, self._width)
                 return self._evaluated_if_over(taken, now)
             case Holding():

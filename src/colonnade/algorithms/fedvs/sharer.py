@@ -15,10 +15,13 @@ __all__ = ["Sharer", "in_chunks"]
 CHUNK_BYTES = 8 * 2**20  # of coded data in one message
 
 
-def in_chunks(to: str, kind: type[DataShare], version: int, share: Array) -> list[Effect]:
+def in_chunks(to: str, version: int, share: Array, *, testing: bool = False) -> list[Effect]:
     """A share of data, in messages of bounded size."""
     step = max(1, CHUNK_BYTES // share[:1].nbytes)
-    return [Send(to, kind(version, start, share[start : start + step])) for start in range(0, len(share), step)]
+    return [
+        Send(to, DataShare(version, start, share[start : start + step], testing=testing), testing)
+        for start in range(0, len(share), step)
+    ]
 
 
 class Sharer:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.fedvs.holdings import CodedData, Exchange
-from colonnade.algorithms.fedvs.messages import TESTING, CodedSum, Kinds, Sum
+from colonnade.algorithms.fedvs.messages import CodedSum, Holding, OfRows, Sum
 from colonnade.privacy.field import total
 from colonnade.protocol.events import Effect, Send
 from colonnade.protocol.messages import Array
@@ -17,8 +17,8 @@ __all__ = ["Side"]
 class Side:
     """What is held, in which versions, and what can be summed of it."""
 
-    def __init__(self, kinds: Kinds, places: int, blinded: bool) -> None:
-        self.kinds, self.testing = kinds, kinds is TESTING
+    def __init__(self, testing: bool, places: int, blinded: bool) -> None:
+        self.testing = testing
         self.data, self.exchange = CodedData(places), Exchange(blinded)
 
     def is_at(self, round: int, attempt: int) -> bool:
@@ -41,7 +41,12 @@ class Side:
     def holding(self, clipped: int) -> Send:
         """Whose shares are here."""
         held = self.held()
-        return Send(SERVER, self.kinds.holding(*self.exchange.key, held, [self._version(n) for n in held], clipped))
+        versions = [self._version(n) for n in held]
+        return self.send(SERVER, Holding(*self.exchange.key, held, versions, clipped, testing=self.testing))
+
+    def send(self, to: str, message: OfRows) -> Send:
+        """A message about these rows."""
+        return Send(to, message, message.testing)
 
     def _version(self, n: int) -> int:
         """Of n's data and model together."""

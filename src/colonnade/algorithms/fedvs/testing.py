@@ -13,7 +13,7 @@ import numpy as np
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated
 from colonnade.algorithms.fedvs.agreement import Agreement
 from colonnade.algorithms.fedvs.config import FedvsOptions
-from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, TESTING, Answer, DecodedTest, DecodeTest, Holding
+from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Answer, Declined, DecodedTest, DecodeTest, Holding
 from colonnade.algorithms.method import ServerSetup
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -86,7 +86,7 @@ class CodedEvaluation:
                 return self._settle(now, present) if taken and not self.agreement.unreported(present) else []
             case Answer():
                 return self._answer(sender, message, width)
-            case TESTING.declined(round=number) if number == self.number and self.running:
+            case Declined(round=number) if number == self.number and self.running:
                 return self._give_up()
         return []
 

@@ -12,8 +12,9 @@ from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, done, job, o
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.prediction.messages import Ask, Asked, Compute, Computed, Found, Mean
 from colonnade.algorithms.prediction.party import MAX_ASKED
-from colonnade.algorithms.prediction.standing_in import AWAY, LACKS, SENT, StandIns, blocks_of
+from colonnade.algorithms.prediction.standing_in import AWAY, LACKS, SENT, StandIns
 from colonnade.algorithms.sane import are_sane
+from colonnade.algorithms.table import blocks_of
 from colonnade.models import ServerNetwork
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS, Emit, Event, TimerFired

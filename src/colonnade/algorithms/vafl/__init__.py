@@ -8,67 +8,30 @@
     τ_{n,m}         `EmbeddingTable.ages`
     D, t            `max_delay`, `t`
 
-`vafl` is Algorithm 1, `t-sync` Algorithm 2, `sync` the lock-step baseline (split learning with coordinated
-batches) and `centralised` one model over all columns: the oracle.
+`vafl` is Algorithm 1, `t-sync` Algorithm 2. Their lock-step baseline, `sync`, and the oracle are in `lockstep`.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Capabilities, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
-from colonnade.algorithms.vafl.centralised import (
-    CENTRALISED_PAYLOADS,
-    CentralisedOptions,
-    JointPredictor,
-    centralised,
-)
-from colonnade.algorithms.vafl.config import SyncOptions, TSyncOptions, VaflOptions
-from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
+from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
+from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
 
 __all__ = ["METHODS"]
 
 _PAPER = "Chen, Jin, Sun, Yin: VAFL (2020)"
-_REVEALS = (
-    "server: every party's embeddings and row numbers; each party: the loss gradient of its own embeddings "
-    "(which tells labels to a party that looks); parties learn nothing of each other directly"
-)
 _PAGE = "vafl.md"
 _CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True)
 _PAYLOADS = VAFL_PAYLOADS + EVALUATION_PAYLOADS
 
 METHODS = (
     Method(
-        "centralised",
-        "the oracle",
-        "one torch model over all columns, no federation: what the others are measured against",
-        "everything: all columns and labels lie in one place",
-        CentralisedOptions,
-        CENTRALISED_PAYLOADS + EVALUATION_PAYLOADS,
-        server=None,
-        party=None,
-        joint=centralised,
-        predictor=JointPredictor(),
-        page=_PAGE,
-    ),
-    Method(
-        "sync",
-        "split learning; VAFL's synchronous baseline",
-        "coordinated batches, every step waits for every party",
-        _REVEALS,
-        SyncOptions,
-        _PAYLOADS,
-        Server,
-        Party,
-        predictor=PlainPredictor(),
-        capabilities=_CAN,
-        page=_PAGE,
-    ),
-    Method(
         "vafl",
         f"{_PAPER}, Alg. 1",
         "asynchronous: a party uploads when it is ready, the server uses the newest embeddings it has",
-        _REVEALS,
+        REVEALS,
         VaflOptions,
         _PAYLOADS,
         Server,
@@ -81,7 +44,7 @@ METHODS = (
         "t-sync",
         f"{_PAPER}, Alg. 2",
         "the server steps when t parties have uploaded, with the average of their gradients",
-        _REVEALS,
+        REVEALS,
         TSyncOptions,
         _PAYLOADS,
         Server,

@@ -1,11 +1,11 @@
-"""The `[protocol]` fields of `vafl`, `t-sync` and `sync`."""
+"""The `[protocol]` fields of `vafl` and `t-sync`."""
 
 from typing import Literal
 
 from colonnade.algorithms.method import Options
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["SyncOptions", "TSyncOptions", "VaflOptions"]
+__all__ = ["TSyncOptions", "VaflOptions"]
 
 
 class VaflOptions(Options, frozen=True):
@@ -18,13 +18,6 @@ class VaflOptions(Options, frozen=True):
     order: Literal["upload-first", "query-first"] = "upload-first"  # "query-first" is lines 6, 7, 4, 5 (†)
     pause_s: float | list[float] = 0.0  # mean of the exponential pause between a party's activations
     on_lost: Literal["continue", "wait"] = "continue"
-
-    min_batch = 1
-
-    @property
-    def coordinated(self) -> bool:
-        """Whether all parties always upload the same rows for the same step."""
-        return False
 
     def threshold(self, parties: int) -> int:
         """t: how many distinct parties an update takes."""
@@ -63,24 +56,3 @@ class TSyncOptions(VaflOptions, frozen=True, kw_only=True):
             raise ConfigError("protocol.t", self.t, f"must be between 1 and the number of parties, {parties}")
         if self.order != "upload-first":
             raise ConfigError("protocol.order", self.order, "t-sync answers uploads, so only 'upload-first' works")
-
-
-class SyncOptions(Options, frozen=True):
-    """Lock-step: nothing to choose. It always waits for everyone."""
-
-    batches = "shared"
-    table = "zeros"
-    max_delay = None
-    extra_rows = 0.0
-    order = "upload-first"
-    on_lost = "wait"
-    min_batch = 1
-    coordinated = True
-
-    def threshold(self, parties: int) -> int:
-        """All of them."""
-        return parties
-
-    def pause_of(self, party: int) -> float:
-        """No pauses."""
-        return 0.0

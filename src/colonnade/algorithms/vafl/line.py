@@ -1,9 +1,8 @@
 """What waits for a server step: requests in the order of arrival, at most a batch and a query of each party."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Line", "Request", "check_upload", "fields"]
+__all__ = ["Line", "Request", "check_upload"]
 
 STEPS = 2**40  # no run is that long; a party that says so would only send the others astray
 
@@ -46,30 +45,35 @@ def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> Non
         raise RemoteProtocolError(sender, f"embeddings of step {message.step}")
 
 
+@dataclass(slots=True)
 class Line:
     """Requests by their arrival; what is asked of it for every upload does not depend on how many wait."""
 
-    def __init__(self, requests: Iterable[Request] = ()) -> None:
-        self._waiting = {(request.party, request.learn): request for request in requests}
+    waiting: dict[tuple[int, bool], Request] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *requests: Request) -> "Line":
+        """These requests, in this order."""
+        return cls({(request.party, request.learn): request for request in requests})
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._waiting.values())
+        return iter(self.waiting.values())
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def add(self, request: Request) -> None:
         """Behind all others; a party's newest batch is all that it waits for, a query waits beside its batch."""
         if request.learn:
             self.drop(request.party)
         else:
-            self._waiting.pop((request.party, False), None)
-        self._waiting[request.party, request.learn] = request
+            self.waiting.pop((request.party, False), None)
+        self.waiting[request.party, request.learn] = request
 
     def drop(self, party: int) -> None:
         """All that a party waits for."""
         for learn in (True, False):
-            self._waiting.pop((party, learn), None)
+            self.waiting.pop((party, learn), None)
 
     def has(self, parties: int) -> bool:
         """Whether requests of so many distinct parties are here."""
@@ -79,7 +83,7 @@ class Line:
         """The first requests of so many distinct parties, out of the line."""
         first = self._first(parties)
         for request in first:
-            del self._waiting[request.party, request.learn]
+            del self.waiting[request.party, request.learn]
         return first
 
     def _first(self, parties: int) -> list[Request]:
@@ -96,7 +100,7 @@ class Line:
 
     def leave_behind(self, step: int) -> tuple[int, list[Request]]:
         """Of coordinated rounds, where all wait for the same step: the newest one, and who is now behind it."""
-        ends = [request.step for request in (*islice(self, 1), *islice(reversed(self._waiting.values()), 1))]
+        ends = [request.step for request in (*islice(self, 1), *islice(reversed(self.waiting.values()), 1))]
         newest = max([step, *ends])
         if min(ends, default=newest) == newest:
             return newest, []
@@ -104,8 +108,3 @@ class Line:
         for request in behind:
             self.drop(request.party)
         return newest, behind
-
-
-def fields(request: Request) -> tuple[Any, ...]:
-    """A request as plain values, for a checkpoint."""
-    return tuple(getattr(request, name) for name in Request.__slots__)

@@ -1,11 +1,30 @@
 """What VAFL's roles say to each other, and the jobs they give themselves."""
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
-from colonnade.privacy.guard import Release
+from colonnade.privacy.guard import Released
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["VAFL_PAYLOADS", "Batch", "Embed", "Embedded", "Embeddings", "FreshRequest", "Gradient", "Query",
-           "Refine", "Refined", "Skip", "Step", "Stepped"]  # fmt: skip
+__all__ = [
+    "REVEALS",
+    "VAFL_PAYLOADS",
+    "Batch",
+    "Embed",
+    "Embedded",
+    "Embeddings",
+    "FreshRequest",
+    "Gradient",
+    "Query",
+    "Refine",
+    "Refined",
+    "Skip",
+    "Step",
+    "Stepped",
+]
+
+REVEALS = (
+    "server: every party's embeddings and row numbers; each party: the loss gradient of its own embeddings "
+    "(which tells labels to a party that looks); parties learn nothing of each other directly"
+)
 
 
 class Embeddings(Message, frozen=True):
@@ -46,14 +65,13 @@ class Skip(Message, frozen=True):
     step: int
 
 
-class Embed(Payload, frozen=True):
+class Embed(Released, frozen=True):
     """Party's job: h_m(θ_m; x) for a batch (trained on later) or for rows that only renew the table."""
 
     step: int
     seed: int
     batch: Array | None  # features of the batch
     renew: Array | None  # features of further rows
-    release: Release | None = None
     renew_seed: int = 0  # of the random layers in the pass over `renew`
 
 
@@ -65,14 +83,13 @@ class Embedded(Payload, frozen=True):
     receipt: str = ""  # of the privacy ledger
 
 
-class Refine(Payload, frozen=True):
+class Refine(Released, frozen=True):
     """Party's job: the gradient of θ_m from ∂ℓ/∂h."""
 
     step: int
     seed: int
     x: Array
     values: Array
-    release: Release | None = None
 
 
 class Refined(Payload, frozen=True):

@@ -17,8 +17,8 @@ from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import ZEROTH_PAYLOADS
-from colonnade.algorithms.zeroth.party import Party
-from colonnade.algorithms.zeroth.server import Server
+from colonnade.algorithms.zeroth.party import LockStepParty, TableParty
+from colonnade.algorithms.zeroth.server import LockStepProbing, TableProbing
 
 __all__ = ["METHODS"]
 
@@ -41,8 +41,8 @@ METHODS = (
         _REVEALS,
         CascadedOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        TableProbing,
+        TableParty,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
@@ -54,8 +54,8 @@ METHODS = (
         _REVEALS,
         ZooOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        TableProbing,
+        TableParty,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
@@ -67,8 +67,8 @@ METHODS = (
         _REVEALS,
         SynZooOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        LockStepProbing,
+        LockStepParty,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
@@ -80,8 +80,8 @@ METHODS = (
         "server: every party's embeddings and row numbers; each party: the mean loss of its own batches",
         FrozenOptions,
         _PAYLOADS,
-        Server,
-        Party,
+        TableProbing,
+        TableParty,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,

@@ -5,7 +5,7 @@ from typing import Literal
 from colonnade.algorithms.method import Options
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "ZerothOptions", "ZooOptions"]
+__all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "TableOptions", "ZerothOptions", "ZooOptions"]
 
 MAX_DIRECTIONS = 64  # every direction tells a party more about the same rows
 
@@ -16,12 +16,10 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
     min_batch: int = 8  # the server answers no smaller one: it would tell the labels
     extra_queries: int = 8  # how much more often than an even walk a party may ask about one row
 
-    # For whoever does not choose them:
+    # For methods that do not choose them:
     smoothing = 1e-3
     directions = 0
     distribution = "gaussian"
-    extra_rows = 0.0
-    order = "upload-first"
     server_zeroth = ""  # the method's name, where the server's step is an estimate, too
 
     def check(self, parties: int) -> None:
@@ -54,8 +52,6 @@ class TableOptions(ZerothOptions, frozen=True, kw_only=True):
     t: int = 1
     pause_s: float | list[float] = 0.0
     on_lost: Literal["continue", "wait"] = "continue"
-
-    coordinated = False
 
     def threshold(self, parties: int) -> int:
         """How many distinct parties an update takes."""
@@ -107,20 +103,11 @@ class SynZooOptions(ZerothOptions, frozen=True, kw_only=True):
     directions: int = 1
     distribution: Literal["gaussian", "sphere"] = "gaussian"
 
-    batches = "shared"
-    table = "zeros"
-    max_delay = None
-    on_lost = "wait"
-    coordinated = True
     server_zeroth = "syn-zoo"
 
     def threshold(self, parties: int) -> int:
         """All of them."""
         return parties
-
-    def pause_of(self, party: int) -> float:
-        """No pauses."""
-        return 0.0
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""

@@ -1,7 +1,7 @@
 """What zeroth-order roles say to each other beyond VAFL, and the jobs they give themselves."""
 
 from colonnade.algorithms.vafl.messages import Batch, Embeddings
-from colonnade.privacy.guard import Release
+from colonnade.privacy.guard import Released
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["ZEROTH_PAYLOADS", "Estimate", "Losses", "Perturb", "Perturbed", "Probe", "ProbedBlock", "ProbedStep",
@@ -22,13 +22,12 @@ class Losses(Message, frozen=True):
     values: Array  # (1 + directions,) float64
 
 
-class Perturb(Payload, frozen=True):
+class Perturb(Released, frozen=True):
     """Party's job: c and ĉ of a batch, with directions that it draws."""
 
     draw: int
     seed: int
     batch: Array
-    release: Release | None = None
 
 
 class Perturbed(Payload, frozen=True):

@@ -1,17 +1,21 @@
-"""A zeroth-order party: VFL-Cascaded Alg. 1 lines 2–7, on VAFL's machinery for walks, tables and recovery.
+"""Zeroth-order parties: VFL-Cascaded Alg. 1 lines 2–7, on the walks, tables and rounds of VAFL.
 
 The party embeds its batch twice, at w_m and at w_m + μu, uploads both, and learns from two losses. Its network is
 never differentiated, so it may be any function (`models.blackbox`).
 """
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from colonnade.algorithms.method import SERVER, PartySetup
-from colonnade.algorithms.vafl.messages import Gradient, Refined
-from colonnade.algorithms.vafl.party import EMBED, FORWARD_SHARE, REFINE
-from colonnade.algorithms.vafl.party import Party as VaflParty
+from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.chassis import done, job, on
+from colonnade.algorithms.lockstep.party import LockStepWalker, LockStepWalkerState, common_walk
+from colonnade.algorithms.method import Options, PartySetup
+from colonnade.algorithms.vafl.messages import Refined
+from colonnade.algorithms.vafl.table_walker import TableWalker, TableWalkerState
+from colonnade.algorithms.vafl.walker import FORWARD_SHARE, Walker, WalkerState
+from colonnade.algorithms.zeroth.config import SynZooOptions, TableOptions, ZerothOptions
 from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
 from colonnade.algorithms.zeroth.messages import Estimate, Losses, Perturb, Perturbed, Probe
 from colonnade.models import OptimiserSpec, Regulariser
@@ -19,130 +23,139 @@ from colonnade.models.blackbox import BlackBoxNetwork
 from colonnade.models.probed import ProbedNetwork, probed_network
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import RemoteProtocolError
-from colonnade.protocol.events import Effect, Event, Resumed, Send, Started, Work, WorkDone
-from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.messages import Array
+from colonnade.protocol.role import SERVER
 
-__all__ = ["Party"]
+__all__ = ["LockStepParty", "TableParty"]
+
+W = TypeVar("W", bound=WalkerState)
 
 
-class Party(VaflParty):
+class Drawn:
+    """The directions that a party has drawn."""
+
+    def __init__(self) -> None:
+        self.count = 0  # how often
+        self.seed = b""  # of those of the batch in work
+        self.cache: tuple[bytes, Array] | None = None  # the seed makes them once more after a restart
+
+    def save(self) -> dict[str, Any]:
+        """All but the cache."""
+        return {"count": self.count, "seed": self.seed}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.count, self.seed = saved["count"], saved["seed"]
+
+
+class Estimating(Walker[W], Generic[W]):
     """Holds w_m, its own columns, and the directions it has drawn."""
 
-    network: ProbedNetwork | BlackBoxNetwork  # type: ignore[assignment]
+    network: ProbedNetwork | BlackBoxNetwork
 
-    def __init__(self, setup: PartySetup[Any]) -> None:
-        super().__init__(setup)
-        self._secret = SecretKey()
-        self.draw = 0  # how often directions were drawn
-        self.directions = b""  # the seed of those of the batch in work
-        self._drawn: tuple[bytes, Array] | None = None  # a cache: the seed makes them again after a restart
-        self._options.check_batch(setup.training.batch_size)
-        if self._options.directions:
-            check_smoothing(self._options.smoothing, self.network.theta.numel(), self._options.distribution, self.name)
+    def begin_estimating(self, options: ZerothOptions) -> None:
+        """The other half of the constructor: refuse what cannot be estimated."""
+        self.options, self.secret, self.drawn = options, SecretKey(), Drawn()
+        options.check_batch(self.training.batch_size)
+        if options.directions:
+            check_smoothing(options.smoothing, self.network.theta.numel(), options.distribution, self.name)
 
-    def make_network(  # type: ignore[override]
-        self, setup: PartySetup[Any], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
+    def make_network(
+        self, setup: PartySetup[Options], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
     ) -> ProbedNetwork | BlackBoxNetwork:
         """A network that is only ever evaluated."""
         return probed_network(
             setup.model, setup.shape, setup.width, seed, setup.name, optimiser, regulariser, setup.device, self.guard
         )
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
-        """One event."""
-        if self.guard.on and (done := self.guarded(event)) is not None:
-            return done
-        match event:
-            case Started(entropy=entropy) | Resumed(entropy=entropy):
-                self._secret.renew(entropy)
-            case WorkDone(result=Perturbed() as result):
-                return self._perturbed(result, now)
-        return super().handle(event, now)
+    def started(self, entropy: bytes) -> None:
+        """Take the key, and begin."""
+        self.secret.renew(entropy)
+        super().started(entropy)
 
-    def received(self, sender: str, message: Message) -> list[Effect]:
-        """Losses take the place of gradients."""
-        match message:
-            case Losses() if sender == SERVER:
-                return self._losses(message)
-            case Gradient():
-                raise RemoteProtocolError(sender, f"{self.name} does not expect a Gradient")
-        return super().received(sender, message)
+    def resumed(self, entropy: bytes) -> None:
+        """Take the new key."""
+        self.secret.renew(entropy)
 
-    def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state."""
-        match job:
-            case Perturb():
-                return self.guard.released(job.release, self._perturb, job)
-            case Estimate(directions=seed, differences=differences):
-                options = self._options
-                u, self._drawn = self._directions(seed), None
-                return Refined(estimate(differences, u, options.smoothing, options.distribution))
-        return super().compute(job)
+    def select(self) -> None:
+        """Alg. 1 l. 3–4: choose the next batch."""
+        self.choose()
+        s, copies = self.state, 1 + self.options.directions
+        self.drawn.count += 1
+        release = self.guard.plan("batch", s.rows, copies=copies)
+        job = Perturb(self.drawn.count, self.layer_seed(), s.x, release=release)
+        self.work("step", copies * FORWARD_SHARE * len(s.rows) / self.training.batch_size, job)
 
-    def _directions(self, seed: bytes) -> Array:
-        if self._drawn is None or self._drawn[0] != seed:
-            options = self._options
-            u = directions(seed, options.directions, self.network.theta.numel(), options.distribution)
-            self._drawn = (seed, u)
-        return self._drawn[1]
-
-    def _perturb(self, job: Perturb) -> Perturbed:
+    @job(Perturb, released=True)
+    def perturb(self, job: Perturb) -> Perturbed:
         """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both, noise for privacy never does."""
-        secret, seed, batch = self._secret.seed("directions", job.draw), job.seed, job.batch
+        secret, seed, batch = self.secret.seed("directions", job.draw), job.seed, job.batch
         values = self.encode(self.network.embed(batch, seed))
         buffers = self.network.buffers_after_forward()
-        w_m, mu = self.network.vector(), np.float32(self._options.smoothing)
+        w_m, mu = self.network.vector(), np.float32(self.options.smoothing)
         perturbed = [self.encode(self.network.embed_at(w_m + mu * u, batch, seed)) for u in self._directions(secret)]
         if len(perturbed) == 1:
             return Perturbed(values, perturbed[0][None], secret, buffers)
-        stacked = np.stack(perturbed) if perturbed else np.zeros((0, len(batch), self._width), np.float32)
+        stacked = np.stack(perturbed) if perturbed else np.zeros((0, len(batch), self.width), np.float32)
         return Perturbed(values, stacked, secret, buffers)
 
-    def select(self) -> list[Effect]:
-        """Alg. 1 l. 3–4: choose the next batch."""
-        self.busy = True
-        self.draw += 1
-        self.rows = self.sent = self._walk.batch(self.step)
-        self._batch = self._x[self.rows]
-        amount = (1 + self._options.directions) * FORWARD_SHARE * len(self.rows) / self._training.batch_size
-        release = self.guard.plan("batch", self.rows, copies=1 + self._options.directions)
-        job = Perturb(self.draw, self._layer_seed(), self._batch, release)
-        return [Work(4 * self.step + EMBED, "step", amount, job)]
+    def _directions(self, seed: bytes) -> Array:
+        drawn, options = self.drawn, self.options
+        if drawn.cache is None or drawn.cache[0] != seed:
+            u = directions(seed, options.directions, self.network.theta.numel(), options.distribution)
+            drawn.cache = (seed, u)
+        return drawn.cache[1]
 
-    def _perturbed(self, result: Perturbed, now: int) -> list[Effect]:
+    @done(Perturbed)
+    def perturbed(self, token: int, result: Perturbed) -> None:
         """Alg. 1 l. 4: upload both."""
         self.check_own(result.values)
         for perturbed in result.perturbed:
             self.check_own(perturbed)
-        self.busy, self.uploaded = False, True
-        self.buffers, self.directions = result.buffers, result.directions
-        rows = self.rows
-        return [Send(SERVER, Probe(self.step, len(rows), rows, result.values, perturbed=result.perturbed))]
+        s = self.state
+        s.busy, s.uploaded, s.buffers = False, True, result.buffers
+        self.drawn.seed = result.directions
+        self.send(SERVER, Probe(s.step, len(s.rows), s.rows, result.values, perturbed=result.perturbed))
 
-    def _losses(self, message: Losses) -> list[Effect]:
+    @on(Losses, SERVER)
+    def losses(self, sender: str, message: Losses) -> None:
         """Alg. 1 l. 5–6: h and ĥ arrive; frozen parties only go on."""
-        if not self.uploaded or self.busy or message.step != self.step:
-            self.dropped += 1
-            return []
-        expected = (1 + self._options.directions,)
-        values = message.values
+        if not self.is_answer(message.step):
+            return
+        expected, values = (1 + self.options.directions,), message.values
         if values.shape != expected or values.dtype != np.float64 or not np.isfinite(values).all():
-            raise RemoteProtocolError(SERVER, f"losses of shape {values.shape}, expected {expected} finite float64")
+            raise RemoteProtocolError(sender, f"losses of shape {values.shape}, expected {expected} finite float64")
         if message.update < 0:
-            raise RemoteProtocolError(SERVER, f"losses of update {message.update}")
-        self.busy, self.k = True, message.update
-        job = Estimate(self.directions, values[1:] - values[0])
-        return [Work(4 * self.step + REFINE, "refine", 0.0, job)]
+            raise RemoteProtocolError(sender, f"losses of update {message.update}")
+        self.state.busy, self.state.k = True, message.update
+        self.work("refine", 0.0, Estimate(self.drawn.seed, values[1:] - values[0]))
 
-    def learn(self, gradient: Array, rate: float) -> None:
+    @job(Estimate)
+    def estimated(self, job: Estimate) -> Refined:
+        """Eq. (3); the directions are not needed any more."""
+        u, self.drawn.cache = self._directions(job.directions), None
+        return Refined(estimate(job.differences, u, self.options.smoothing, self.options.distribution))
+
+    def learn(self, gradient: Array, rate: float, buffers: list[Array]) -> None:
         """Alg. 1 l. 7; a frozen party keeps what it was born with, but for what BatchNorm has seen."""
-        super().learn(gradient if self._options.directions else gradient[:0], rate)
+        super().learn(gradient if self.options.directions else gradient[:0], rate, buffers)
 
-    def save(self) -> dict[str, Any]:
-        """All but the columns and the key."""
-        return super().save() | {"draw": self.draw, "directions": self.directions}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        super().load(state)
-        self.draw, self.directions = state["draw"], state["directions"]
+class TableParty(Estimating[TableWalkerState], TableWalker[TableWalkerState]):
+    """Of `cascaded`, `zoo` and `frozen`."""
+
+    def __init__(self, setup: PartySetup[TableOptions]) -> None:
+        options, training = setup.options, setup.training
+        path = ("batches",) if options.batches == "shared" else ("batches", setup.index)
+        walk = Walk(len(setup.train), training.batch_size, training.seed, *path, smallest=options.min_batch)
+        state = TableWalkerState.of(setup, warm=options.table == "warm")
+        super().__init__(setup, state, walk, pause_s=options.pause_of(setup.index))
+        self.begin_estimating(options)
+
+
+class LockStepParty(Estimating[LockStepWalkerState], LockStepWalker[LockStepWalkerState]):
+    """Of `syn-zoo`."""
+
+    def __init__(self, setup: PartySetup[SynZooOptions]) -> None:
+        super().__init__(setup, LockStepWalkerState(), common_walk(setup, setup.options.min_batch))
+        self.begin_estimating(setup.options)

@@ -1,4 +1,4 @@
-"""The server of zeroth-order parties: VFL-Cascaded Alg. 1 lines 8–11 and App. B Alg. 2, on VAFL's table.
+"""The servers of zeroth-order parties: VFL-Cascaded Alg. 1 lines 8–11 on VAFL's table, and App. B Alg. 2 in lock-step.
 
 All losses of a step, and the gradient of w_0, are taken at the SAME w_0: the replies hold losses from before the
 server's own step. The table keeps c only, never ĉ. One pair of scalars per batch goes down, and the server answers
@@ -7,67 +7,83 @@ rules slow down a party that makes up its embeddings; they do not stop it (docs/
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
+from colonnade.algorithms.chassis import done, job
 from colonnade.algorithms.encoding import arrived
+from colonnade.algorithms.lockstep.server import LockStepServer, RoundState
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, Query
-from colonnade.algorithms.vafl.party import FORWARD_SHARE
-from colonnade.algorithms.vafl.server import Server as VaflServer
-from colonnade.algorithms.vafl.server import mean_over_uploads, seed_of
+from colonnade.algorithms.vafl.server import TableServer, TableState
+from colonnade.algorithms.vafl.stepping import Stepping, SteppingState, mean_over_uploads, seed_of
+from colonnade.algorithms.vafl.walker import FORWARD_SHARE
+from colonnade.algorithms.zeroth.config import SynZooOptions, TableOptions, ZerothOptions
 from colonnade.algorithms.zeroth.directions import check_smoothing, directions, estimate
 from colonnade.algorithms.zeroth.messages import Losses, Probe, ProbedBlock, ProbedStep, ProbedStepped
 from colonnade.models.probed import ProbedServerNetwork
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError, TrainingDiverged
-from colonnade.protocol.events import Effect, Event, Resumed, Send, Started, Work, WorkDone
 from colonnade.protocol.finite import all_finite
-from colonnade.protocol.messages import Array, Elsewhere, Message, Payload
+from colonnade.protocol.messages import Array, Elsewhere
 
-__all__ = ["Server"]
+__all__ = ["LockStepProbing", "Probing", "TableProbing"]
 
 
-class Server(VaflServer):
-    """Holds w_0, the labels, the table, and how often each party asked about each row."""
+M = TypeVar("M", bound=Any)  # a message with `values`
+T = TypeVar("T", bound=SteppingState)
+
+
+class Questions:
+    """What parties have asked so far, and how often the server drew directions of its own."""
+
+    def __init__(self, parties: int, rows: int) -> None:
+        self.counts = np.zeros((parties, rows), np.uint32)  # how often each party asked about each row
+        self.draw = 0
+
+    def save(self) -> dict[str, Any]:
+        """Both."""
+        return {"counts": self.counts, "draw": self.draw}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `save`."""
+        self.counts[...] = saved["counts"]
+        self.draw = saved["draw"]
+
+
+class Probing(Stepping[T], Generic[T]):
+    """Holds w_0, the labels, and how often each party asked about each row."""
 
     network: ProbedServerNetwork
     network_type = ProbedServerNetwork
     rules = True  # whether questions are checked; experiments on attacks switch it off
     per_sample = False  # whether losses are told row by row; ditto
 
-    def __init__(self, setup: ServerSetup[Any]) -> None:
-        super().__init__(setup)
-        self._secret = SecretKey()
-        self.draw = 0
-        self.queries = np.zeros((len(setup.parties), self._rows), np.uint32)
-        options, size = self._options, self.network.theta.numel()
-        options.check_batch(setup.training.batch_size)
+    def begin_probing(self, options: ZerothOptions) -> None:
+        """The other half of the constructor: refuse what cannot be estimated."""
+        self.options, self.secret, self.questions = options, SecretKey(), Questions(len(self.names), self.rows)
+        options.check_batch(self.training.batch_size)
         if options.server_zeroth:
+            size = self.network.theta.numel()
             if not size:
                 advice = "the server model has no parameters to estimate; use 'cascaded', or another model.server"
                 raise ConfigError("protocol.name", options.server_zeroth, advice)
             check_smoothing(options.smoothing, size, options.distribution, SERVER)
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
-        """One event."""
-        match event:
-            case Started(entropy=entropy) | Resumed(entropy=entropy):
-                self._secret.renew(entropy)
-            case WorkDone(result=ProbedStepped() as result):
-                return self.stepped(result)
-        return super().handle(event, now)
+    def started(self, entropy: bytes) -> None:
+        """Take the key, and begin."""
+        self.secret.renew(entropy)
+        super().started(entropy)
 
-    def received(self, sender: str, message: Message) -> list[Effect]:
-        """No gradient is given for the asking."""
-        if isinstance(message, Query):
-            raise RemoteProtocolError(sender, "server does not expect a Query")
-        return super().received(sender, message)
+    def resumed(self, entropy: bytes) -> None:
+        """Take the new key."""
+        self.secret.renew(entropy)
 
-    def decoded(self, sender: str, message: Any) -> Any:
+    def decoded(self, sender: str, message: M) -> M:
         """With ĉ, which travels as c does, a direction at a time."""
         message = super().decoded(sender, message)
         if not isinstance(message, Probe) or not len(message.perturbed):
@@ -78,13 +94,13 @@ class Server(VaflServer):
         return msgspec.structs.replace(message, perturbed=np.stack([values for _, values in parts]))
 
     def check_upload(self, sender: str, message: Embeddings) -> None:
-        """A batch comes with its probes, and keeps the rules that keep labels from whoever asks cleverly."""
+        """A batch comes with its probes, and keeps the rules that keep labels from a party that asks cleverly."""
         super().check_upload(sender, message)
         if not isinstance(message, Probe):
             if message.batch:
                 raise RemoteProtocolError(sender, "a batch without its perturbed embeddings")
             return
-        expected = (self._options.directions, message.batch, self._widths[self._index[sender]])
+        expected = (self.options.directions, message.batch, self.widths[self.index[sender]])
         perturbed = message.perturbed
         if perturbed.shape != expected or perturbed.dtype != np.float32:
             raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
@@ -95,14 +111,14 @@ class Server(VaflServer):
             self._check_question(sender, message)
 
     def _check_question(self, sender: str, message: Probe) -> None:
-        options, party = self._options, self._index[sender]
+        options, party = self.options, self.index[sender]
         rows = message.rows[: message.batch]
         if len(rows) < options.min_batch:
             cause = f"asks about {len(rows)} rows at once; the rule protocol.min_batch wants {options.min_batch}"
             raise RemoteProtocolError(sender, cause)
         if len(np.unique(rows)) < len(rows):
             raise RemoteProtocolError(sender, "asks about a row twice in one batch; every row once is the rule")
-        asked = self.queries[party]
+        asked = self.questions.counts[party]
         allowed = int(asked.sum() // len(asked)) + 1 + options.extra_queries
         most = int(asked[rows].max(initial=0)) + 1
         if most > allowed:
@@ -113,42 +129,39 @@ class Server(VaflServer):
         """With ĉ, which goes no further than to this step; the question is counted."""
         request = super().request_of(party, message)
         assert isinstance(message, Probe)
-        self.queries[party, request.rows] += 1
-        return Request(
-            request.party, request.step, request.rows, request.values, True, True, perturbed=message.perturbed
-        )  # fmt: skip
+        self.questions.counts[party, request.rows] += 1
+        return replace(request, reply=True, perturbed=message.perturbed)
 
-    def step_work(self, seed: int, batches: list[Batch], groups: list[list[Request]]) -> Work:
+    def run_pass(self, batches: list[Batch]) -> None:
         """Line 9 to 11 in one job, at one w_0."""
-        self.draw += 1
-        probes = [[self._probed(request) for request in group] for group in groups]
+        self.state.working = True
+        self.questions.draw += 1
+        probes = [[self._probed(request) for request in group] for group in self.groups()]
         rows = sum(
-            len(batch.h) * (FORWARD_SHARE * (1 + len(found) * self._options.directions) + self._own_share)
+            len(batch.h) * (FORWARD_SHARE * (1 + len(found) * self.options.directions) + self._own_share())
             for batch, found in zip(batches, probes, strict=True)
         )
-        return Work(self.k, "step", rows / self._training.batch_size, ProbedStep(seed, self.draw, batches, probes))
+        job = ProbedStep(self.layer_seed(), self.questions.draw, batches, probes)
+        self.work("step", rows / self.training.batch_size, job)
 
-    @property
     def _own_share(self) -> float:
         """What w_0's own step costs beside the losses, in whole steps.
 
         By backpropagation that is one step. By Eq. (3) it is a forward pass for each direction, and one more where
         BatchNorm's averages are kept; the pass at w_0 itself is that of the loss h.
         """
-        if not self._options.server_zeroth:
+        if not self.options.server_zeroth:
             return 1.0
-        passes: int = self._options.directions + self.network.averages
-        return FORWARD_SHARE * passes
+        return FORWARD_SHARE * (self.options.directions + self.network.averages)
 
     def _probed(self, request: Request) -> ProbedBlock:
-        block = self.table.blocks[request.party]
+        block = self.blocks[request.party]
         assert request.perturbed is not None
         return ProbedBlock(block.start, block.stop, request.perturbed)
 
-    def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state."""
-        if not isinstance(job, ProbedStep):
-            return super().compute(job)
+    @job(ProbedStep)
+    def losses_and_gradient(self, job: ProbedStep) -> ProbedStepped:
+        """Lines 9 and 10."""
         told, steps = [], []
         for place, (batch, probes) in enumerate(zip(job.batches, job.probes, strict=True)):
             told.append(self._told(batch, probes, seed_of(job.seed, place)))
@@ -184,36 +197,44 @@ class Server(VaflServer):
         """
         # DEVIATION: line 9 of App. B mixes ĉ into the first term; unperturbed c stand in both here, or the
         # estimate would be of another function.
-        options, seed = self._options, seed_of(job.seed, place)
+        options, seed = self.options, seed_of(job.seed, place)
         if not options.server_zeroth:
             return self.network.gradient(batch.h, batch.targets, seed, onward=place > 0)
         self.network.observe(batch.h, seed, onward=place > 0)
         w_0, mu = self.network.vector(), np.float32(options.smoothing)
         name = ("server", job.draw, place) if place else ("server", job.draw)
-        u = directions(self._secret.seed(*name), options.directions, len(w_0), options.distribution)
+        u = directions(self.secret.seed(*name), options.directions, len(w_0), options.distribution)
         probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, seed)[0].mean() for one in u]
         return estimate(np.array(probed) - base, u, options.smoothing, options.distribution)
 
-    def stepped(self, result: Any) -> list[Effect]:
-        """No party is told a loss that it could not learn from."""
+    @done(ProbedStepped)
+    def probed(self, token: int, result: ProbedStepped) -> None:
+        """Lines 9 and 11: the losses, and nothing else, go down; no party is told one that it could not learn from."""
         if not all(np.isfinite(values).all() for found in result.replies for values in found):
             raise TrainingDiverged(self.divergence())
-        return super().stepped(result)
-
-    def replies(self, result: ProbedStepped, groups: list[list[Request]], k: int) -> list[Effect]:
-        """Line 9: the losses, and nothing else, go down."""
-        pairs = zip(groups, result.replies, strict=True)
-        return [
-            Send(self._parties[request.party], Losses(request.step, k, values))
-            for group, found in pairs
+        answers = [
+            (request, Losses(request.step, self.k, values))
+            for group, found in zip(self.groups(), result.replies, strict=True)
             for request, values in zip(group, found, strict=True)
         ]
+        self.conclude(result.losses, result.theta_0, result.buffers, answers)
 
-    def save(self) -> dict[str, Any]:
-        """All but the labels and the key."""
-        return super().save() | {"draw": self.draw, "queries": self.queries}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        super().load(state)
-        self.draw, self.queries = state["draw"], state["queries"].copy()
+class TableProbing(Probing[TableState], TableServer[TableState]):
+    """Of `cascaded`, `zoo` and `frozen`; no gradient is given for the asking."""
+
+    refuses = (Query,)
+
+    def __init__(self, setup: ServerSetup[TableOptions]) -> None:
+        options, state = setup.options, TableState()
+        t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
+        super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone)
+        self.begin_probing(options)
+
+
+class LockStepProbing(Probing[RoundState], LockStepServer[RoundState]):
+    """Of `syn-zoo`."""
+
+    def __init__(self, setup: ServerSetup[SynZooOptions]) -> None:
+        super().__init__(setup, RoundState())
+        self.begin_probing(setup.options)

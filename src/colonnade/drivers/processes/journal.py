@@ -1,6 +1,6 @@
 """The log of a node: every event that its role is given, appended before it is handled.
 
-    file      magic "CLJ3" · number (8 bytes) · boot id (16) · salt (8) · records
+    file      magic "CLJ4" · number (8 bytes) · boot id (16) · salt (8) · records
     record    length (4) · checksum over header and record (8) · kind (1) · now (8) · content
 
 A restarted role is its checkpoint and the replayed log. Appends survive `kill -9`; only a machine that goes down
@@ -26,13 +26,13 @@ from colonnade.protocol.events import Event, PeerJoined, PeerLost, Received, Sta
 
 __all__ = ["Journal", "Record", "boot_id", "read_journal"]
 
-_MAGIC = b"CLJ3"
+_MAGIC = b"CLJ4"
 _HEADER = Struct("<4sQ16s8s")
 _FRAME = Struct("<IQ")
 _HEAD = Struct("<Bq")
 _NUMBERS = Struct("<qqq")
 _BOTH = Struct("<Bqqqq")
-STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED = range(7)
+STARTED, RECEIVED, DONE, TIMER, JOINED, LOST, CLOSED, EVALUATED = range(8)  # EVALUATED: received for evaluation
 MAX_RECORD_BYTES = 2**31
 MAX_PARTS = 512  # the system writes 1,024 at once
 
@@ -46,6 +46,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     sequence: int = 0
     acknowledged: int = 0  # own messages that the peer had by then
     size: int = 0  # of a message
+    evaluation: bool = False  # it was sent for evaluation
 
 
 def boot_id() -> bytes:
@@ -74,7 +75,8 @@ class Journal:
         parts: list[bytes | memoryview]
         match event:
             case Received(sender=sender):
-                head = _BOTH.pack(RECEIVED, now, record.conversation, record.sequence, record.acknowledged)
+                kind = EVALUATED if record.evaluation else RECEIVED
+                head = _BOTH.pack(kind, now, record.conversation, record.sequence, record.acknowledged)
                 parts = [head + _name(sender), frame]
             case WorkDone(token=token, result=result):
                 parts = [_HEAD.pack(DONE, now), _NUMBERS.pack(token, 0, 0), *self._codec.encode(result).parts()]
@@ -175,9 +177,9 @@ def _read(content: memoryview, codec: Codec) -> Record | None:
         return Record(now, WorkDone(first, codec.decode(bytes(rest))))
     length = int.from_bytes(rest[:2], "little")
     name, frame = bytes(rest[2 : 2 + length]).decode(), rest[2 + length :]
-    if kind == RECEIVED:
-        message = codec.decode(bytes(frame))
-        return Record(now, Received(name, message), first, second, third, len(frame))  # type: ignore[arg-type]
+    if kind in (RECEIVED, EVALUATED):
+        received = Received(name, codec.decode(bytes(frame)))  # type: ignore[arg-type]
+        return Record(now, received, first, second, third, len(frame), kind == EVALUATED)
     if kind == TIMER:
         return Record(now, TimerFired(name, first))
     if kind == JOINED:

@@ -277,7 +277,7 @@ class Line:
     def _receive(self, envelope: Envelope) -> None:
         before = self._peer.conversation.received
         try:
-            self._node.received(self._peer, envelope.sequence, envelope.body)
+            self._node.received(self._peer, envelope.sequence, envelope.body, envelope.evaluation)
         except RemoteProtocolError as error:
             if self._peer.conversation.received == before:
                 raise  # it cannot be read, however often it comes

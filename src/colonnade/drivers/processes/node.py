@@ -49,7 +49,7 @@ from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
 
-FORMAT = 3
+FORMAT = 4
 SLOW_HANDLER_S = 0.005
 _PLAIN = ("now", "finished")
 
@@ -270,7 +270,7 @@ class Node:
         """Nanoseconds of training, without the times at which this node was down."""
         return max(self.now, self._clock_base + int((time.monotonic() - self._began) * NANOSECONDS))
 
-    def received(self, peer: Peer, sequence: int, body: memoryview) -> None:
+    def received(self, peer: Peer, sequence: int, body: memoryview, evaluation: bool = False) -> None:
         """A message arrived on a stream: decode, log, handle; a repeat is dropped."""
         if self.finished or self.error is not None:
             return  # the peer has not heard of it yet
@@ -280,7 +280,7 @@ class Node:
         conversation, message = peer.conversation, self._wire.decode(body, peer.name)
         event = Received(peer.name, message)  # type: ignore[arg-type]
         acknowledged, size = conversation.acknowledged, len(body)
-        self._give(Record(self.clock(), event, conversation.number, sequence, acknowledged, size), body)
+        self._give(Record(self.clock(), event, conversation.number, sequence, acknowledged, size, evaluation), body)
 
     def joined(self, peer: Peer, number: int, anew: bool, heard: int = 0) -> None:
         """A stream is open to a peer that has heard so many messages; the role is told unless it never missed it."""
@@ -368,7 +368,7 @@ class Node:
                 peer.conversation.received = record.sequence
                 if peer.far:
                     peer.count_in(size)  # the sender counts what passes the relay
-                elif message.evaluation:
+                elif record.evaluation:
                     self._count_evaluation(peer, size)
                 else:
                     self.traffic.count(kind, self.role.name == "server", size)
@@ -389,8 +389,8 @@ class Node:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case Send(to=to, message=message):
-                self._send(to, message)
+            case Send():
+                self._send(effect)
             case Work():
                 self.jobs.submit(effect)
             case CancelWork(token=token):
@@ -408,7 +408,8 @@ class Node:
                 self.finished = reason or "finished"
                 self.ended.set()
 
-    def _send(self, to: str, message: Message) -> None:
+    def _send(self, effect: Send) -> None:
+        to, message, evaluation = effect.to, effect.message, effect.evaluation
         peer = self.peers.get(to)
         if peer is None:
             raise LocalProtocolError(f"{self.role.name}: no role {to!r} to send to")
@@ -416,7 +417,7 @@ class Node:
         for array in frame.buffers:
             if not all_finite(array):
                 raise _diverged(self.role.name, message)
-        if message.evaluation:
+        if evaluation:
             self._count_evaluation(peer, frame.size)
         elif peer.far:
             self.traffic.count_between(type(message).__name__, frame.size)
@@ -424,7 +425,7 @@ class Node:
         else:
             self.traffic.count(type(message).__name__, to == "server", frame.size)
             peer.count_out(frame.size)
-        conversation.put(seal_message(conversation.sent + 1, conversation.received, frame))
+        conversation.put(seal_message(conversation.sent + 1, conversation.received, frame, evaluation))
         if peer.stream is not None:
             peer.stream.wake()
         if conversation.overflows and self._loop is not None:  # while a log is replayed, nobody acknowledges

@@ -174,7 +174,7 @@ class Stream:
             if envelope.kind == _MESSAGE:
                 self._taking = True
                 try:
-                    self._node.received(peer, envelope.sequence, envelope.body)
+                    self._node.received(peer, envelope.sequence, envelope.body, envelope.evaluation)
                 finally:
                     self._taking = False
                 self._wanted = self._next <= conversation.sent  # the window may also have opened

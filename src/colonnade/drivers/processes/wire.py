@@ -1,9 +1,9 @@
 """What travels on a stream between the server and a party.
 
-    frame       kind (1 byte) · 7 bytes zero · sequence (8) · acknowledged (8) · body
+    frame       kind (1 byte) · evaluation (1) · 6 bytes zero · sequence (8) · acknowledged (8) · body
     HELLO       party → server, once: who I am, what I was told to do, how far our conversation is
     WELCOME     server → party, once: whether it goes on or begins anew
-    MESSAGE     both ways: a role's message, numbered; the body is a frame of the codec
+    MESSAGE     both ways: a role's message, numbered; the body is a frame of the codec; 1 if sent for evaluation
     ACK         both ways: how far the other was heard and logged; also the heartbeat
     END, BYE    server → party: training is over; party → server: how it was, and goodbye
     REFUSAL     server → party: why not, and whether to try again
@@ -49,13 +49,13 @@ __all__ = [
     "seal_message",
 ]
 
-PROTOCOL = 3  # of this file; the codec has a version of its own
+PROTOCOL = 4  # of this file; the codec has a version of its own
 MAX_CONTROL_BYTES = 2**20
 MAX_CLOCK_NS = 2**58  # nine years
 MAX_BIN_MS = 2**30
 PERMILLE = 1000
 
-_HEADER = Struct("<B7xQQ")
+_HEADER = Struct("<B?6xQQ")
 ENVELOPE_BYTES = _HEADER.size
 MAX_NAME_BYTES = 255
 RELAY_BYTES = 2 * ENVELOPE_BYTES + 1 + MAX_NAME_BYTES + 64  # at most so much more than the message that it carries
@@ -86,6 +86,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     acknowledged: int
     body: memoryview
+    evaluation: bool = False  # of a message
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,28 +173,30 @@ _Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye, Presence, Posi
 
 def seal_envelope(kind: Kind, sequence: int, acknowledged: int, body: bytes = b"") -> bytes:
     """One frame."""
-    return _HEADER.pack(kind, sequence, acknowledged) + body
+    return _HEADER.pack(kind, False, sequence, acknowledged) + body
 
 
-def seal_message(sequence: int, acknowledged: int, body: Frame) -> bytes:
+def seal_message(sequence: int, acknowledged: int, body: Frame, evaluation: bool = False) -> bytes:
     """A MESSAGE frame: the one copy that is made of what the role sends."""
-    return body.after(_HEADER.pack(_MESSAGE, sequence, acknowledged))
+    return body.after(_HEADER.pack(_MESSAGE, evaluation, sequence, acknowledged))
 
 
 def acknowledge(frame: bytes, acknowledged: int) -> bytes:
     """The same frame, acknowledging up to here."""
-    kind, sequence, before = _HEADER.unpack_from(frame)
-    return frame if before == acknowledged else _HEADER.pack(kind, sequence, acknowledged) + frame[ENVELOPE_BYTES:]
+    kind, evaluation, sequence, before = _HEADER.unpack_from(frame)
+    if before == acknowledged:
+        return frame
+    return _HEADER.pack(kind, evaluation, sequence, acknowledged) + frame[ENVELOPE_BYTES:]
 
 
 def open_envelope(data: bytes, peer: str) -> Envelope:
     """The parts of a frame."""
     if len(data) < ENVELOPE_BYTES:
         raise CodecError(peer, f"frame of {len(data)} bytes is too short")
-    kind, sequence, acknowledged = _HEADER.unpack_from(data)
+    kind, evaluation, sequence, acknowledged = _HEADER.unpack_from(data)
     if kind not in _KINDS:
         raise CodecError(peer, f"frame of unknown kind {kind}")
-    return Envelope(kind, sequence, acknowledged, memoryview(data)[ENVELOPE_BYTES:])
+    return Envelope(kind, sequence, acknowledged, memoryview(data)[ENVELOPE_BYTES:], evaluation)
 
 
 def control(kind: Kind, content: msgspec.Struct) -> bytes:
@@ -216,7 +219,7 @@ def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: 
 def relay(name: str, *content: bytes | memoryview) -> bytes:
     """A RELAY frame to, or from, this party."""
     text = name.encode()
-    return b"".join((_HEADER.pack(Kind.RELAY, 0, 0), bytes([len(text)]), text, *content))
+    return b"".join((_HEADER.pack(Kind.RELAY, False, 0, 0), bytes([len(text)]), text, *content))
 
 
 def read_relay(body: memoryview, peer: str) -> tuple[str, memoryview]:

@@ -357,7 +357,7 @@ class Simulator:
             raise LocalProtocolError(f"{node.role.name}: no role {to!r} to send to")
         frame = self.codec.encode(message)
         event = Received(node.role.name, message)
-        if message.evaluation:
+        if effect.evaluation:
             self.traffic.evaluation_bytes += frame.size
             self._send_evaluation(sender, receiver, event)
             return

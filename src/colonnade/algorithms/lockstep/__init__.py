@@ -1,0 +1,52 @@
+"""What the asynchronous methods are measured against: training in lock-step, and the oracle.
+
+`sync` is split learning with coordinated batches: every step waits for every party. `centralised` is one model over all
+columns, which starts from the same weights and walks through the same batches.
+"""
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.lockstep.centralised import (
+    CENTRALISED_PAYLOADS,
+    CentralisedOptions,
+    JointPredictor,
+    centralised,
+)
+from colonnade.algorithms.lockstep.config import SyncOptions
+from colonnade.algorithms.lockstep.party import Party
+from colonnade.algorithms.lockstep.server import Server
+from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
+from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
+
+__all__ = ["METHODS"]
+
+_PAGE = "vafl.md"
+
+METHODS = (
+    Method(
+        "centralised",
+        "the oracle",
+        "one torch model over all columns, no federation: what the others are measured against",
+        "everything: all columns and labels lie in one place",
+        CentralisedOptions,
+        CENTRALISED_PAYLOADS + EVALUATION_PAYLOADS,
+        server=None,
+        party=None,
+        joint=centralised,
+        predictor=JointPredictor(),
+        page=_PAGE,
+    ),
+    Method(
+        "sync",
+        "split learning; VAFL's synchronous baseline",
+        "coordinated batches, every step waits for every party",
+        REVEALS,
+        SyncOptions,
+        VAFL_PAYLOADS + EVALUATION_PAYLOADS,
+        Server,
+        Party,
+        predictor=PlainPredictor(),
+        capabilities=Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True),
+        page=_PAGE,
+    ),
+)

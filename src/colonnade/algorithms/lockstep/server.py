@@ -1,0 +1,111 @@
+"""The server of the lock-step baseline: every step waits for every party.
+
+Batches bring all blocks with them, so there is no table. A round is judged between two steps, when all parties have
+applied the last one. Parties are at different steps only after one of them lost its memory: the rounds then go on at
+the newest step, and the parties behind it skip to it.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from colonnade.algorithms.chassis import PARTY, on
+from colonnade.algorithms.lockstep.config import SyncOptions
+from colonnade.algorithms.method import Options, ServerSetup
+from colonnade.algorithms.table import blank
+from colonnade.algorithms.vafl.line import Request
+from colonnade.algorithms.vafl.messages import Batch, Embeddings, Skip
+from colonnade.algorithms.vafl.stepping import Stepping, SteppingState
+from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = ["LockStepServer", "RoundState", "Server"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundState(SteppingState):
+    """Beside the line: where all parties are."""
+
+    round: int = 0  # the first that is not done
+
+
+T = TypeVar("T", bound=RoundState)
+
+
+class LockStepServer(Stepping[T], Generic[T]):
+    """Holds θ_0 and the labels."""
+
+    def __init__(self, setup: ServerSetup[Options], state: T) -> None:
+        super().__init__(setup, state, everyone=True)
+        self.absent = None if setup.absent is None else setup.absent[0]
+
+    @on(Embeddings, PARTY)
+    def embeddings(self, sender: str, message: Embeddings) -> None:
+        """A party's batch waits for those of all others."""
+        message = self.decoded(sender, message)
+        self.check_upload(sender, message)
+        if message.batch:
+            self.state.line.add(self.request_of(self.index[sender], message))
+            self._leave_behind()
+        self.advance()
+
+    def check_upload(self, sender: str, message: Embeddings) -> None:
+        """The parties of a round send the same rows."""
+        super().check_upload(sender, message)
+        other = self.state.line.beside(self.index[sender])  # all in line wait for one step, with the same rows
+        if not message.batch or other is None or other.step != message.step:
+            return
+        if not np.array_equal(other.rows, message.rows[: message.batch]):
+            raise RemoteProtocolError(sender, f"sent other rows for step {other.step} than the others")
+
+    def request_of(self, party: int, message: Embeddings) -> Request:
+        """With its values: there is no table to keep them."""
+        rows, values = message.rows[: message.batch], message.values[: message.batch]
+        return Request(party, message.step, rows, values, learn=True, reply=message.reply)
+
+    def advance(self) -> None:
+        """When all are here, and the last round is judged if it has to be."""
+        s = self.state
+        if s.working or self.progress.ending or self.evaluation.running or not s.line.has(len(self.names)):
+            return
+        self.settle()
+        if not (self.progress.ending or self.evaluation.running):
+            s.taken = s.line.take(len(self.names))
+            self.run_pass([self._batch()])
+
+    def _batch(self) -> Batch:
+        """All parties' blocks, side by side."""
+        requests = sorted(self.state.taken, key=lambda request: request.party)
+        rows, h = requests[0].rows, np.concatenate([request.values for request in requests], axis=1)
+        if self.absent is not None:
+            blank(h, self.absent[rows], self.blocks)
+        return Batch(h, self.targets[rows])
+
+    def concluded(self, taken: list[Request]) -> None:
+        """A round is over."""
+        self.state.round = max(self.state.round, taken[0].step + 1)
+        self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Parties behind the newest step skip to it."""
+        newest, behind = self.state.line.leave_behind(self.state.round)
+        for request in behind:
+            self.send(self.names[request.party], Skip(newest))
+
+    def forget(self, peer: str) -> None:
+        """Nothing of before is still to come from the party; a step that has begun goes on with what it sent."""
+        self.state.line.drop(self.index[peer])
+
+    def validate(self) -> None:
+        """All in line wait for one step, which is not done."""
+        super().validate()
+        rounds = {request.step for request in self.state.line}
+        if len(rounds) > 1 or any(step < self.state.round for step in rounds):
+            raise LocalProtocolError(f"server: steps {sorted(rounds)} in line for round {self.state.round}")
+
+
+class Server(LockStepServer[RoundState]):
+    """Of `sync`."""
+
+    def __init__(self, setup: ServerSetup[SyncOptions]) -> None:
+        super().__init__(setup, RoundState())

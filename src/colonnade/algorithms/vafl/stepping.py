@@ -1,0 +1,163 @@
+"""A server that steps θ_0 with uploads that wait in line: what VAFL and the lock-step baseline share.
+
+ONE pass over a step's rows gives both gradients. θ_0 is stepped after it; each uploader gets the gradient of its own
+block.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from colonnade.algorithms.chassis import Coordinator, CoordinatorState, done, evaluation_of, job
+from colonnade.algorithms.method import Options, ServerSetup
+from colonnade.algorithms.networks import server_network
+from colonnade.algorithms.table import blocks_of
+from colonnade.algorithms.vafl.line import Line, Request, check_upload
+from colonnade.algorithms.vafl.messages import Batch, Embeddings, Gradient, Step, Stepped
+from colonnade.data.suggest import listing
+from colonnade.models import ServerNetwork, block_of
+from colonnade.models.on_device import on_device
+from colonnade.protocol.errors import LocalProtocolError, TrainingDiverged
+from colonnade.protocol.messages import Array, Message
+from colonnade.protocol.seeds import derive
+
+__all__ = ["Stepping", "SteppingState", "mean_over_uploads", "seed_of"]
+
+
+@dataclass(slots=True, kw_only=True)
+class SteppingState(CoordinatorState):
+    """What waits, and what the running step is about."""
+
+    line: Line = field(default_factory=Line)
+    taken: list[Request] = field(default_factory=list)
+    working: bool = False
+
+
+T = TypeVar("T", bound=SteppingState)
+
+
+class Stepping(Coordinator[T], Generic[T]):
+    """Holds θ_0 and the labels."""
+
+    network_type: type[ServerNetwork] = ServerNetwork
+
+    def __init__(self, setup: ServerSetup[Options], state: T, *, everyone: bool) -> None:
+        super().__init__(setup, state, evaluation_of(setup), everyone=everyone)
+        self.network = server_network(setup, self.network_type, lacking=setup.absent is not None)
+        objective, on_gpu = self.network.objective, setup.device != "cpu"
+        self.targets = (
+            on_device(objective.targets(setup.y_train), setup.device) if on_gpu else objective.targets_in(setup.y_train)
+        )
+        self.rows, self.widths, self.blocks = len(setup.y_train), setup.widths, blocks_of(setup.widths)
+        self.layers = derive(setup.training.seed, "layers", self.name)
+
+    def check_upload(self, sender: str, message: Embeddings) -> None:
+        """Refuse what cannot be an upload of this party, before anything is changed."""
+        check_upload(sender, message, self.rows, self.widths[self.index[sender]])
+
+    def request_of(self, party: int, message: Embeddings) -> Request:
+        """An upload as it waits in line."""
+        return Request(party, message.step, message.rows[: message.batch], None, learn=True, reply=message.reply)
+
+    def groups(self) -> list[list[Request]]:
+        """Taken requests that are about the same rows share one pass."""
+        groups: dict[bytes, list[Request]] = {}
+        for request in self.state.taken:
+            groups.setdefault(request.rows.tobytes(), []).append(request)
+        return list(groups.values())
+
+    def run_pass(self, batches: list[Batch]) -> None:
+        """Ask for the job of one update; `batches` are those of `groups`."""
+        self.state.working = True
+        rows = sum(len(batch.h) for batch in batches)
+        self.work("step", rows / self.training.batch_size, Step(self.layer_seed(), batches))
+
+    def layer_seed(self) -> int:
+        """For the random layers of this update."""
+        return (self.layers + self.k) % 2**63
+
+    @job(Step)
+    def both_gradients(self, job: Step) -> Stepped:
+        """∂ℓ/∂θ_0, the mean over the uploads (App. D), and ∂ℓ/∂h."""
+        # BatchNorm's averages take the batches one after the other, as in a loop that accumulates gradients.
+        passes = [
+            self.network.gradients(batch.h, batch.targets, seed_of(job.seed, place), onward=place > 0)
+            for place, batch in enumerate(job.batches)
+        ]
+        theta_0 = mean_over_uploads([p.theta_0 for p in passes], [batch.uploads for batch in job.batches])
+        buffers = self.network.buffers_after_forward()
+        return Stepped([p.loss for p in passes], theta_0, [p.h for p in passes], buffers)
+
+    @done(Stepped)
+    def stepped(self, token: int, result: Stepped) -> None:
+        """Alg. 1 l. 9–10 and 12–13: step θ_0, answer each uploader; both sides take the rate η_k of this update."""
+        answers = [
+            (request, self.answer(request, self.k, block_of(h, self.blocks[request.party])))
+            for group, h in zip(self.groups(), result.h, strict=True)
+            for request in group
+            if request.reply
+        ]
+        self.conclude(result.losses, result.theta_0, result.buffers, answers)
+
+    def conclude(
+        self, losses: list[float], theta_0: Array, buffers: list[Array], answers: Sequence[tuple[Request, Message]]
+    ) -> None:
+        """The step of θ_0 itself, then the answers."""
+        s, training = self.state, self.training
+        s.working = False
+        if not all(map(isfinite, losses)):
+            raise TrainingDiverged(self.divergence())
+        if any(request.learn for request in s.taken):
+            self.network.apply(theta_0, training.rule.rate(training.server_rate, self.k), buffers)
+            self.counted(sum(len(request.rows) for request in s.taken), losses)
+        for request, message in answers:
+            self.send(self.names[request.party], message)
+        taken, s.taken = s.taken, []
+        self.concluded(taken)
+        self.advance()
+
+    def answer(self, request: Request, k: int, values: Array) -> Message:
+        """Alg. 1 l. 13: what the uploader gets; a method of one's own may answer differently."""
+        return Gradient(request.step, k, values)
+
+    def concluded(self, taken: list[Request]) -> None:
+        """A step is over."""
+
+    def divergence(self) -> str:
+        """What is said of a loss that is not finite."""
+        who = listing(self.names[request.party] for request in self.state.taken)
+        return f"server: the loss is not finite at update {self.k} (batch of {who}); lower train.learning_rate"
+
+    def lost(self, peer: str) -> None:
+        """What is due does not wait for the lost party."""
+        self.settle()
+
+    def waits_for(self) -> list[str]:
+        """The parties that the next step still needs: for people."""
+        have = {request.party for request in self.state.line}
+        names = self.here() or self.names  # where no party is here, any would do
+        return [name for name in names if self.index[name] not in have]
+
+    def validate(self) -> None:
+        """What must hold between any two events."""
+        if self.state.working and not self.state.taken:
+            raise LocalProtocolError("server: a step is running about nothing")
+        parties = [request.party for request in self.state.taken]
+        if len(set(parties)) != len(parties):
+            raise LocalProtocolError("server: a party was taken twice for one step")
+
+
+def seed_of(seed: int, place: int) -> int:
+    """For the random layers: every batch of a step has draws of its own."""
+    return derive(seed, place) if place else seed
+
+
+def mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:
+    """App. D: the sum over the t uploads, divided by t."""
+    if len(gradients) == 1:
+        return gradients[0]
+    mean: Array = np.average(gradients, axis=0, weights=uploads).astype(np.float32)
+    return mean
