@@ -1,7 +1,8 @@
 """Imports point downward, and roles do no I/O.
 
 The first is import-linter's work (contracts in pyproject.toml). The second is a scan of the syntax trees of
-`protocol` and `algorithms`, which also sees what no import shows: printing, global generators, set order.
+`protocol`, `algorithms` and the privacy guard. It also sees what no import shows: printing, global generators, set
+order.
 """
 
 import ast
@@ -17,9 +18,13 @@ from colonnade.algorithms import METHODS
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "src/colonnade/protocol", ROOT / "src/colonnade/algorithms"]
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+MODULES += [
+    ROOT / "src/colonnade/privacy" / name for name in ("guard.py", "ledger.py")
+]  # what a party's jobs go through
 
 IMPORTS = {"asyncio", "grpc", "multiprocessing", "socket", "subprocess", "threading"}  # lanes, networks
-IMPORTS |= {"datetime", "io", "os", "pathlib", "random", "secrets", "time"}  # files, chance, clocks
+IMPORTS |= {"fcntl", "glob", "io", "os", "pathlib", "shutil", "tempfile"}  # files
+IMPORTS |= {"datetime", "random", "secrets", "time"}  # chance, clocks
 CALLS = {"open", "print", "input"}
 NUMPY_RANDOM = {"BitGenerator", "Generator", "PCG64", "Philox", "SeedSequence"}
 TORCH_SEEDS = {f"torch.{prefix}{name}" for prefix in ("", "random.") for name in ("manual_seed", "seed")}
@@ -116,6 +121,7 @@ def test_roles_do_no_io(path: Path) -> None:
     [
         "import time",
         "import os.path as p",
+        "from tempfile import mkstemp",
         "from asyncio import sleep",
         "def f():\n    from datetime import datetime",
         "open('x')",

@@ -19,7 +19,7 @@ from colonnade.algorithms.asysqn.config import (
     AsySvrgOptions,
     SynOptions,
 )
-from colonnade.algorithms.asysqn.coordinator import Coordinator
+from colonnade.algorithms.asysqn.coordinator import LinearCoordinator
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
@@ -150,7 +150,7 @@ def test_the_first_party_holds_the_intercept_which_has_no_penalty():
     """θ_1 = w_1·x_1 + b; b's slope is the mean over the batch, without λb. Others know nothing of it."""
     parties = make(intercept=True)
     assert [role._block.columns for role in parties.roles.values()] == [3, 2, 2], "padded, and a column of ones"
-    parties.roles["party-1"].estimator.w = np.array([0.5, 0.0, 0.3])
+    parties.roles["party-1"].estimator.state.w = np.array([0.5, 0.0, 0.3])
     np.testing.assert_allclose(parties.roles["party-1"].margins(np.array([[1.0], [2.0]])), [0.8, 1.3])
     parties.begin(0)
     w = parties.steps_of(0, 1).w
@@ -161,7 +161,7 @@ def test_the_first_party_holds_the_intercept_which_has_no_penalty():
 
 def with_weights(parties, weights):
     for name, weight in zip(parties.names, weights, strict=True):
-        parties.roles[name].estimator.w = np.array([weight, 0.0])  # the second column is padding
+        parties.roles[name].estimator.state.w = np.array([weight, 0.0])  # the second column is padding
     return parties
 
 
@@ -169,7 +169,7 @@ def test_a_sum_is_the_margins_of_the_whole_model():
     parties = with_weights(make(), (0.5, -0.25, 2.0))
     parties.begin(0)
     role = parties.roles["party-1"]
-    while not role.ready and not role.lane:
+    while not role.state.ready and not role.state.lane:
         parties.tell(*parties.queue.popleft())
     theta = role._walk.batch(0)
     expected = {0: 0.5 * 1 - 0.25 * 3 + 2.0 * -2, 1: 0.5 * 2 - 0.25 * -1 + 2.0 * 1}  # by row
@@ -249,8 +249,8 @@ def test_saga_keeps_a_scalar_for_every_row():
     v = (slope - -SIGNS[row] / 2) * x[row] + mean + 0.1 * w
     estimator = parties.steps_of(0, 2)
     assert estimator.w[0] == pytest.approx(w - 0.5 * v, rel=1e-8)
-    assert estimator.reference[row] == pytest.approx(slope, rel=1e-8)
-    assert estimator.mean[0] == pytest.approx(np.mean(estimator.reference * x), rel=1e-8)
+    assert estimator.state.reference[row] == pytest.approx(slope, rel=1e-8)
+    assert estimator.state.mean[0] == pytest.approx(np.mean(estimator.state.reference * x), rel=1e-8)
 
 
 def test_svrg_rests_for_its_snapshot_and_aggregates_it_once():
@@ -273,8 +273,8 @@ def test_svrg_rests_for_its_snapshot_and_aggregates_it_once():
     slopes = -SIGNS / (1 + np.exp(SIGNS * theta))
     for name, x in zip(parties.names, X, strict=True):
         estimator = parties.roles[name].estimator
-        np.testing.assert_allclose(estimator.reference, slopes, rtol=1e-7)
-        np.testing.assert_allclose(estimator.mean[0], np.mean(slopes * np.array(x)), rtol=1e-7)
+        np.testing.assert_allclose(estimator.state.reference, slopes, rtol=1e-7)
+        np.testing.assert_allclose(estimator.state.mean[0], np.mean(slopes * np.array(x)), rtol=1e-7)
 
 
 def test_a_snapshot_has_the_patience_of_as_many_batches_as_it_has():
@@ -297,11 +297,11 @@ def test_what_cannot_be_completed_is_abandoned_and_the_rows_are_others():
     parties.begin(0)
     parties.settle()
     role = parties.roles["party-1"]
-    assert role.estimator.steps == 0 and len(role.own) == 1
+    assert role.estimator.steps == 0 and len(role.state.own) == 1
     (first, *_), before = parties.of(Ask), role.estimator.w
     (_, timer), *_ = parties.timers
     parties.tell("party-1", TimerFired(timer, 0))
-    assert role.abandoned == 1 and parties.of(Abandon)
+    assert role.state.abandoned == 1 and parties.of(Abandon)
     parties.lost = lambda sender, to, message: False
     parties.steps_of(0, 1)
     later = parties.of(Ask)[-1]
@@ -323,7 +323,7 @@ def test_a_lost_party_ends_what_it_had_a_share_in():
     parties.steps_of(0, 2)
     first, *_, last = parties.of(Ask)
     assert first[2].members == [0, 1, 2, 3] and last[2].members == [0, 1, 2]
-    assert role.abandoned == 1
+    assert role.state.abandoned == 1
 
 
 def test_a_round_is_not_repeated_without_the_lost_party():
@@ -349,7 +349,7 @@ def test_with_two_left_nobody_asks():
     parties.settle()
     asked = len(parties.of(Ask))
     steps = parties.roles["party-1"].estimator.steps
-    assert not parties.roles["party-1"].own
+    assert not parties.roles["party-1"].state.own
     parties.tell("party-1", Received("server", Members([0, 1, 2])))
     parties.steps_of(0, steps + 1)
     assert len(parties.of(Ask)) > asked
@@ -362,7 +362,13 @@ def test_who_begins_anew_drops_everything_and_says_hello():
     w = parties.roles["party-1"].estimator.w
     parties.tell("party-1", PeerJoined("server", anew=True))
     role = parties.roles["party-1"]
-    assert not role.own and not role.ready and not role.lane and not role.begun and not role.sums.sums
+    assert (
+        not role.state.own
+        and not role.state.ready
+        and not role.state.lane
+        and not role.state.begun
+        and not role.sums.sums
+    )
     assert (role.estimator.w == w).all() and type(parties.told[-1][1]).__name__ == "Hello"
 
 
@@ -408,7 +414,7 @@ def coordinator(options=None, labels=("a", "a", "a")):
     """One that has heard hello from everybody; and what it wanted to say then."""
     (setup, *_) = setups(options or AfOptions(ahead=0), X, Y)
     empty = np.zeros(0)
-    made = Coordinator(
+    made = LinearCoordinator(
         ServerSetup(setup.options, setup.training, setup.names, (1,) * 3, "none", "sum", BINARY, empty, empty)
     )
     made.handle(Started(b""), 0)
@@ -446,7 +452,7 @@ def test_parties_whose_labels_differ_are_told_and_waited_for(labels, odd, cause)
     made, effects = coordinator(labels=labels)
     told = messages(effects)
     assert [name for name, _ in told] == odd and all(message.cause.startswith(cause) for _, message in told)
-    assert made.waits_for() == odd and made.summary()["note"].startswith(cause) and not made.begun
+    assert made.waits_for() == odd and made.summary()["note"].startswith(cause) and not made.state.begun
 
 
 def test_labels_that_were_mended_are_welcome():
@@ -503,7 +509,7 @@ def test_a_barrier_waits_for_all_and_is_held_again_when_one_is_lost():
     assert take == Take(2) and taker in ("party-1", "party-2")
     for name in ("party-1", "party-2"):
         made.handle(Received(name, Taken(2)), 0)
-    assert made.phase == "" and made.waits_for() == []
+    assert made.state.phase == "" and made.waits_for() == []
 
 
 def test_the_coordinator_computes_nothing():

@@ -59,14 +59,14 @@ def test_neither_are_large_numbers_among_small_ones_to_predict():
 
 def test_weights_that_cancel_each_other_are_seen_by_their_penalty():
     estimator = estimator_of(l2=1.0)
-    estimator.w = np.array([30.0, 0.0])
+    estimator.state.w = np.array([30.0, 0.0])
     with pytest.raises(TrainingDiverged, match="times that of the start"):
         step(estimator, np.zeros(300))
 
 
 def test_a_step_that_is_not_finite():
     estimator = estimator_of()
-    estimator.w = np.array([np.inf, 0.0])
+    estimator.state.w = np.array([np.inf, 0.0])
     with pytest.raises(TrainingDiverged, match="its step is not finite"):
         step(estimator, np.zeros(300))
 
@@ -92,7 +92,7 @@ def test_who_waits_for_the_newest_margins_is_not_told_to():
 
 def test_margins_that_fixed_point_cannot_hold_end_the_run():
     made = run({"name": "asysqn-sgd", "fraction_bits": 40}, learning_rate=0.1, epochs=5)
-    made.simulator.nodes[1].role.estimator.w = np.array([1e9, 0.0])
+    made.simulator.nodes[1].role.estimator.state.w = np.array([1e9, 0.0])
     summary = made.execute()
     assert summary["status"] == "diverged"
     assert summary["note"].startswith("party-1: a value of") and "does not fit into masked sums" in summary["note"]
@@ -106,7 +106,7 @@ def test_the_others_go_on_without_a_party_whose_own_numbers_diverged(method):
     made = colonnade.prepare(data, protocol, batch_size=50, learning_rate=0.05, epochs=6)
     made.simulator.advance(300)
     role = made.simulator.nodes[2].role
-    role.estimator.w = role.estimator.w + 1e9
+    role.estimator.state.w = role.estimator.w + 1e9
     summary = made.execute()
     assert summary["status"] == "finished" and summary["value"] > 0.75
     assert summary["note"].startswith("went on without party-2: ")
@@ -117,7 +117,7 @@ def test_the_others_go_on_without_a_party_whose_own_numbers_diverged(method):
 def test_an_evaluation_sees_it_too():
     made = run("asysqn-sgd", learning_rate=1e-9, epochs=1)
     for node in made.simulator.nodes[1:]:
-        node.role.estimator.w = np.array([1e3, 1e3])
+        node.role.estimator.state.w = np.array([1e3, 1e3])
     summary = made.execute()
     assert summary["status"] == "diverged" and "the loss of the test rows is" in summary["note"]
 

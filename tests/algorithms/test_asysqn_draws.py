@@ -35,9 +35,9 @@ def test_the_estimate_follows_the_gradient(batches, excess):
     estimator.refer(estimator.full_pass(np.zeros(n)))
     errors = []
     for t in range(steps):
-        estimator.w = np.array([float(t), 0.0])
+        estimator.state.w = np.array([float(t), 0.0])
         job = Step(rows.batch(t), np.full(b, float(t)))
         made = estimator.step(job, 0.0)
-        errors.append(made.difference[0] + estimator.mean[0] - (t - 1e6))
+        errors.append(made.difference[0] + estimator.state.mean[0] - (t - 1e6))
         estimator.learn(job.rows, made)
     assert np.mean(errors[steps // 2 :]) == pytest.approx(excess, abs=0.6), "on a walk a third of n/b too much"

@@ -12,18 +12,20 @@ import pytest
 
 import colonnade
 from colonnade.algorithms.asysqn.aggregation import Aggregations, place_of
-from colonnade.algorithms.asysqn.contributor import Contributor
 from colonnade.algorithms.asysqn.messages import (
     Ask,
     Declined,
     Hello,
     Judge,
     Judged,
+    Margins,
+    MarginsMade,
     Masked,
     Masks,
     Members,
     Stepped,
 )
+from colonnade.algorithms.asysqn.party import Party
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.protocol import state
@@ -66,7 +68,7 @@ class Records:
     def __init__(self, monkeypatch):
         self.asked, self.terms, self.totals = {}, defaultdict(dict), {}
         weights, records = {}, self
-        margins, contributed = Contributor._margins, Contributor._contributed
+        margins, contributed = Party.handlers.jobs[Margins][0], Party.handlers.results[MarginsMade][0]
         opened, taken = Aggregations.open, Aggregations.take_total
 
         def record_margins(party, job):
@@ -74,12 +76,12 @@ class Records:
             weights[party.name, made.nonce] = party.estimator.w.tobytes() if party.estimator.w.any() else None
             return made
 
-        def record_contributed(party, token, made, now):
-            what, initiator, nonce, _ = party.asides[token]
-            if what != "snapshot":  # its name alone
+        def record_contributed(party, token, made):
+            initiator, nonce, opens = party.state.asides[token]
+            if opens is None or opens.what != "snapshot":  # its name alone
                 own = weights[party.name, made.nonce]
-                records.terms[initiator, nonce if what == "answer" else made.nonce][party._index] = own
-            return contributed(party, token, made, now)
+                records.terms[initiator, nonce if opens is None else made.nonce][party.index] = own
+            return contributed(party, token, made)
 
         def record_open(sums, initiator, ask, *rest):
             tests = ask.tests
@@ -93,8 +95,8 @@ class Records:
                 records.totals[sums._index, nonce] = total.theta
             return total
 
-        monkeypatch.setattr(Contributor, "_margins", record_margins)
-        monkeypatch.setattr(Contributor, "_contributed", record_contributed)
+        monkeypatch.setitem(Party.handlers.jobs, Margins, (record_margins, False))
+        monkeypatch.setitem(Party.handlers.results, MarginsMade, (record_contributed, None))
         monkeypatch.setattr(Aggregations, "open", record_open)
         monkeypatch.setattr(Aggregations, "take_total", record_total)
 
@@ -216,7 +218,7 @@ def test_parties_come_and_go_and_no_two_sums_tell_one_apart(method, records):
         assert world.finished == "done" and world.roles["server"].k >= 40
         assert sum(np.isfinite(record.loss) for record in world.records) >= 2
         pairs += records.check()
-        moves += sum(world.roles[name].moves for name in world.names)
+        moves += sum(world.roles[name].state.moves for name in world.names)
     assert pairs > 10 and moves, "else it would show nothing"
 
 
@@ -267,7 +269,7 @@ class Asked:
         for role in self.others:
             role.handle(Started(role.name.encode()), 0)
             role.handle(Received("server", Members([0, 1, 2, 3])), 0)
-            role.estimator.w = np.ones(role._block.columns)
+            role.estimator.state.w = np.ones(role._block.columns)
 
     def ask(self, role, ask, sender="party-1"):
         """All that follows from a question, and from the jobs that it leads to."""
@@ -292,7 +294,7 @@ def test_an_initiator_does_not_choose_the_members():
             role = world.others[index - 1]
             assert world.ask(role, Ask(nonce, members, False, ROWS)) == []
             assert world.ask(role, Ask(9 + nonce, members, False, ROWS, tests=True)) == [], "it is not the judge"
-    assert all(role.held_back == 4 for role in world.others)
+    assert all(role.state.held_back == 4 for role in world.others)
     sent = [message for role in world.others for message in world.ask(role, Ask(7, [0, 1, 2, 3], False, ROWS))]
     assert len(sent) >= 3, "those that the coordinator named are answered"
 
@@ -302,7 +304,7 @@ def test_a_question_over_members_that_are_news_is_answered_when_the_news_come():
     role = world.others[0]
     assert world.ask(role, Ask(1, [0, 1, 2], False, ROWS)) == []
     effects = role.handle(Received("server", Members([0, 1, 2])), 0)
-    assert [type(effect) for effect in effects] == [Work] and not role.held
+    assert [type(effect) for effect in effects] == [Work] and not role.state.held
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -319,7 +321,7 @@ def test_an_initiator_does_not_ask_parties_for_different_rows(tree, kind, early)
         parent.handle(part, 0)
         world.ask(parent, Ask(1, [*everyone], False, ROWS))
         entry = parent.sums.sums[0, 1]
-        assert list(entry.masks if tree else entry.masked) == [parent._index]
+        assert list(entry.masks if tree else entry.masked) == [parent.index]
         return
     world.ask(parent, Ask(1, [*everyone], False, ROWS))
     with pytest.raises(RemoteProtocolError, match="other rows or parties than this party was asked for"):
@@ -335,10 +337,11 @@ def test_the_same_rows_are_contributed_over_other_parties_only_after_a_step():
     assert world.ask(role, Ask(3, [0, 1, 2], False, ROWS + 3)) != [], "other rows"
     saved = state.unpack(state.pack(role.save()))
     role.load(saved)
-    assert world.ask(role, Ask(4, [0, 1, 2], True, ROWS[:0])) == [] and len(role.held) == 2
+    assert world.ask(role, Ask(4, [0, 1, 2], True, ROWS[:0])) == [] and len(role.state.held) == 2
     role.fence.moved()
-    role.estimator.w = role.estimator.w / 2
-    assert len([effect for effect in role._answer_held() if isinstance(effect, Work)]) == 2 and not role.held
+    role.estimator.state.w = role.estimator.w / 2
+    effects = role.handle(Received("server", Members([0, 1, 2])), 0)
+    assert len([effect for effect in effects if isinstance(effect, Work)]) == 2 and not role.state.held
 
 
 def test_an_evaluation_over_other_parties_with_the_same_weights_is_declined():
@@ -360,8 +363,8 @@ def coordinator(**options):
     made.handle(Started(b""), 0)
     for name in ("party-1", "party-2", "party-3"):
         made.handle(PeerJoined(name), 0)
-        made.handle(Received(name, Hello("a" * 64, made._training.rows, 1, 4)), 0)
-    made.handle(Received(made.judge, Judged(1, 0.5, {"accuracy": 0.5})), 0)
+        made.handle(Received(name, Hello("a" * 64, made.training.rows, 1, 4)), 0)
+    made.handle(Received(made.state.judge, Judged(1, 0.5, {"accuracy": 0.5})), 0)
     return made
 
 
@@ -372,9 +375,9 @@ def records_of(effects):
 def test_a_declined_evaluation_is_a_row_that_names_the_party():
     made = coordinator()
     made.handle(TimerFired("evaluate", 0), 0)
-    assert made.judge
+    assert made.state.judge
     (row,) = records_of(made.handle(Received("party-2", Declined(2)), 0))
-    assert np.isnan(row.loss) and row.missing == ["party-2"] and made.judge == ""
+    assert np.isnan(row.loss) and row.missing == ["party-2"] and made.state.judge == ""
     assert made.summary()["note"].startswith("evaluations missing: 1")
     assert made.handle(Received("party-3", Declined(2)), 0) == [], "once is enough"
 
@@ -385,7 +388,7 @@ def test_the_last_evaluation_waits_for_a_step_of_the_party_that_declined():
     assert records_of(made.handle(Received("party-2", Declined(2)), 0)) == [] and made.waits_for() == ["party-2"]
     assert made.handle(Received("party-1", Stepped(0, 9, 1, 0, [0, 1, 2])), 0) == []
     made.handle(Received("party-2", Stepped(0, 9, 1, 0, [0, 1, 2])), 0)
-    effects = made.handle(Received(made.judge, Judged(3, 0.4, {"accuracy": 0.6})), 0)
+    effects = made.handle(Received(made.state.judge, Judged(3, 0.4, {"accuracy": 0.6})), 0)
     assert records_of(effects)[0].loss == 0.4 and isinstance(effects[-1], Finish)
 
 
@@ -394,7 +397,7 @@ def test_the_last_evaluation_is_missing_where_no_step_will_come(options):
     made = coordinator(**options)
     made.handle(PeerLost("party-3"), 0)
     made.handle(TimerFired("end", 0), 0)
-    effects = made.handle(Received("party-2", Declined(made.number)), 0)
+    effects = made.handle(Received("party-2", Declined(made.state.number)), 0)
     (row,) = records_of(effects)
     assert np.isnan(row.loss) and row.missing == ["party-2", "party-3"] and isinstance(effects[-1], Finish)
 

@@ -159,6 +159,16 @@ def test_an_event_without_a_handler_is_a_mistake_on_this_side(event):
         started().compute(Squared(1))
 
 
+def test_a_timer_whose_name_no_function_declares_reaches_its_hook():
+    class Patient(Adder):
+        def rang(self, timer, due):
+            self.send("ann", Number(int(timer) + due))
+
+    role = started(Patient())
+    assert role.handle(TimerFired("40", 2), 3) == [Send("ann", Number(42))]
+    assert role.handle(TimerFired("tick", 6), 7) == [SetTimer("tick", 11)]
+
+
 def test_a_subclass_overrides_a_handler_and_refuses_a_message():
     class Doubler(Adder):
         refuses = (Stop,)

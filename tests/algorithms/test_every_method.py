@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 import types
-from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -13,10 +12,11 @@ import pytest
 from colonnade.algorithms import METHODS, find_method
 from colonnade.api import Result
 from colonnade.data import load as load_data
+from colonnade.drivers import ledger_file
+from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator.checkpoint import load, save
 from colonnade.experiments.run import Run
-from colonnade.privacy import ledger
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
@@ -126,9 +126,9 @@ def test_learns(variant, simulate):
 
 def with_ledgers(made, folder):
     """As a run's folder keeps them; a resumed run's are cut back to its checkpoint once that is loaded."""
-    guards = [node.role.guard for node in made.nodes if hasattr(node.role, "guard") and node.role.guard.on]
+    guards = [node.guard for node in made.nodes if node.guard is not None and node.guard.on]
     for guard in guards:
-        guard.keep(folder / f"{guard.ledger.terms['party']}.jsonl", nullcontext())
+        guard.keep(LedgerFile(folder / f"{guard.ledger.terms['party']}.jsonl"))
     return guards
 
 
@@ -142,7 +142,7 @@ class Noon(datetime):
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_repeats_itself_and_continues_identically(variant, resolve, tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "datetime", Noon)
+    monkeypatch.setattr(ledger_file, "datetime", Noon)
     short = tables(variant)
     optimiser = {} if variant[0] in LINEAR else {"optimiser": "adam"}
     if "momentum" in variant[1]:  # which adam does not have

@@ -51,7 +51,7 @@ def test_one_round(resolve, by_hand, options):
     world = by_hand(federation_of(resolve, **options)).pump()
     assert world.finished == "done"
     (gradient,) = {message.values.tobytes() for _, _, message in world.said if type(message).__name__ == "Gradient"}
-    order = world.server._walk.rows(0)
+    order = world.server.walk.rows(0)
     at_rows = np.frombuffer(gradient, np.float32)[np.argsort(order)]
     np.testing.assert_allclose(at_rows, [1.0, -1.5625 / 3 - 1], rtol=1e-6)
     of_own = np.array([1.0, -1.5625 / 3 - 1]) / 3

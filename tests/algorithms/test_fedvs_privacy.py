@@ -46,16 +46,16 @@ def recorded(resolve, by_hand, blinding):
     """The R answers of the first round, as the server has them."""
     world = by_hand(resolve(TABLES | {"protocol": {"name": "fedvs", "blinding": blinding}}, parties=4)).pump()
     answers = {s: m for s, _, m in reversed(world.counted) if type(m) is Answer and m.round == 0}
-    who = sorted(world.server._index[name] for name in answers)[:3]
+    who = sorted(world.server.index[name] for name in answers)[:3]
     return world, [answers[f"party-{n + 1}"].values for n in who], who
 
 
 def test_without_blinding_the_server_learns_all_of_the_product(resolve, by_hand):
     """The leading coefficient of ψ is Σ Z_n V_n, of masks: what it has no use for, and no right to."""
     world, answers, who = recorded(resolve, by_hand, blinding=False)
-    code = world.server._code
+    code = world.server.code
     psi = coefficients(answers, who, code)
-    party, batch = world.parties[0], world.server._walk.batch(0)
+    party, batch = world.parties[0], world.server.walk.batch(0)
     expected = np.zeros_like(answers[0])
     for n in range(4):
         data = [other.training.data.rows(batch, [n]) for other in world.parties[:2]]
@@ -78,7 +78,7 @@ def _line(shares, n):
 def test_with_blinding_the_rest_is_uniform_and_the_sum_is_the_same(resolve, by_hand):
     world, answers, who = recorded(resolve, by_hand, blinding=True)
     _bare, plain, _ = recorded(resolve, by_hand, blinding=False)
-    code = world.server._code
+    code = world.server.code
     assert np.array_equal(code.decode(answers, who), code.decode(plain, who))
     with_it, without = coefficients(answers, who, code), coefficients(plain, who, code)
     assert (with_it[2] != without[2]).mean() > 0.99

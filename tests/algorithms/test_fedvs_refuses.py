@@ -12,6 +12,7 @@ from colonnade.deployment.terms import shared_part
 from colonnade.privacy.field import P
 from colonnade.protocol import state
 from colonnade.protocol.errors import ConfigError, DataError, ModelError, RemoteProtocolError
+from colonnade.protocol.events import Received
 
 MODEL = {"party": "polynomial:1", "embedding": 4, "server": "linear", "aggregate": "mean"}
 TRAIN = {"batch_size": 32, "updates": 2}
@@ -50,8 +51,8 @@ def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
     setting = tables(T=0, allow_unprotected=True)
     run = simulate(setting, parties=4)
     own, peer = run.parties[0], run.parties[1]
-    assert np.array_equal(peer.training.data.rows(np.arange(20), [0]), own._sharer._train[:20])
-    assert "every other party's columns" in own._options.reveals
+    assert np.array_equal(peer.training.data.rows(np.arange(20), [0]), own.sharer._train[:20])
+    assert "every other party's columns" in own.options.reveals
     assert FedvsOptions().reveals == "" and FedvsOptions(allow_unprotected=True).reveals == ""
 
 
@@ -116,7 +117,7 @@ def test_padding_is_said_once(resolve):
 
 def test_rows_that_do_not_divide_are_padded_and_left_out_again(simulate):
     run = simulate(tables(K=3, T=0, allow_unprotected=True) | {"train": {"batch_size": 90, "epochs": 1.0}}, parties=5)
-    rows = np.concatenate([run.server._walk.rows(position) for position in range(run.server._walk.per_epoch)])
+    rows = np.concatenate([run.server.walk.rows(position) for position in range(run.server.walk.per_epoch)])
     assert sorted(rows.tolist()) == list(range(1438)) and run.server.summary()["method"]["padding"] == 2
 
 
@@ -155,13 +156,13 @@ def test_model_shares(world):
     same = unchanged(party)
     for message, words in wrong:
         with pytest.raises(RemoteProtocolError, match=f"party-2: .*{words}"):
-            party.received("party-2", message)
+            party.handle(Received("party-2", message), 0)
     assert same()
     old = ModelShare(round, attempt - 1, 1, elements(terms, width), elements(places, width))
     again = ModelShare(round, attempt, 1, elements(terms, width), elements(places, width))
     for late in (old, again):
-        assert party.received("party-2", late) == [], "it came too late, or twice: of no use, which may be"
-    assert party.dropped == 2 and party.training.exchange.versions[1] != 1
+        assert party.handle(Received("party-2", late), 0) == [], "it came too late, or twice: of no use, which may be"
+    assert party.state.dropped == 2 and party.training.exchange.versions[1] != 1
 
 
 def test_data_shares(world):
@@ -177,7 +178,7 @@ def test_data_shares(world):
     same = unchanged(party)
     for message, words in wrong:
         with pytest.raises(RemoteProtocolError, match=f"party-2: .*({words})"):
-            party.received("party-2", message)
+            party.handle(Received("party-2", message), 0)
     assert same()
 
 
@@ -196,9 +197,9 @@ def test_answers_and_reports(world):
     same = unchanged(server)
     for message, words in wrong:
         with pytest.raises(RemoteProtocolError, match=f"party-2: .*{words}"):
-            server.received("party-2", message, 0)
-    with pytest.raises(RemoteProtocolError, match="stranger: is not a party"):
-        server.received("stranger", wrong[0][0], 0)
+            server.handle(Received("party-2", message), 0)
+    with pytest.raises(RemoteProtocolError, match="stranger: server does not expect a Answer"):
+        server.handle(Received("stranger", wrong[0][0]), 0)
     assert same()
 
 
@@ -218,9 +219,9 @@ def test_orders(world):
     same = unchanged(party)
     for message, words in wrong:
         with pytest.raises(RemoteProtocolError, match=f"server: .*{words}"):
-            party.received("server", message)
+            party.handle(Received("server", message), 0)
     with pytest.raises(RemoteProtocolError, match="party-3: party-1 does not expect a Sum"):
-        party.received("party-3", wrong[3][0])
+        party.handle(Received("party-3", wrong[3][0]), 0)
     assert same()
 
 

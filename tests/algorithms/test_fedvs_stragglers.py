@@ -16,7 +16,7 @@ from colonnade.algorithms.fedvs.messages import (
     WhoHolds,
 )
 from colonnade.data import load, split
-from colonnade.protocol.events import PeerLost
+from colonnade.protocol.events import PeerLost, Received
 
 MFEAT = Path(__file__).parents[2] / ".." / "shared" / "data" / "mfeat"
 MODEL = {"party": "polynomial:1", "embedding": 16, "server": "linear", "aggregate": "mean"}
@@ -100,7 +100,7 @@ def is_share_of(name, kind=ModelShare):
 
 def test_who_misses_the_sharing_deadline_is_left_out_of_sum_and_divisor(resolve, by_hand):
     world = hand(resolve, by_hand, is_share_of("party-2"), updates=1).pump()
-    assert world.server.doing == "sharing" and set(world.server.waits_for()) >= {"party-1", "party-3"}
+    assert world.server.state.doing == "sharing" and set(world.server.waits_for()) >= {"party-1", "party-3"}
     world.fire("deadline").pump()
     assert len(world.heard(WhoHolds)) == 5 - len([1 for p in world.parties if p.name == "party-2"])
     summed = world.heard(Sum)[0].summed
@@ -114,7 +114,7 @@ def test_a_late_party_skips_to_the_newest_round(resolve, by_hand):
     world = hand(resolve, by_hand, is_share_of("party-2"), updates=6).pump()
     for _ in range(3):
         world.fire("deadline").pump()
-    assert world.server.round == 3 and world.parties[1].training.exchange.key[0] == 3
+    assert world.server.state.round == 3 and world.parties[1].training.exchange.key[0] == 3
     world.lost = lambda sender, to, message: False
     world.fire("deadline").pump()
     while not world.finished:
@@ -128,7 +128,7 @@ def test_too_few_answers_are_tried_again_with_fresh_masks_and_names(resolve, by_
         resolve, by_hand, lambda sender, to, message: sender in silent and is_training(message, Answer), updates=1
     )
     world.pump()
-    assert world.server.doing == "answering" and world.server.waits_for() == list(silent)
+    assert world.server.state.doing == "answering" and world.server.waits_for() == list(silent)
     world.lost = lambda sender, to, message: False
     world.fire("deadline").pump()
     method = world.server.summary()["method"]
@@ -154,7 +154,7 @@ def test_another_set_has_other_rows(resolve, by_hand):
     world.fire("deadline").pump()  # the sharing deadline
     (first, second) = (message for message in world.heard(Sum, "party-1"))
     assert first.summed == [0, 1, 2, 3, 4] and second.summed == [0, 2, 3, 4]
-    walk = world.server._walk
+    walk = world.server.walk
     assert not set(walk.rows(first.position)) & set(walk.rows(second.position))
 
 
@@ -162,9 +162,9 @@ def test_an_evaluator_declines_the_same_rows_over_another_set(resolve, by_hand):
     world = hand(resolve, by_hand, updates=1)
     world.pump(until=lambda: world.heard(Sum))
     party, message = world.parties[0], world.heard(Sum, "party-1")[0]
-    party.received("server", message)
+    party.handle(Received("server", message), 0)
     other = Sum(message.round, message.attempt, message.position, [0, 1, 2, 3], message.versions[:4])
-    (effect,) = party.received("server", other)
+    (effect,) = party.handle(Received("server", other), 0)
     assert type(effect.message) is Declined and party.summary()["declined"] == 1
 
 
@@ -173,7 +173,7 @@ def test_an_evaluator_with_another_version_of_somebodys_shares_declines(resolve,
     world.pump(until=lambda: world.heard(Sum))
     message = world.heard(Sum, "party-1")[0]
     other = Sum(message.round, message.attempt, message.position, message.summed, [1, *message.versions[1:]])
-    (effect,) = world.parties[0].received("server", other)
+    (effect,) = world.parties[0].handle(Received("server", other), 0)
     assert type(effect.message) is Declined
 
 

@@ -12,10 +12,10 @@ from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.data import load, split
+from colonnade.drivers.ledger_file import read_ledger
 from colonnade.drivers.simulator import checkpoint
 from colonnade.experiments.run import Run, prepare, reopen
 from colonnade.privacy.gaussian import epsilon_of
-from colonnade.privacy.ledger import read_ledger
 from colonnade.protocol.errors import CheckpointError, ConfigError, ModelError
 from colonnade.protocol.events import Received
 from colonnade.protocol.messages import EvaluationReply

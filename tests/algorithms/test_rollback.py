@@ -297,7 +297,7 @@ def check_end(world, protocol):
     if protocol["name"] in ("sync", "syn-zoo"):
         assert max(party.step for party in parties) >= server.round
     elif protocol["name"] in AVERAGING:
-        assert server.round >= UPDATES - 1
+        assert server.state.round >= UPDATES - 1
     elif protocol["name"] in ("flex", "adaptive-flex", "sync-max"):
         assert max(party.round for party in parties) >= server.round
     else:

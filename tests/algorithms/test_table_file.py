@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.algorithms.table_file import FileTable, Tables
-from colonnade.data.undo import Position
-from colonnade.protocol.errors import CheckpointError
+from colonnade.drivers.row_file import FileStorage
+from colonnade.drivers.undo import Position
+from colonnade.protocol.errors import CheckpointError, LocalProtocolError
 
 WIDTHS = (2, 3)
 ROWS = 40
@@ -23,7 +24,7 @@ ROWS = 40
 
 def opened(folder, dtype="float32", anew=True):
     table = FileTable(ROWS, WIDTHS, dtype)
-    table.open(folder, "train", anew=anew)
+    table.open(FileStorage(folder, anew=anew), "train")
     return table
 
 
@@ -111,7 +112,7 @@ def test_absent_blocks_are_nan(tmp_path):
 
 def test_the_file_is_sparse_private_and_leaves_no_memory_behind(tmp_path):
     table = FileTable(5_000_000, (16,) * 10, "float16")
-    table.open(tmp_path / "table", "train", anew=True)
+    table.open(FileStorage(tmp_path), "train")
     rows = np.arange(0, 5_000_000, 1000, dtype=np.int32)
     for part in np.array_split(rows, 50):
         table.write(3, part, np.ones((len(part), 16), np.float32), 1)
@@ -125,7 +126,7 @@ def test_the_file_is_sparse_private_and_leaves_no_memory_behind(tmp_path):
 
 
 def test_without_a_folder_it_is_a_file_that_nobody_sees():
-    table, model = FileTable(ROWS, WIDTHS), EmbeddingTable(ROWS, WIDTHS)
+    table, model = opened(None), EmbeddingTable(ROWS, WIDTHS)
     for one in (table, model):
         change(one, "write", 0, [1, 2], 7)
     table.load(table.save())  # a simulated crash
@@ -134,6 +135,11 @@ def test_without_a_folder_it_is_a_file_that_nobody_sees():
     change(table, "write", 0, [1], 8)
     with pytest.raises(CheckpointError, match="without a run folder cannot go back; give the run an --out"):
         table.load(before)
+
+
+def test_a_table_without_a_driver_says_so():
+    with pytest.raises(LocalProtocolError, match="before a driver has opened it"):
+        FileTable(ROWS, WIDTHS).gather(np.array([1]))
 
 
 def test_positions_of_another_history_are_refused(tmp_path):
@@ -162,7 +168,7 @@ def test_a_missing_or_foreign_file_is_refused(tmp_path):
 
 def test_a_table_of_no_rows_needs_no_file(tmp_path):
     table = Tables("file").to_train(0, WIDTHS)
-    table.open(tmp_path, "train", anew=True)
+    table.open(FileStorage(tmp_path), "train")
     table.load(table.save())
     assert len(table) == 0 and not list(tmp_path.iterdir()) and table.newest() == 0
 
@@ -170,7 +176,7 @@ def test_a_table_of_no_rows_needs_no_file(tmp_path):
 def write_for_ever(folder, pipe):
     """A checkpoint after 20 writes; then on and on."""
     table, rng = FileTable(500, (4, 4)), np.random.default_rng(0)
-    table.open(folder, "train", anew=True)
+    table.open(FileStorage(folder), "train")
     for k in range(10**9):
         if k == 20:
             table.kept(saved := table.save())
@@ -204,7 +210,7 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
         write_some(model, rng, k)
     for _ in range(2):  # killed again right after it went back
         table = FileTable(500, (4, 4))
-        table.open(tmp_path, "train", anew=False)
+        table.open(FileStorage(tmp_path, anew=False), "train")
         table.load(saved)
         assert content(table) == content(model)
 
@@ -244,7 +250,7 @@ def test_undoing_may_be_killed_too(tmp_path):
     before = content(table)
     for k in range(6):
         change(table, "write", k % 2, [k, k + 1, 20], k)
-    with (tmp_path / "train.undo-1").open("ab") as log:
+    with (tmp_path / "table" / "train.undo-1").open("ab") as log:
         log.write(b"\x50\0\0\0\1\2\3\4torn")
     half, undone = opened(tmp_path, anew=False), []
 

@@ -1,7 +1,6 @@
 """`wait-dp` behind the guard: every row that leaves stands in the ledger, and the account is that of the ledger."""
 
 from collections import Counter
-from contextlib import nullcontext
 from math import sqrt
 
 import numpy as np
@@ -14,10 +13,11 @@ from colonnade.cli.main import app
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.data import from_arrays, split
+from colonnade.drivers.ledger_file import LedgerFile, read_ledger
 from colonnade.experiments.run import prepare, reopen
 from colonnade.privacy.accountant import mu_of
 from colonnade.privacy.gaussian import epsilon_of, mu_for
-from colonnade.privacy.ledger import _unpack_rows, read_ledger
+from colonnade.privacy.ledger import _unpack_rows
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import PeerJoined, Received, Resumed, Started, WorkDone
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest
@@ -51,7 +51,7 @@ def test_the_account_is_that_of_the_rows_that_left(data, tmp_path):
     send = run.simulator._send
     run.simulator._send = lambda node, effect: (sent.append((node.role.name, effect.message)), send(node, effect))
     summary = run.execute()
-    walk = run.simulator.nodes[0].role._walk
+    walk = run.simulator.nodes[0].role.walk
     for party in data.parties:
         left = Counter()
         for name, message in sent:
@@ -90,7 +90,7 @@ def test_what_a_party_repeats_after_a_restart_is_counted(data, tmp_path):
 
     def opened():
         party = federation(from_dict(tables()), data).roles()[1]
-        party.guard.keep(tmp_path / "ledger.jsonl", nullcontext())
+        party.guard.keep(LedgerFile(tmp_path / "ledger.jsonl"))
         return party
 
     party = opened()

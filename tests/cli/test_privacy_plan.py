@@ -1,13 +1,13 @@
 """`colonnade privacy plan` and `colonnade privacy ledger`: for people."""
 
 import json
-from contextlib import nullcontext
 from math import inf
 
 import pytest
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
+from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.privacy.ledger import Ledger
 from colonnade.protocol.errors import CheckpointError, ConfigError
@@ -69,7 +69,7 @@ def path(tmp_path):
     terms = {"party": "clinic", "mechanism": "output", "clip": 1.0, "noise": 5.0, "inner": 0.0, "delta": 1e-5,
              "local_updates": "plain", "dp_sgd": None, "train_rows": 100, "test_rows": 20}  # fmt: skip
     ledger = Ledger(terms)
-    ledger.keep(tmp_path / "ledger.jsonl", nullcontext())
+    ledger.keep(LedgerFile(tmp_path / "ledger.jsonl"))
     for what, rows in (("warm-up", 100), *[("batch", 10)] * 6, ("evaluation", 20)):
         ledger.enter(what, "gaussian", 2 * rows**0.5, 5.0, "train", rows, None, inf)
     ledger.close()

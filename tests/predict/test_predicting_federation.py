@@ -15,6 +15,7 @@ from colonnade.data import Alignment, save_alignment
 from colonnade.data.alignment import digest_of_column
 from colonnade.deployment.party_process import PartyProcess
 from colonnade.deployment.server_process import ServerProcess
+from colonnade.drivers.ledger_file import read_ledger
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.logs import Log
@@ -22,7 +23,6 @@ from colonnade.predict import processes
 from colonnade.predict.asking import door_of
 from colonnade.predict.processes import PredictPartyProcess, PredictServerProcess
 from colonnade.privacy.gaussian import epsilon_of
-from colonnade.privacy.ledger import read_ledger
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
 
 NAMES = ("bank", "shop")

@@ -186,7 +186,7 @@ def predicting(members):
     for index, role in enumerate(setting.roles()[1:]):
         role.handle(Started(b""), 0)
         role.handle(Received("server", Members(members)), 0)
-        role.estimator.w = np.ones(role._block.columns)
+        role.estimator.state.w = np.ones(role._block.columns)
         if index in members:
             ask = Ask(1, members, False, np.arange(3, dtype=np.int32))
             role.handle(Received(NAMES[members[index - 1]], ask), 0)

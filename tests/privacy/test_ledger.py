@@ -2,13 +2,13 @@
 
 import json
 import os
-from contextlib import nullcontext
 from math import inf
 
 import numpy as np
 import pytest
 
-from colonnade.privacy.ledger import Ledger, read_ledger
+from colonnade.drivers.ledger_file import LedgerFile, read_ledger
+from colonnade.privacy.ledger import Ledger
 from colonnade.protocol.errors import CheckpointError
 
 TERMS = {"party": "p", "mechanism": "output", "clip": 1.0, "noise": 5.0, "local_updates": "plain",
@@ -25,10 +25,11 @@ _OPEN = []
 @pytest.fixture
 def kept(tmp_path):
     ledger = Ledger(TERMS)
-    ledger.keep(tmp_path / "deep" / "ledger.jsonl", nullcontext())
+    path = tmp_path / "deep" / "ledger.jsonl"
+    ledger.keep(LedgerFile(path))
     _OPEN.append(ledger)
     receipts = [enter(ledger) for _ in range(5)]
-    yield ledger, receipts
+    yield ledger, receipts, path
     ledger.close()
 
 
@@ -37,7 +38,7 @@ def reopened(path, terms=TERMS):
     while _OPEN:
         _OPEN.pop().close()
     ledger = Ledger(terms)
-    ledger.keep(path, nullcontext())
+    ledger.keep(LedgerFile(path))
     return ledger
 
 
@@ -53,21 +54,21 @@ def test_it_is_on_the_disk_before_the_receipt_is_given(tmp_path, monkeypatch):
 
 
 def test_what_was_written_counts_after_a_restart(kept):
-    ledger, receipts = kept
-    again = reopened(ledger.path)
+    ledger, receipts, path = kept
+    again = reopened(path)
     assert again.head == receipts[-1] and again.account.mu == ledger.account.mu
     assert enter(again).startswith("6:")
     again.close()
-    terms, lines, account = read_ledger(ledger.path)
+    terms, lines, account = read_ledger(path)
     assert terms["party"] == "p" and [line["n"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert account.mu == pytest.approx(0.4 * 6**0.5) == lines[-1]["mu"]
 
 
 def test_a_budget_stops_the_line_that_would_exceed_it_and_writes_nothing(kept):
-    ledger, _ = kept
-    before = ledger.path.read_bytes()
+    ledger, _, path = kept
+    before = path.read_bytes()
     assert enter(ledger, most=0.4 * 5.99**0.5) is None
-    assert ledger.path.read_bytes() == before
+    assert path.read_bytes() == before
     assert enter(ledger, most=0.4 * 6.01**0.5) is not None
 
 
@@ -79,15 +80,15 @@ def change(path, line, **fields):
 
 @pytest.mark.parametrize("line", [0, 1, 3, 5])
 def test_an_edited_line_is_named(kept, line):
-    change(kept[0].path, line, noise=50.0)
+    change(kept[2], line, noise=50.0)
     with pytest.raises(
         CheckpointError, match=f"ledger.jsonl: line {line + 1} does not follow from the lines before it"
     ):
-        reopened(kept[0].path)
+        reopened(kept[2])
 
 
 def test_a_line_taken_out_or_put_in_is_named(kept):
-    path = kept[0].path
+    path = kept[2]
     lines = path.read_text().splitlines(keepends=True)
     for altered, named in ((lines[:2] + lines[3:], 3), (lines[:3] + lines[2:], 4), (lines[1:], 1), (["{}\n"], 1)):
         path.write_text("".join(altered))
@@ -96,10 +97,10 @@ def test_a_line_taken_out_or_put_in_is_named(kept):
 
 
 def test_one_that_was_rolled_back_is_refused_by_the_receipt(kept):
-    ledger, receipts = kept
-    lines = ledger.path.read_text().splitlines(keepends=True)
-    ledger.path.write_text("".join(lines[:4]))
-    again = reopened(ledger.path)
+    _, receipts, path = kept
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4]))
+    again = reopened(path)
     again.require(receipts[2])
     with pytest.raises(CheckpointError, match="ends with line 4, but line 6 was written before: it was rolled back"):
         again.require(receipts[-1])
@@ -110,26 +111,26 @@ def test_one_that_was_rolled_back_is_refused_by_the_receipt(kept):
 
 
 def test_a_line_cut_off_while_it_was_written_never_left(kept):
-    ledger, receipts = kept
-    with ledger.path.open("a") as file:
+    _, receipts, path = kept
+    with path.open("a") as file:
         file.write('{"n": 6, "what": "ba')
-    again = reopened(ledger.path)
+    again = reopened(path)
     again.require(receipts[-1])
     assert enter(again).startswith("6:")
-    assert len(read_ledger(ledger.path)[1]) == 6
+    assert len(read_ledger(path)[1]) == 6
     again.close()
 
 
 def test_two_processes_do_not_write_one_ledger(kept):
     second = Ledger(TERMS)
     with pytest.raises(CheckpointError, match="another process writes this ledger"):
-        second.keep(kept[0].path, nullcontext())
+        second.keep(LedgerFile(kept[2]))
     assert enter(kept[0]).startswith("6:"), "the first goes on"
 
 
 def test_other_terms_are_refused_with_the_key(kept):
     with pytest.raises(CheckpointError, match="line 1: a ledger with noise = 5.0, now it is 0.5"):
-        reopened(kept[0].path, TERMS | {"noise": 0.5})
+        reopened(kept[2], TERMS | {"noise": 0.5})
 
 
 def test_a_full_disk_uploads_nothing(kept, monkeypatch):
@@ -143,10 +144,11 @@ def test_a_full_disk_uploads_nothing(kept, monkeypatch):
 
 def test_rows_are_kept_where_records_are_counted_one_by_one(tmp_path):
     terms = TERMS | {"local_updates": "dp-sgd"}
-    ledger = reopened(tmp_path / "ledger.jsonl", terms)
+    path = tmp_path / "ledger.jsonl"
+    ledger = reopened(path, terms)
     for rows in ([1, 2, 3], [3, 4], [3, 3]):
         enter(ledger, len(rows), of=np.array(rows, np.int32))
-    assert read_ledger(ledger.path)[2].mu == ledger.account.mu == pytest.approx(0.4 * 2)
+    assert read_ledger(path)[2].mu == ledger.account.mu == pytest.approx(0.4 * 2)
     ledger.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError
 from colonnade.protocol.messages import Array
-from colonnade.protocol.saved import form_of, transient
+from colonnade.protocol.saved import UNSAVED, Component, form_of, transient
 
 
 class Request(NamedTuple):
@@ -40,6 +40,7 @@ class State:
     rows: Array = field(default_factory=lambda: np.zeros(0, np.int32))
     line: list[Request] = field(default_factory=list)
     last: dict[int, Request] = field(default_factory=dict)
+    named: dict[tuple[int, str], Request] = field(default_factory=dict)
     newest: Report | None = None
     part: Part = field(default_factory=lambda: Part("a", np.ones(2)))
     pairs: tuple[tuple[int, Array], ...] = ()
@@ -51,8 +52,8 @@ def full():
     rows = np.array([3, 1], np.int32)
     return State(
         k=7, doing="busy", weight=float("inf"), key=b"\0\1", rows=rows, line=[Request(1, rows)],
-        last={2: Request(2, rows + 1)}, newest=Report(4, 0.5), part=Part("b", np.eye(2)), pairs=((1, rows), (2, rows)),
-        asked=("a", Request(0, rows)), cache=deque([1]),
+        last={2: Request(2, rows + 1)}, named={(1, "a"): Request(3, rows)}, newest=Report(4, 0.5),
+        part=Part("b", np.eye(2)), pairs=((1, rows), (2, rows)), asked=("a", Request(0, rows)), cache=deque([1]),
     )  # fmt: skip
 
 
@@ -72,7 +73,8 @@ def test_a_state_comes_back_as_it_was(made):
 
 def test_containers_hold_their_types_again():
     back = through_a_file(full())
-    assert type(back.line[0]) is Request and type(back.last[2]) is Request and back.newest == Report(4, 0.5)
+    assert type(back.line[0]) is Request and type(back.last[2]) is Request and type(back.named[1, "a"]) is Request
+    assert back.newest == Report(4, 0.5)
     assert back.asked is not None and type(back.asked[1]) is Request and type(back.pairs[0]) is tuple
 
 
@@ -106,3 +108,29 @@ def test_a_checkpoint_of_other_fields_is_refused(change):
     change(saved)
     with pytest.raises(CheckpointError, match="another version of the code"):
         form_of(State).typed(saved)
+
+
+class Other(msgspec.Struct, frozen=True):
+    steps: int
+
+
+def test_structs_of_several_types_are_saved_with_their_names():
+    form = form_of(list[Report | Other | None])
+    made = [Other(1), None, Report(2, 0.5)]
+    assert form.typed(state.unpack(state.pack(form.plain(made)))) == made
+
+
+@dataclass(slots=True)
+class Phase(Component):
+    network: object = field(metadata=UNSAVED)
+    steps: int = 0
+    line: list[Request] = field(default_factory=list)
+
+
+def test_a_component_takes_over_its_fields_and_keeps_what_it_was_made_from():
+    rows, network = np.array([3, 1], np.int32), object()
+    made, other = Phase(None, 3, [Request(1, rows)]), Phase(network)
+    other.load(state.unpack(state.pack(made.save())))
+    assert (other.network, other.steps) == (network, 3) and type(other.line[0]) is Request
+    with pytest.raises(CheckpointError, match="another version of the code"):
+        other.load({"steps": 1})

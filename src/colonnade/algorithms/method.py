@@ -10,10 +10,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from colonnade.algorithms.observations import Observations
 from colonnade.algorithms.prediction.predictor import Predictor
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Training
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.models import Factory
 from colonnade.privacy.accountant import THEOREM_6
 from colonnade.privacy.guard import Guard
@@ -155,3 +156,4 @@ class Method(Generic[O]):
     capabilities: Capabilities = Capabilities()
     defaults: Defaults = Defaults()
     page: str = ""  # its description: a file of docs/methods, or an address
+    observations: Observations[Any] | None = None  # what an attacker sees; None: `colonnade attack` refuses it

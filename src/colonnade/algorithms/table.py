@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.data.row_file import Folder
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
+from colonnade.protocol.ports import Storage
 from colonnade.protocol.role import Histogram, StalenessSummary
 
 __all__ = ["EmbeddingTable", "Staleness", "blank", "blocks_of"]
@@ -51,8 +51,8 @@ class EmbeddingTable:
     def __len__(self) -> int:
         return len(self.values)
 
-    def open(self, folder: Folder, name: str, *, anew: bool) -> None:
-        """Where a table that lies in a file has its place; this one has none."""
+    def open(self, storage: Storage, name: str) -> None:
+        """Lie in the table of this name; one in memory ignores it."""
 
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): blocks that their party does not have are NaN, whatever it sends for them."""

@@ -2,7 +2,7 @@
 
     row   Σwidth floats · parties int32
 
-A checkpoint holds a position of the file's undo log instead of the table (data/row_file.py).
+The file is a port that a driver opens (`protocol.ports.Rows`). A checkpoint holds a position in it, not the table.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,9 @@ import numpy as np
 
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.table import Ages, EmbeddingTable, blank
-from colonnade.data.row_file import Folder, RowFile
+from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.messages import Array
+from colonnade.protocol.ports import Rows, Storage
 
 __all__ = ["FileTable", "Tabled", "Tables"]
 
@@ -22,24 +23,31 @@ PART_BYTES = 2**26  # of looks at the whole table
 
 
 class FileTable(EmbeddingTable):
-    """The same in a file of its own; one without a name until `open` says where."""
+    """The same in a file, once `open` says in which."""
 
     def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32") -> None:
         super().__init__(0, widths, dtype)
         self._rows = rows
         fields = [("values", self.dtype, (sum(self.widths),)), ("renewed", "<i4", (len(self.widths),))]
         self._row = np.dtype(fields)
-        smaller = '; server.table_dtype = "float16" halves the table of a new run' if dtype == "float32" else ""
-        self._file = RowFile(rows, self._row.itemsize, smaller)
+        self._opened: Rows | None = None
         self._seen: tuple[Array, Array]  # the last rows looked at, sorted, and what lies there
         self._forget()
 
     def __len__(self) -> int:
         return self._rows
 
-    def open(self, folder: Folder, name: str, *, anew: bool) -> None:
+    def open(self, storage: Storage, name: str) -> None:
         """Lie there from now on: empty, or as it was left, for `load` to take back to the checkpoint."""
-        self._file.open(folder, name, anew=anew)
+        smaller = '; server.table_dtype = "float16" halves the table of a new run'
+        hint = smaller if self.dtype == np.float32 else ""
+        self._opened = storage.rows(name, self._rows, self._row.itemsize, hint)
+
+    @property
+    def _file(self) -> Rows:
+        if self._opened is None:
+            raise LocalProtocolError("a table in a file is used before a driver has opened it")
+        return self._opened
 
     # What it holds
 
@@ -173,13 +181,13 @@ class Tabled:
     table: EmbeddingTable
     evaluation: Evaluation
 
-    def open(self, folder: Folder, *, anew: bool) -> None:
-        """See `drivers.files.KeepsFiles`."""
-        self.table.open(folder / "table", "train", anew=anew)
-        self.evaluation.table.open(folder / "table", "test", anew=anew)
+    def open(self, storage: Storage) -> None:
+        """See `protocol.role.Storing`."""
+        self.table.open(storage, "train")
+        self.evaluation.table.open(storage, "test")
 
     def kept(self, state: dict[str, Any]) -> None:
-        """See `drivers.files.KeepsFiles`."""
+        """See `protocol.role.Storing`."""
         self.table.kept(state["table"])
         self.evaluation.table.kept(state["evaluation"]["table"])
 

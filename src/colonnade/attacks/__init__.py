@@ -4,7 +4,7 @@ registry          the attacks by name; an attack of one's own by its dotted path
 attack            what an attack is asked and what it answers, with its statistics
 label_inference   direct label inference (VFL-Cascaded Sec. VI-B): who asks what, under which rules
 feature_inversion  a curious server and a decoder: columns from embeddings, against noise
-wires             which rows, uploads and answers each family of methods has
+wires             the attacked method's `observations`: which rows, uploads and answers it has; refusals
 clients, ears     what attackers ask and read, as a party or on the wire
 stage             the real roles in the simulator, one of them replaced by the attacker
 """

@@ -1,7 +1,7 @@
 """What attacking parties ask and how they read the answers.
 
     symbol      here
-    c, ĉ        `values`, `perturbed` of a Question
+    c, ĉ        `values`, `perturbed` of an Upload
     u, μ        a direction per row, `smoothing`
     h, ĥ        the answer's first number, and the others
 
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.batches import Rows, Walk
-from colonnade.attacks.wires import RowsOf
+from colonnade.algorithms.observations import Asking, Batches, Observations, Upload
 from colonnade.protocol.messages import Array
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Client", "GradientReader", "LossReader", "PackedRows", "Place", "Question", "RowByRow", "label_of"]
+__all__ = ["Client", "GradientReader", "LossReader", "PackedRows", "Place", "RowByRow", "label_of"]
 
 UNKNOWN = -1
 GIVES_UP = 100  # refused questions
@@ -35,23 +35,9 @@ class Place:
     width: int
     index: int
     seed: int
-    options: Any
-    walk: Walk | RowsOf  # of an honest party
-
-    @property
-    def coordinated(self) -> bool:
-        """Whether all parties must upload the same rows."""
-        return bool(getattr(self.options, "coordinated", True))
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One upload."""
-
-    step: int
-    rows: Rows
-    values: Array  # (rows, width) float32
-    perturbed: Array | None = None  # (directions, rows, width) float32; None where gradients are the answer
+    walk: Batches  # of an honest party
+    asking: Asking
+    seen: Observations[Any]  # what the method's messages show
 
 
 def label_of(gradient: Array) -> Array:
@@ -73,7 +59,7 @@ class Client:
         self.rows: Rows = np.zeros(0, np.int32)  # of the question in flight
         self.refusals = 0
 
-    def ask(self, step: int) -> Question | None:
+    def ask(self, step: int) -> Upload | None:
         """What to ask at this step; None when there is nothing left."""
         raise NotImplementedError
 
@@ -89,12 +75,12 @@ class Client:
 class GradientReader(Client):
     """Sec. VI-B against methods that send gradients: a random c, and the sign of ∂ℓ/∂h tells the label."""
 
-    def ask(self, step: int) -> Question | None:
+    def ask(self, step: int) -> Upload | None:
         """c ~ N(0, 1)."""
         if step >= self.place.walk.per_epoch:
             return None
         self.rows = self.place.walk.batch(step)
-        return Question(step, self.rows, _normal(self.random, len(self.rows), self.place.width))
+        return Upload(step, self.rows, _normal(self.random, len(self.rows), self.place.width))
 
     def read(self, answer: Array) -> None:
         """Row by row."""
@@ -108,14 +94,14 @@ class LossReader(Client):
     # the whole batch all rows get the same guess.
     """
 
-    def ask(self, step: int) -> Question | None:
+    def ask(self, step: int) -> Upload | None:
         """c, u ~ N(0, 1)."""
         if step >= self.place.walk.per_epoch:
             return None
         self.rows = self.place.walk.batch(step)
         c = _normal(self.random, len(self.rows), self.place.width)
-        self._u = _normal(self.random, self.place.options.directions, *c.shape)
-        return Question(step, self.rows, c, c + np.float32(self.place.options.smoothing) * self._u)
+        self._u = _normal(self.random, self.place.asking.directions, *c.shape)
+        return Upload(step, self.rows, c, c + np.float32(self.place.asking.smoothing) * self._u)
 
     def read(self, answer: Array) -> None:
         """φ/μ·(ĥ − h)·u, averaged over the directions; a server that tells losses per sample is read per sample."""
@@ -145,18 +131,18 @@ class RowByRow(Client):
         self._c = _normal(self.random, 1, place.width)
         self._classes: list[int] = []  # of the question in flight
 
-    def ask(self, step: int) -> Question | None:
+    def ask(self, step: int) -> Upload | None:
         """The next classes of this row."""
         if self._at >= len(self._order) or self.refusals >= GIVES_UP:
             return None
         place = self.place
-        copies = place.options.min_batch if self.refusals % 2 else 1
+        copies = place.asking.min_batch if self.refusals % 2 else 1
         self.rows = np.repeat(self._order[self._at], copies)
-        asked = np.arange(self._class, self._class + place.options.directions) % place.width
+        asked = np.arange(self._class, self._class + place.asking.directions) % place.width
         self._classes = asked.tolist()
         c = np.repeat(self._c, copies, 0)
-        steps = np.float32(place.options.smoothing) * np.eye(place.width, dtype=np.float32)[asked]
-        return Question(step, self.rows, c, c + steps[:, None, :])
+        steps = np.float32(place.asking.smoothing) * np.eye(place.width, dtype=np.float32)[asked]
+        return Upload(step, self.rows, c, c + steps[:, None, :])
 
     def read(self, answer: Array) -> None:
         """(ĥ − h)/μ is ∂ℓ/∂y^c of this one row."""
@@ -196,25 +182,25 @@ class PackedRows(Client):
         self._digits = floor((self.BITS + log2((self._base - 1) / classes)) / log2(self._base))
         # A logit has loss a·(1 − label) at +a; of several, loss a·label at −a·(0, 1, 2, …).
         self._ramp = np.ones(1, np.float32) if place.width == 1 else -np.arange(place.width, dtype=np.float32)
-        smallest = place.options.min_batch
+        smallest = place.asking.min_batch
         small = Walk(place.rows, smallest, place.seed, "attack", place.index, smallest=smallest)
-        self._walk = place.walk if place.coordinated else small
+        self._walk: Batches = place.walk if place.asking.coordinated else small
         self._chosen = np.zeros(0, np.int64)
 
-    def ask(self, step: int) -> Question | None:
+    def ask(self, step: int) -> Upload | None:
         """The next batch; those of its rows that fit into the answer carry a digit."""
         place = self.place
         if step >= self._walk.per_epoch:
             return None
         self.rows = self._walk.batch(step)
-        self._chosen = np.arange(len(self.rows))[: place.options.directions * self._digits]
+        self._chosen = np.arange(len(self.rows))[: place.asking.directions * self._digits]
         c = _normal(self.random, len(self.rows), place.width)
         c[self._chosen] = self.CERTAIN * self._ramp
-        perturbed = np.repeat(c[None], place.options.directions, 0)
+        perturbed = np.repeat(c[None], place.asking.directions, 0)
         for number, position in enumerate(self._chosen):
             direction, digit = divmod(number, self._digits)
             perturbed[direction, position] *= np.float32(self._base ** (digit + 1))
-        return Question(step, self.rows, c, perturbed)
+        return Upload(step, self.rows, c, perturbed)
 
     def read(self, answer: Array) -> None:
         """From the greatest digit down."""

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from colonnade.algorithms.vafl.messages import Embeddings, Gradient
-from colonnade.algorithms.zeroth.messages import Losses, Probe
+from colonnade.algorithms.observations import LOSSES, Upload
 from colonnade.attacks.clients import UNKNOWN, Place, estimated, label_of
 from colonnade.attacks.wires import read_answer
 from colonnade.protocol.messages import Array, Message
@@ -16,18 +15,19 @@ from colonnade.protocol.seeds import generator
 
 __all__ = ["Ear", "known_direction", "random_direction"]
 
-Direction = Callable[[np.random.Generator, Probe], Array]  # (directions, batch, width): what stands for u
+# From c and ĉ of a batch what stands for u, (directions, batch, width).
+Direction = Callable[[np.random.Generator, Array, Array], Array]
 
 
-def random_direction(random: np.random.Generator, probe: Probe) -> Array:
+def random_direction(random: np.random.Generator, values: Array, perturbed: Array) -> Array:
     """Sec. VI-B: u is the party's secret, so any u must do."""
-    drawn: Array = random.standard_normal(probe.perturbed.shape)
+    drawn: Array = random.standard_normal(perturbed.shape)
     return drawn
 
 
-def known_direction(random: np.random.Generator, probe: Probe) -> Array:
+def known_direction(random: np.random.Generator, values: Array, perturbed: Array) -> Array:
     """A sharper ear: ĉ − c lies open on the wire and is what u did to the embeddings."""
-    difference: Array = probe.perturbed - probe.values[: probe.batch].astype(np.float64)
+    difference: Array = perturbed - values.astype(np.float64)
     return difference
 
 
@@ -39,7 +39,7 @@ class Ear:
         self._random = generator(place.seed, "ear", place.index)
         self.guesses = np.full(place.rows, UNKNOWN, np.int64)
         self.heard = 0
-        self._uploads: dict[int, Embeddings] = {}  # of steps that were not answered yet
+        self._uploads: dict[int, Upload] = {}  # of steps that were not answered yet
 
     @property
     def sated(self) -> bool:
@@ -47,27 +47,28 @@ class Ear:
         return bool((self.guesses != UNKNOWN).all())
 
     def hear(self, message: Message) -> None:
-        """Uploads that name their rows are kept until their answer passes by."""
-        if isinstance(message, Embeddings) and message.batch:
-            self._uploads[message.step] = message
-        answer = read_answer(message)
+        """An upload is kept until its answer passes by."""
+        place, seen = self.place, self.place.seen
+        said = seen.upload(message, place.walk) if seen.upload is not None else None
+        if said is not None and said.batch:
+            self._uploads[said.step] = said
+        answer = read_answer(seen, message)
         if answer is None or answer.values is None:
             return
         upload = self._uploads.pop(answer.step, None)
-        if isinstance(message, Losses):
-            if isinstance(upload, Probe):
-                self._learn(_rows(upload), estimated(answer.values, self._direction(self._random, upload)))
-        elif isinstance(message, Gradient):
-            if upload is not None:
-                self._learn(_rows(upload), answer.values)
-        else:  # rounds on a walk that all members know: no message names its rows
-            self._learn(self.place.walk.batch(answer.step), answer.values)
+        if upload is not None:
+            self._answered(upload, answer.values)
+        elif seen.upload is None:  # uploads show nothing: the rows follow from what all members know
+            self._learn(place.walk.batch(answer.step), answer.values)
+
+    def _answered(self, upload: Upload, answer: Array) -> None:
+        rows, values = upload.rows[: upload.batch], upload.values[: upload.batch]
+        if self.place.seen.answers != LOSSES:
+            self._learn(rows, answer)
+        elif upload.perturbed is not None:
+            self._learn(rows, estimated(answer, self._direction(self._random, values, upload.perturbed)))
 
     def _learn(self, rows: Array, gradient: Array) -> None:
         new = self.guesses[rows] == UNKNOWN
         self.guesses[rows[new]] = label_of(gradient)[new]
         self.heard += 1
-
-
-def _rows(upload: Embeddings) -> Array:
-    return upload.rows[: upload.batch]

@@ -4,8 +4,9 @@ The attacker knows the columns of some rows (a tenth, here) and sees, as the ser
 them. A decoder is trained on the known rows and tried on the others. The error is relative: Σ‖x̂ − x‖² over that of the
 mean row, so 1 is what needs no attack. The control is the same decoder trained on pairs that were shuffled.
 
-    vafl, t-sync, sync, cascaded, …    every upload of a row, the newest and the mean of all: noise averages out
-    fedvs                              the decoded average over ALL parties, and nothing of one alone
+    a method with                what the server sees
+    `observations.upload`        every upload of a row, the newest and the mean of all: noise averages out
+    `observations.sums`          the decoded average over ALL parties, and nothing of one alone
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +22,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from colonnade.algorithms import find_method
-from colonnade.algorithms.fedvs.coding import average
-from colonnade.algorithms.fedvs.messages import Decode
-from colonnade.algorithms.fedvs.server import Server as CodedServer
-from colonnade.algorithms.flex.messages import Ready
-from colonnade.algorithms.method import SERVER
-from colonnade.algorithms.vafl.messages import Embeddings
+from colonnade.algorithms.method import SERVER, Method
+from colonnade.algorithms.observations import Observations, Seen
 from colonnade.attacks.attack import Attack, Order, margin_of
+from colonnade.attacks.stage import Behind
 from colonnade.config.resolve import Federation, federation, privacy_of
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import Partition
@@ -38,6 +36,7 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import Event, Received
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.role import Role
 from colonnade.protocol.seeds import generator
 
 __all__ = ["FEATURE_INVERSION", "Reconstruction", "invert_features"]
@@ -89,8 +88,9 @@ class Reconstruction:
 class View:
     """What the server has seen about one party's rows."""
 
-    def __init__(self, setting: Federation, victim: int) -> None:
+    def __init__(self, setting: Federation, seen: Observations[Any], victim: int) -> None:
         self._name, rows = setting.parties[victim].name, setting.training.rows
+        self._upload, self._walk = seen.upload, seen.walk(setting.training, setting.options, victim)
         width = setting.parties[victim].width
         self.newest, self._sum = np.zeros((rows, width)), np.zeros((rows, width))
         self.times = np.zeros(rows, np.int64)
@@ -105,43 +105,56 @@ class View:
         """For the decoder: what is newest, and the mean of all."""
         return np.concatenate([self.newest, self._sum / np.maximum(self.times, 1)[:, None]], axis=1)
 
-    def tap(self, server: Any, time: int, receiver: str, event: Event) -> None:
+    def tap(self, time: int, receiver: str, event: Event) -> None:
         """Messages of the party to the server."""
         if receiver != SERVER or not isinstance(event, Received) or event.sender != self._name:
             return
-        match event.message:
-            case Embeddings(rows=rows, values=values):
-                self.see(rows, values)
-            case Ready(round=round, values=values):
-                self.see(server._walk.batch(round), values)
+        upload = self._upload(event.message, self._walk) if self._upload is not None else None
+        if upload is not None:
+            self.see(upload.rows, upload.values)
 
-    def spy(self, server: CodedServer, job: Payload) -> Payload:
-        """A server of FedVS sees what it decodes: averages over all parties."""
-        if isinstance(job, Decode):
-            cut, options = server._walk.cut, server._options
-            summed = cut.samples(server._code.decode(job.answers, job.who), job.batch)
-            self.see(cut.row_numbers(job.batch), average(summed, job.count, options.l_x + options.l_w))
-        return CodedServer.compute(server, job)
+
+class Watched(Behind):
+    """A server whose jobs are seen before they are done."""
+
+    def __init__(self, server: Role, sums: Callable[[Payload], Seen | None], view: View) -> None:
+        super().__init__(server)
+        self._sums, self._view = sums, view
+
+    def compute(self, job: Payload) -> Payload:
+        """Sums that it decodes are about the rows of all parties, and so of this one."""
+        seen = self._sums(job)
+        if seen is not None:
+            self._view.see(seen.rows, seen.values)
+        return super().compute(job)
 
 
 def observe(setting: Federation, show: Callable[[float], None], victim: int = 0) -> tuple[View, dict[str, Any]]:
     """Train with honest roles; what the server saw, and what the party has spent."""
-    view, roles = View(setting, victim), setting.roles()
-    server: Any = roles[0]
-    if isinstance(server, CodedServer):
-        server.compute = partial(view.spy, server)  # type: ignore[method-assign]
-    codec, seed, peers = Codec(setting.method.payloads), setting.training.seed, setting.method.capabilities.peers
-    tap = partial(view.tap, server)
-    simulator = Simulator(roles, codec, setting.config.clock, seed, on_event=tap, peers=peers)
-    limit = setting.training.limit.amount
+    method, training = setting.method, setting.training
+    roles, seen = setting.roles(), method.observations  # roles refuse what cannot be trained at all
+    if seen is None or (seen.upload is None and seen.sums is None):
+        raise _unreadable(method)
+    view = View(setting, seen, victim)
+    server, party = roles[0], roles[1 + victim]
+    if seen.sums is not None:
+        roles[0] = Watched(server, seen.sums(training, setting.options, len(setting.parties)), view)
+    codec = Codec(method.payloads)
+    simulator = Simulator(
+        roles, codec, setting.config.clock, training.seed, on_event=view.tap, peers=method.capabilities.peers
+    )
     with one_thread():
         while simulator.advance(SLICE_EVENTS):
-            show(min(1.0, server.progress.epochs / limit))
+            show(min(1.0, server.summary().get("epochs", 0.0) / training.limit.amount))
     if not view.times.any():
-        advice = "sends nothing that this attacker can read; docs/attacks.md says how to add one that can"
-        raise ConfigError("--protocols", setting.method.name, advice)
-    spent = roles[1 + victim].summary().get("privacy")
+        raise _unreadable(method)
+    spent = party.summary().get("privacy")
     return view, dict(spent) if spent else {}
+
+
+def _unreadable(method: Method[Any]) -> ConfigError:
+    advice = "sends nothing that this attacker can read; docs/attacks.md says how to add one that can"
+    return ConfigError("--protocols", method.name, advice)
 
 
 def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> float:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms import find_method
-from colonnade.algorithms.fedvs.messages import Gradient as AverageGradient
 from colonnade.algorithms.method import Method
+from colonnade.algorithms.observations import CODED, GRADIENTS, LOSSES, Observations
 from colonnade.attacks.attack import Attack, Order, Outcome, Trial
 from colonnade.attacks.clients import UNKNOWN, Client, GradientReader, LossReader, PackedRows, RowByRow
 from colonnade.attacks.ears import Direction, Ear, known_direction, random_direction
 from colonnade.attacks.stage import Stage
-from colonnade.attacks.wires import CODED, GRADIENTS, LOSSES, answers_of
+from colonnade.attacks.wires import observations_of
 from colonnade.config.resolve import federation, method_of, scale_of
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import Partition
@@ -51,6 +51,14 @@ class Case:
     rules: bool = True
     per_sample: bool = False
     own_rows: bool = False  # whether it chooses rows, which coordinated rounds do not let it
+
+    def fits(self, seen: Observations[Any]) -> bool:
+        """Whether the method answers so, and shows or takes all that this attacker needs."""
+        if self.answers != seen.answers or (seen.experiment is None and (self.per_sample or not self.rules)):
+            return False
+        if self.client is not None:
+            return seen.pen is not None
+        return seen.upload is not None or self.answers != LOSSES  # a gradient's rows follow from the walk
 
     def attack(self, stage: Stage, show: Callable[[float], None]) -> "Found":
         """Play it."""
@@ -99,7 +107,7 @@ def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
         for seed in range(first, first + order.trials)
         for entrant in entrants
         for case in cases
-        if case.attacker in order.attackers and case.answers == answers_of(methods[entrant.label])
+        if case.attacker in order.attackers and case.fits(observations_of(methods[entrant.label]))
     ]
     loaded: dict[tuple[int, str | None], Partition] = {}  # methods may want another scale
     for number, (entrant, case, seed) in enumerate(steps):
@@ -110,7 +118,7 @@ def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
             _refuse(loaded[key])
         data = loaded[key]
         stage = _stage(entrant, seed, data)
-        if case.own_rows and stage.place.coordinated:
+        if case.own_rows and stage.place.asking.coordinated:
             continue
         y = data.y_train.astype(np.int64)
         fresh = Outcome(entrant.label, case.title, case.answers, len(data.task.classes))
@@ -127,8 +135,8 @@ def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
 def _entrants(order: Order) -> list[Contestant]:
     """Every method with the defaults of Sec. VI-B, all on the same columns."""
     found = contestants(order.tables, order.protocols)
-    coded = any(answers_of(find_method(entrant.tables["protocol"]["name"])) == CODED for entrant in found)
-    parties = 3 if coded else 2  # the fewest that fedvs can code for, with T = 1
+    methods = [find_method(entrant.tables["protocol"]["name"]) for entrant in found]
+    parties = max(observations_of(method).summing.parties for method in methods)
     return [Contestant(entrant.label, summing_tables(entrant.tables, parties)) for entrant in found]
 
 
@@ -153,14 +161,7 @@ def _trial(case: Case, stage: Stage, y: Array, show: Callable[[float], None]) ->
 
 def _method(entrant: Contestant) -> Method:
     method, options = method_of(entrant.tables["protocol"])
-    if getattr(options, "labels", "server") == "shared":
-        advice = "the server sends the labels themselves to every party: there is nothing to infer; 'server' keeps them"
-        raise ConfigError("protocol.labels", "shared", advice)
-    if answers_of(method) == LOSSES and not getattr(method.options(), "directions", 0):
-        advice = (
-            "its parties send no perturbed embeddings, and the attackers here read differences of losses; take cascaded"
-        )
-        raise ConfigError("--protocols", method.name, advice)
+    observations_of(method).check(options)
     return method
 
 
@@ -168,13 +169,14 @@ def summing_tables(tables: Any, parties: int = 2) -> dict[str, Any]:
     """The config with the defaults of Sec. VI-B, refused if its server does more than add up (or average)."""
     model = dict(tables.get("model", {}))
     method = find_method(str(tables.get("protocol", {}).get("name", "vafl")))
-    averages = AverageGradient in method.payloads
-    for key, allowed in (("server", ("none",)), ("aggregate", ("mean", "sum") if averages else ("sum", "mean"))):
-        if model.setdefault(key, allowed[0]) not in allowed:
+    summing = observations_of(method).summing
+    allowed = {"server": ("none",), "aggregate": ("sum", "mean")}
+    for key, default in (("server", "none"), ("aggregate", summing.aggregate)):
+        if model.setdefault(key, default) not in allowed[key]:
             advice = "the direct attack needs a server that only adds up (Sec. VI-B): --set model.server=none "
-            advice += f"--set model.aggregate={'mean' if averages else 'sum'} --set model.embedding=CLASSES"
+            advice += f"--set model.aggregate={summing.aggregate} --set model.embedding=CLASSES"
             raise ConfigError(f"model.{key}", model[key], advice)
-    model.setdefault("party", "polynomial:1" if answers_of(method) == CODED else "linear")
+    model.setdefault("party", summing.party)
     train = {
         key: value for key, value in tables.get("train", {}).items() if key not in ("epochs", "updates", "seconds")
     }

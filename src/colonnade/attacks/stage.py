@@ -4,22 +4,20 @@ The server is the method's own, behind a `Gate`: a refused question, which betwe
 stream, is told to the intruder here, so that it can try another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from colonnade.algorithms.method import SERVER, PartySetup, ServerSetup
-from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
-from colonnade.algorithms.zeroth.config import SynZooOptions, ZooOptions
-from colonnade.algorithms.zeroth.messages import Losses
-from colonnade.algorithms.zeroth.server import Probing as LossServer
+from colonnade.algorithms.method import SERVER, PartySetup
+from colonnade.algorithms.observations import Answer, Pen
 from colonnade.attacks.clients import Client, Place
 from colonnade.attacks.ears import Ear
-from colonnade.attacks.wires import Answer, Pen, read_answer, walk_of
+from colonnade.attacks.wires import observations_of, read_answer
 from colonnade.config.resolve import Federation
+from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import ClockConfig, Simulator
 from colonnade.drivers.simulator.clock import Compute
 from colonnade.experiments.run import one_thread
@@ -38,9 +36,9 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest, Message, Payload
-from colonnade.protocol.role import Role, RoleSummary
+from colonnade.protocol.role import Role, RoleSummary, Storing
 
-__all__ = ["Gate", "Intruder", "Stage"]
+__all__ = ["Behind", "Gate", "Intruder", "Stage"]
 
 SLICE_EVENTS = 500
 HONEST_STEP_S = 1.0  # against intruders that hurry
@@ -88,21 +86,22 @@ class Intruder:
             return []
         self.step, self.waiting = question.step, True
         self.asked += 1
-        upload = self._pen.upload(question.step, question.rows, question.values, question.perturbed, now)
-        return [Send(SERVER, upload)]
+        return [Send(SERVER, self._pen.upload(question, now))]
 
     def _received(self, message: Message, now: int) -> list[Effect]:
         match message:
             case EvaluationRequest(number=number, start=start, stop=stop):
-                return [Send(SERVER, EvaluationReply(number, start, 0, self._zeros(stop - start)), evaluation=True)]
-            case FreshRequest(request=request, rows=rows):
-                return [Send(SERVER, Embeddings(self.step, 0, rows, self._zeros(len(rows)), request=request))]
+                zeros = np.zeros((stop - start, self._width), np.float32)
+                return [Send(SERVER, EvaluationReply(number, start, 0, zeros), evaluation=True)]
             case Refused(cause=cause):
                 self.client.refused()
                 self.first_refusal = self.first_refusal or cause
                 answer: Answer | None = Answer(self.step, None, self.step + 1)
             case _:
-                answer = read_answer(message)
+                reply = self._pen.reply(message, self.step, self._width)
+                if reply is not None:
+                    return [Send(SERVER, reply)]
+                answer = read_answer(self.client.place.seen, message)
         if answer is None or not self.waiting or answer.following < self.step:
             return []
         self._pen.note(message, now)
@@ -112,9 +111,6 @@ class Intruder:
             self.client.read(answer.values)
         self.step, self.waiting = answer.following, False
         return self._next()
-
-    def _zeros(self, rows: int) -> Any:
-        return np.zeros((rows, self._width), np.float32)
 
     def compute(self, job: Payload) -> Payload:
         """Nothing to train."""
@@ -135,50 +131,61 @@ class Intruder:
         return {"asked": self.asked, "weights": ""}
 
 
-class Gate:
-    """In front of the server: refusals become answers; `per_sample` is how the intruder, and nobody else, is told."""
+class Behind:
+    """A role that passes everything on to another one."""
 
-    name = SERVER
+    def __init__(self, role: Role) -> None:
+        self.name, self._role = role.name, role
 
-    def __init__(self, server: Role, intruder: str = "") -> None:
-        self._server, self._intruder = server, intruder
+    def handle(self, event: Event, now: int) -> Sequence[Effect]:
+        """One event."""
+        return self._role.handle(event, now)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server, name)
+    def compute(self, job: Payload) -> Payload:
+        """One job."""
+        return self._role.compute(job)
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
+    def save(self) -> Any:
+        """Its state."""
+        return self._role.save()
+
+    def load(self, state: Any) -> None:
+        """The reverse of `save`."""
+        self._role.load(state)
+
+    def validate(self) -> None:
+        """Its invariants."""
+        self._role.validate()
+
+    def summary(self) -> RoleSummary:
+        """What it says."""
+        return self._role.summary()
+
+
+class Gate(Behind):
+    """In front of the server: the intruder is told of a refusal; other parties get what `told` makes of a message."""
+
+    def __init__(self, server: Role, intruder: str, told: Callable[[Message], Message]) -> None:
+        super().__init__(server)
+        self._intruder, self._told = intruder, told
+
+    def handle(self, event: Event, now: int) -> Sequence[Effect]:
         """One event."""
         try:
-            return [self._told(effect) for effect in self._server.handle(event, now)]
+            return [self._as_told(effect) for effect in self._role.handle(event, now)]
         except RemoteProtocolError as error:
             if error.peer != self._intruder:
                 raise
             return [Send(error.peer, Refused(error.cause))]
 
-    def _told(self, effect: Effect) -> Effect:
-        """Benign parties get the mean, as always."""
-        if isinstance(effect, Send) and effect.to != self._intruder and isinstance(effect.message, Losses):
-            losses = effect.message
-            if losses.values.ndim == 2:
-                return Send(effect.to, Losses(losses.step, losses.update, losses.values.mean(1)))
-        return effect
+    def _as_told(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Send) or effect.to == self._intruder:
+            return effect
+        return msgspec.structs.replace(effect, message=self._told(effect.message))
 
 
-class _SummingZoo(ZooOptions, frozen=True):
-    server_zeroth = ""
-
-
-class _SummingSynZoo(SynZooOptions, frozen=True):
-    server_zeroth = ""
-
-
-_SUMMING: dict[type, type] = {ZooOptions: _SummingZoo, SynZooOptions: _SummingSynZoo}
-
-
-def _summing(setup: ServerSetup) -> ServerSetup:
-    """`zoo` and `syn-zoo` refuse a server without parameters to estimate; here it has no step, and answers as ever."""
-    kind = _SUMMING.get(type(setup.options))
-    return setup if kind is None else replace(setup, options=kind(**msgspec.structs.asdict(setup.options)))
+def _same(message: Message) -> Message:
+    return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +201,9 @@ class Stage:
         setting, setup = self.setting, self.setting.parties[self.index]
         training = setting.training
         classes = len(setting.data.task.classes)
-        walk = walk_of(setting, self.index)
-        return Place(training.rows, classes, setup.width, self.index, training.seed, setting.options, walk)
+        seen = observations_of(setting.method)
+        walk, asking = seen.walk(training, setting.options, self.index), seen.asking(setting.options)
+        return Place(training.rows, classes, setup.width, self.index, training.seed, walk, asking, seen)
 
     def intrude(
         self,
@@ -207,9 +215,10 @@ class Stage:
     ) -> Intruder:
         """Run with the client in the party's place until it has no more to ask."""
         setting, setups = self.setting, self.setting.parties
-        assert setting.method.party is not None
+        pen = observations_of(setting.method).pen
+        assert setting.method.party is not None and pen is not None
         begin_s = HONEST_STEP_S * setting.training.rows / setting.training.batch_size if client.hurried else 0.0
-        intruder = Intruder(setups[self.index], client, Pen(setting), begin_s)
+        intruder = Intruder(setups[self.index], client, pen(), begin_s)
         roles: list[Role] = [self._server(intruder.name, rules, per_sample)]
         roles += [intruder if setup.index == self.index else setting.method.party(setup) for setup in setups]
         # An honest step takes long against the questions of one who hurries; it begins when the table is warm.
@@ -244,8 +253,15 @@ class Stage:
         )
 
     def _server(self, intruder: str, rules: bool, per_sample: bool) -> Gate:
-        assert self.setting.method.server is not None
-        server = self.setting.method.server(_summing(self.setting.server))
-        if isinstance(server, LossServer):
-            server.rules, server.per_sample = rules, per_sample
-        return Gate(server, intruder)
+        method, setup = self.setting.method, self.setting.server
+        assert method.server is not None
+        experiment = observations_of(method).experiment
+        options = setup.options if experiment is None else experiment.options(setup.options)
+        server = method.server(replace(setup, options=options))
+        if isinstance(server, Storing):
+            server.open(FileStorage())  # the gate hides it from the driver
+        if experiment is None:
+            assert rules and not per_sample
+            return Gate(server, intruder, _same)
+        experiment.switch(server, rules, per_sample)
+        return Gate(server, intruder, experiment.told)

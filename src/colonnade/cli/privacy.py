@@ -204,8 +204,8 @@ def ledger(
     """
     from math import sqrt
 
+    from colonnade.drivers.ledger_file import read_ledger
     from colonnade.privacy.gaussian import epsilon_of
-    from colonnade.privacy.ledger import read_ledger
 
     console = Console()
     square = 0.0

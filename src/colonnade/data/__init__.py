@@ -5,7 +5,7 @@
     share = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, split_seed=0)  # its own file
 
 The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
-(of rows), `mapped`, `undo` and `row_file` (what stays in files), `idx`, `images`, `delimited`, `tables`, `libsvm`,
+(of rows), `mapped` (what stays in files), `idx`, `images`, `delimited`, `tables`, `libsvm`,
 `mfeat` and `physionet` (file formats), `sources` (names and paths to tables), `alignment` (whose rows are the same),
 `columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers), `partition` (all of
 it), `share` and `share_file` (what one role holds of it), `lookup` (its rows by their ids).

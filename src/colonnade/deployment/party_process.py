@@ -31,6 +31,7 @@ from colonnade.deployment.own_side import (
 )
 from colonnade.deployment.terms import DTYPE, shared_digest, shared_part
 from colonnade.drivers.files import replace_file
+from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.processes.conversation import NEVER_MET
 from colonnade.drivers.processes.dial import Dialler
 from colonnade.drivers.processes.logs import Log
@@ -38,9 +39,9 @@ from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.switchboard import Switchboard
 from colonnade.drivers.processes.wire import PROTOCOL, Bye, End, Hello, Position
 from colonnade.privacy.accountant import Spent
-from colonnade.privacy.guard import Guard
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.ports import Releases
 from colonnade.results.summary import (
     traffic_fields,
 )
@@ -120,7 +121,7 @@ class PartyProcess:
             await asyncio.gather(*tasks, return_exceptions=True)
             self.node.close()
             if self.guard is not None:
-                self.guard.ledger.close()
+                self.guard.close()
             if self.node.peers[SERVER].conversation.number == NEVER_MET:
                 shutil.rmtree(self.out / "state")  # refused, say: the next try, with another config, begins afresh
         self._write(end)
@@ -132,14 +133,14 @@ class PartyProcess:
         return self.config.network.address
 
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> Releases | None:
         """Of a role that perturbs what it uploads; one that aligns has none."""
-        return getattr(self.node.role, "guard", None)
+        return self.node.guard
 
     def open_ledger(self) -> None:
         """What was spent before counts."""
-        if self.guard is not None and not self.guard.ledger.is_open:
-            self.guard.keep(self.out / "ledger.jsonl", threading.Lock())
+        if self.guard is not None and not self.guard.is_kept:
+            self.guard.keep(LedgerFile(self.out / "ledger.jsonl", threading.Lock()))
 
     def hello(self, instance: int, position: Position) -> Hello:
         share = self.share

@@ -1,15 +1,14 @@
-"""Files that are replaced in one rename, locks, and roles that keep files of their own."""
+"""Files that are replaced in one rename, and locks."""
 
 import fcntl
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
 
 from colonnade.protocol.errors import CheckpointError
 
-__all__ = ["CUT_OFF_S", "KeepsFiles", "lock_file", "replace_file"]
+__all__ = ["CUT_OFF_S", "lock_file", "replace_file"]
 
 CUT_OFF_S = 600.0  # after so long, a node that was cut off has noticed it (Ray's takes three minutes)
 
@@ -45,14 +44,3 @@ def lock_file(path: Path, patience_s: float = 0.0) -> int:
                 advice = "another process uses this state; stop it, or choose another folder"
                 raise CheckpointError(f"{path.parent}: {advice}") from None
         time.sleep(0.2)
-
-
-@runtime_checkable
-class KeepsFiles(Protocol):
-    """A role with state too large to be copied into every checkpoint: `save` then says where in its files it stands."""
-
-    def open(self, folder: Path, *, anew: bool) -> None:
-        """Before `load` and before any event: its files lie in this folder; `anew`: what lies there is of no use."""
-
-    def kept(self, state: Any) -> None:
-        """What `save` gave is on the disk, and nobody goes back to before it."""

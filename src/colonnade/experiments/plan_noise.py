@@ -113,7 +113,7 @@ def _dry_run(config: Config, data: Partition, show: Callable[[float], None]) -> 
 
 
 def _guards(run: Run) -> dict[str, Guard]:
-    return {node.role.name: node.role.guard for node in run.simulator.nodes if hasattr(node.role, "guard")}
+    return {node.role.name: node.guard for node in run.simulator.nodes if isinstance(node.guard, Guard)}
 
 
 def _needs(name: str, guard: Guard) -> Needs:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -15,17 +15,18 @@ from colonnade.config.resolve import Federation, federation, limit_of, load_part
 from colonnade.config.schema import Config, TrainConfig
 from colonnade.data import Partition
 from colonnade.data.suggest import listing
-from colonnade.drivers.files import KeepsFiles
+from colonnade.drivers.ledger_file import LedgerFile
+from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.lanes import Lanes
 from colonnade.drivers.simulator.traces import ended_note
 from colonnade.models.network import draw_in_turn
-from colonnade.privacy.guard import Guard
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
+from colonnade.protocol.ports import Releases
 from colonnade.protocol.role import SERVER, RoleSummary
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import (
@@ -186,10 +187,9 @@ class Run:
         self._wall_before = saved["wall_s"]
         return True
 
-    def _guards(self) -> dict[str, Guard]:
+    def _guards(self) -> dict[str, Releases]:
         """Of the parties that have one with something to guard."""
-        roles = (node.role for node in self.simulator.nodes)
-        guards = {role.name: getattr(role, "guard", None) for role in roles}
+        guards = {node.role.name: node.guard for node in self.simulator.nodes}
         return {name: guard for name, guard in guards.items() if guard is not None and guard.on}
 
     def keep_files(self, anew: bool = True) -> None:
@@ -197,8 +197,8 @@ class Run:
         self.keep_ledgers(anew)
         assert self.folder is not None
         for node in self.simulator.nodes:
-            if isinstance(node.role, KeepsFiles):
-                node.role.open(self.folder.path, anew=anew)
+            if node.storing is not None:
+                node.storing.open(FileStorage(self.folder.path, anew=anew))
 
     def keep_ledgers(self, anew: bool = True) -> None:
         """Every party's privacy ledger in the folder; a run that begins anew makes all its releases anew."""
@@ -207,12 +207,12 @@ class Run:
             path = self.folder.path / "ledgers" / f"{name}.jsonl"
             if anew:
                 path.unlink(missing_ok=True)
-            guard.keep(path, nullcontext())  # one thread
+            guard.keep(LedgerFile(path))  # one thread
 
     def close_ledgers(self) -> None:
         """Nothing more is released."""
         for guard in self._guards().values():
-            guard.ledger.close()
+            guard.close()
 
     @property
     def wall_s(self) -> float:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["METRICS", "Metric", "default_metric", "measure", "require_metric"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.protocol.messages import Array
 
 __all__ = ["Objective"]

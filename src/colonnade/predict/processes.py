@@ -226,7 +226,7 @@ class PredictPartyProcess:
             await asyncio.gather(*tasks, return_exceptions=True)
             self.node.close()
             if training.guard is not None:
-                training.guard.ledger.close()
+                training.guard.close()
         self.log.info("ended")
         return "stopped"
 

@@ -9,7 +9,6 @@ of its own, and counted as one. The result carries the line's receipt into the r
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf, sqrt
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -28,12 +27,13 @@ from colonnade.privacy.accountant import (
     spent,
 )
 from colonnade.privacy.gaussian import epsilon_of, mu_for
-from colonnade.privacy.ledger import Ledger, Lock
+from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.perturb import PerturbedFunction, Stream, drawing, output_noise, random_neurons
 from colonnade.privacy.secret import SecretKey
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.ports import Lines
 from colonnade.protocol.role import PrivacySpent
 
 __all__ = ["Guard", "Release", "Released", "Withheld", "check_budget"]
@@ -234,10 +234,10 @@ class Guard:
         """The reverse of `save`."""
         self.draws, self._receipt = saved["draws"], saved["receipt"]
 
-    def keep(self, path: Path, lock: Lock) -> None:
-        """The ledger's place on this party's disk."""
+    def keep(self, lines: Lines) -> None:
+        """Write the ledger to these lines, which outlive the process."""
         if self.on:
-            self.ledger.keep(path, lock)
+            self.ledger.keep(lines)
         elif self._budget is not None:
             raise LocalProtocolError(f"{self._who}: a budget without a mechanism")
 
@@ -245,6 +245,15 @@ class Guard:
         """In the simulator, where a resumed run makes the same releases once more: to what the checkpoint knows."""
         if self.on and self._receipt:
             self.ledger.cut_back(self._receipt)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the ledger is written to lines that outlive the process."""
+        return self.ledger.is_open
+
+    def close(self) -> None:
+        """Write no more."""
+        self.ledger.close()
 
     def summary(self) -> PrivacySpent | None:
         """μ, ε, δ, and the paper's claim beside it; None where nothing is accounted."""

@@ -5,10 +5,11 @@ the job, changes nothing that `save` would show, and may run on another thread w
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 from colonnade.protocol.events import Effect, Event
 from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.ports import Releases, Storage
 
 __all__ = [
     "EVALUATION",
@@ -18,9 +19,11 @@ __all__ = [
     "Embedding",
     "Histogram",
     "PrivacySpent",
+    "Releasing",
     "Role",
     "RoleSummary",
     "StalenessSummary",
+    "Storing",
 ]
 
 SERVER: Final = "server"  # the name of the role that all others know
@@ -152,3 +155,23 @@ class Embedding(Role, Protocol):
 
         A release that is accounted is entered under this number; None: the budget has no room for it.
         """
+
+
+@runtime_checkable
+class Storing(Role, Protocol):
+    """A role with tables too large for a checkpoint: `save` then says where in its tables it stands."""
+
+    def open(self, storage: Storage) -> None:
+        """Use these tables from now on. The driver calls this before `load` and before any event."""
+
+    def kept(self, state: Any) -> None:
+        """The driver has written what `save` gave to the disk, and needs no older state any more."""
+
+
+@runtime_checkable
+class Releasing(Role, Protocol):
+    """A party whose uploads may be perturbed and accounted."""
+
+    @property
+    def guard(self) -> Releases:
+        """What stands between its network and the wire."""

@@ -6,32 +6,54 @@ that could miss one. A field of a type that this module does not know is refused
 made, not when a checkpoint is due.
 
 Plain values are what `protocol.state` can write.
+
+A part of a role that has rules of its own, e.g. a phase of local steps, is a `Component`: a dataclass that is saved and
+loaded by its fields, too. What it was made from (its network, its options) is marked `field(metadata=UNSAVED)`.
 """
 
 import dataclasses
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError
 
-__all__ = ["Form", "form_of", "transient"]
+__all__ = ["UNSAVED", "Component", "Form", "form_of", "transient"]
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 _TRANSIENT = "transient"
+UNSAVED: Final = types.MappingProxyType({_TRANSIENT: True})  # of a component's field: `load` leaves it as it is
 _PLAIN = (type(None), bool, int, float, str, bytes, np.random.Generator)
 
 
 def transient(make: Callable[[], T]) -> T:
     """A field that is not saved: a cache. A loaded state has what `make` returns."""
-    made: T = dataclasses.field(default_factory=make, repr=False, compare=False, metadata={_TRANSIENT: True})
+    made: T = dataclasses.field(default_factory=make, repr=False, compare=False, metadata=UNSAVED)
     return made
+
+
+class Component:
+    """The base of a dataclass that is part of a role: its fields are its state, but for those that are UNSAVED."""
+
+    __slots__ = ()
+
+    def save(self) -> dict[str, Any]:
+        """Its fields as plain values."""
+        kind: Any = type(self)
+        saved: dict[str, Any] = form_of(kind).plain(self)
+        return saved
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take over what `save` returned, in place."""
+        kind: Any = type(self)
+        for name, value in _values_of(kind)(saved).items():
+            setattr(self, name, value)
 
 
 def _same(value: Any) -> Any:
@@ -87,14 +109,25 @@ def _field_names(kind: Any) -> list[str] | None:
 
 
 def _of_union(kind: Any, inner: tuple[Any, ...]) -> Form:
-    """Plain types together, or one other type that may be None: a checkpoint could not tell two others apart."""
-    forms = [form_of(part) for part in inner if part is not type(None)]
+    """Plain types together, or one other type, or structs, which are saved with their names; each may be None."""
+    parts = [part for part in inner if part is not type(None)]
+    forms = [form_of(part) for part in parts]
     if all(form is _AS_IT_IS for form in forms):
         return _AS_IT_IS
+    if len(parts) > 1 and all(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
+        forms = [_of_named({part.__name__: form for part, form in zip(parts, forms, strict=True)})]
     if len(forms) > 1:
         raise LocalProtocolError(f"a state cannot hold a {kind}: a checkpoint does not say which of them it was")
     (form,) = forms
     return Form(_unless_none(form.plain), _unless_none(form.typed))
+
+
+def _of_named(forms: dict[str, Form]) -> Form:
+    def plain(value: Any) -> tuple[str, Any]:
+        name = type(value).__name__
+        return name, forms[name].plain(value)
+
+    return Form(plain, lambda saved: forms[saved[0]].typed(saved[1]))
 
 
 def _unless_none(convert: Convert) -> Convert:
@@ -129,19 +162,32 @@ def _of_dict(item: Form) -> Form:
     return Form(convert(item.plain), convert(item.typed))
 
 
-def _of_fields(kind: type[Any], names: list[str]) -> Form:
-    hints = get_type_hints(kind)
-    forms = [(name, form_of(hints[name])) for name in names]
+def _of_fields(kind: Any, names: list[str]) -> Form:
+    forms, values = _forms_of(kind, names), _values_of(kind)
 
     def plain(value: Any) -> dict[str, Any]:
         return {name: form.plain(getattr(value, name)) for name, form in forms}
 
-    def typed(saved: dict[str, Any]) -> Any:
+    return Form(plain, lambda saved: kind(**values(saved)))
+
+
+def _forms_of(kind: Any, names: list[str]) -> list[tuple[str, Form]]:
+    hints = get_type_hints(kind)
+    return [(name, form_of(hints[name])) for name in names]
+
+
+@cache
+def _values_of(kind: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """From what was saved of a dataclass, struct or named tuple to the values of its fields."""
+    names = _field_names(kind) or []
+    forms = _forms_of(kind, names)
+
+    def values(saved: dict[str, Any]) -> dict[str, Any]:
         if saved.keys() != set(names):
             raise CheckpointError(
                 f"the checkpoint is of another version of the code: it has {', '.join(saved)} of a "
                 f"{kind.__qualname__}, and this version has {', '.join(names)}"
             )
-        return kind(**{name: form.typed(saved[name]) for name, form in forms})
+        return {name: form.typed(saved[name]) for name, form in forms}
 
-    return Form(plain, typed)
+    return values

@@ -7,8 +7,7 @@ generators. The whole tree goes into ONE safetensors file, so that one rename re
 import json
 from collections.abc import Iterator, Sequence
 from math import prod
-from mmap import mmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors
@@ -16,6 +15,9 @@ import safetensors.numpy
 
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array, Elsewhere
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 __all__ = ["chunks", "pack", "unpack", "views"]
 
@@ -61,7 +63,7 @@ def unpack(data: bytes) -> Any:
         raise CheckpointError(f"not a Colonnade checkpoint, or a damaged one: {error}") from None
 
 
-def views(data: bytes | mmap) -> Any:
+def views(data: "bytes | mmap") -> Any:
     """The same, its arrays as read-only views of the bytes: of a mapped file nothing is read but what is looked at."""
     try:
         start = 8 + int.from_bytes(data[:8], "little")
@@ -73,7 +75,7 @@ def views(data: bytes | mmap) -> Any:
         raise CheckpointError(f"not a Colonnade checkpoint, or a damaged one: {error}") from None
 
 
-def _view(data: bytes | mmap, start: int, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]) -> Array:
+def _view(data: "bytes | mmap", start: int, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]) -> Array:
     kind = np.dtype(next(code for code, name in _DTYPES.items() if name == dtype))
     begin, end = data_offsets
     count = prod(shape)

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import socket
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from colonnade.deployment.party_process import PartyProcess
 from colonnade.deployment.server_process import ServerProcess
 from colonnade.deployment.terms import shared_digest, shared_part
 from colonnade.drivers.files import lock_file
+from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.processes import dial
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
@@ -237,7 +237,7 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
         assert trusted and len(records) > 100
         ledger = tmp_path / role.name / "ledger.jsonl"
         if ledger.is_file():  # what was released is no part of the log
-            role.guard.keep(ledger, nullcontext())
+            role.guard.keep(LedgerFile(ledger))
         for record in records:
             try:
                 role.handle(record.event, record.now)

@@ -17,11 +17,11 @@ from colonnade.data import load, split
 from colonnade.deployment.party_process import PartyProcess
 from colonnade.deployment.terms import shared_part
 from colonnade.deployment.up import prepare_up
+from colonnade.drivers.ledger_file import LedgerFile, read_ledger
 from colonnade.drivers.processes.journal import read_journal
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.wire import End
 from colonnade.privacy.gaussian import epsilon_of
-from colonnade.privacy.ledger import read_ledger
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.events import Received
@@ -70,7 +70,7 @@ class Federation:
 
             role.handle = watched
         else:
-            role.guard.keep(self.folder / name / "ledger.jsonl", threading.Lock())
+            role.guard.keep(LedgerFile(self.folder / name / "ledger.jsonl", threading.Lock()))
         return role
 
     def start(self, name):

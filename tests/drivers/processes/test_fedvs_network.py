@@ -24,6 +24,7 @@ from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
 from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.protocol.events import Received
 
 NAMES = ("bank", "clinic", "lab")
 COMMON = {
@@ -81,19 +82,21 @@ class Recording:
 
     def __init__(self, monkeypatch):
         self.read, self.written, self.files, self.arrays, self.sessions = [], [], [], [], {}
-        converse, received, make, close = Service._converse, Party.received, Session.__init__, Node.close
-        self.heard, told = set(), Server.received
+        converse, handle, make, close = Service._converse, Party.handle, Session.__init__, Node.close
+        self.heard, told = set(), Server.handle
 
-        def keep_share(party, sender, message):
+        def keep_share(party, event, now):
+            message = event.message if isinstance(event, Received) else None
             if isinstance(message, DataShare):
                 self.arrays.append(message.values)
             if isinstance(message, ModelShare):
                 self.arrays += [message.model, message.blinding]
-            return received(party, sender, message)
+            return handle(party, event, now)
 
-        def keep_name(server, sender, message, now):
-            self.heard.add(type(message).__name__)
-            return told(server, sender, message, now)
+        def keep_name(server, event, now):
+            if isinstance(event, Received):
+                self.heard.add(type(event.message).__name__)
+            return told(server, event, now)
 
         def keep_session(session, *args, **kinds):
             make(session, *args, **kinds)
@@ -108,8 +111,8 @@ class Recording:
             return converse(service, peer, hello, Wiretap(context, self.read, self.written))
 
         monkeypatch.setattr(Service, "_converse", listen)
-        monkeypatch.setattr(Server, "received", keep_name)
-        monkeypatch.setattr(Party, "received", keep_share)
+        monkeypatch.setattr(Server, "handle", keep_name)
+        monkeypatch.setattr(Party, "handle", keep_share)
         monkeypatch.setattr(Session, "__init__", keep_session)
         monkeypatch.setattr(Node, "close", keep_files)
 

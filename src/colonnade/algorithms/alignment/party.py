@@ -1,11 +1,10 @@
 """A party that aligns its ids with the others': declares how many, raises everybody's, and makes its order."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colonnade.algorithms.alignment.member import Member, plain, unplain
 from colonnade.algorithms.alignment.messages import Aligned, Begin, Declare, Done, Raised, Trouble
 from colonnade.algorithms.alignment.ring import Ring
-from colonnade.data import Ids
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     Effect,
@@ -22,13 +21,16 @@ from colonnade.protocol.events import (
 from colonnade.protocol.messages import Message, Payload
 from colonnade.protocol.role import SERVER, RoleSummary
 
+if TYPE_CHECKING:
+    from colonnade.data import Ids  # at run time: what reads files, which no role does
+
 __all__ = ["AligningParty"]
 
 
 class AligningParty:
     """The role."""
 
-    def __init__(self, name: str, ids: Ids, chunk: int) -> None:
+    def __init__(self, name: str, ids: "Ids", chunk: int) -> None:
         self.name, self._count = name, len(ids.texts)
         self.member = Member(name, ids.texts, ids.rows, chunk)
         self.early: list[tuple[str, Message]] = []  # from members who have heard of the beginning before us

@@ -1,7 +1,7 @@
 """The server of an alignment: begins it, compares the sets that all have raised, takes part if it has ids itself."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -21,7 +21,6 @@ from colonnade.algorithms.alignment.messages import (
     Trouble,
 )
 from colonnade.algorithms.alignment.ring import Ring
-from colonnade.data import Ids
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.events import (
     Effect,
@@ -40,6 +39,9 @@ from colonnade.protocol.events import (
 from colonnade.protocol.messages import Array, Message, Payload
 from colonnade.protocol.role import SERVER, RoleSummary
 
+if TYPE_CHECKING:
+    from colonnade.data import Ids  # at run time: what reads files, which no role does
+
 __all__ = ["AligningServer"]
 
 MATCHING = 0  # the token of that job; the member's count from 1
@@ -57,7 +59,7 @@ class AligningServer:
 
     name = SERVER
 
-    def __init__(self, parties: tuple[str, ...], ids: Ids | None, chunk: int, min_parties: int = 0) -> None:
+    def __init__(self, parties: tuple[str, ...], ids: "Ids | None", chunk: int, min_parties: int = 0) -> None:
         self.parties, self._chunk = parties, chunk
         self._min_parties = min_parties or len(parties)
         self.member = None if ids is None else Member(SERVER, ids.texts, ids.rows, chunk)

@@ -27,7 +27,7 @@ from colonnade.algorithms.asysqn.config import (
     SynSagaOptions,
     SynSvrgOptions,
 )
-from colonnade.algorithms.asysqn.coordinator import Coordinator
+from colonnade.algorithms.asysqn.coordinator import LinearCoordinator
 from colonnade.algorithms.asysqn.messages import ASYSQN_PAYLOADS
 from colonnade.algorithms.asysqn.party import Party
 from colonnade.algorithms.asysqn.prediction import SummedPredictor
@@ -58,7 +58,7 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         _REVEALS,
         options,
         ASYSQN_PAYLOADS + EVALUATION_PAYLOADS,
-        Coordinator,
+        LinearCoordinator,
         Party,
         predictor=SummedPredictor(),
         capabilities=Capabilities(party_labels=True, peers=True, sparse=True),

@@ -19,6 +19,7 @@ from colonnade.privacy import masking
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Send
 from colonnade.protocol.messages import Array
+from colonnade.protocol.saved import form_of
 
 __all__ = ["WAITING", "Aggregations", "Key", "Place", "Sum", "Total", "place_of"]
 
@@ -74,9 +75,8 @@ class Sum:
     masks: dict[int, Array] = field(default_factory=dict)
     left: tuple[bool, bool] = (False, False)  # sent on T1, on T2
 
-    def save(self) -> tuple[Any, ...]:
-        """As plain values."""
-        return tuple(getattr(self, name) for name in self.__slots__)
+
+_FORM = form_of(dict[Key, Sum])
 
 
 class Aggregations:
@@ -208,10 +208,10 @@ class Aggregations:
         for key in gone:
             del self.sums[key]
 
-    def save(self) -> list[Any]:
+    def save(self) -> Any:
         """All of them."""
-        return [(key, entry.save()) for key, entry in self.sums.items()]
+        return _FORM.plain(self.sums)
 
-    def load(self, saved: list[Any]) -> None:
+    def load(self, saved: Any) -> None:
         """The reverse of `save`."""
-        self.sums = {tuple(key): Sum(*fields) for key, fields in saved}
+        self.sums = _FORM.typed(saved)

@@ -1,9 +1,9 @@
 """The `[protocol]` fields of AsySQN's methods, its first-order twins and its synchronous twins."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from colonnade.algorithms.method import Options
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["AfOptions", "AfSagaOptions", "AfSvrgOptions", "AsyOptions", "AsySagaOptions", "AsySvrgOptions",
@@ -11,10 +11,6 @@ __all__ = ["AfOptions", "AfSagaOptions", "AfSvrgOptions", "AsyOptions", "AsySaga
 
 FEWEST = 3  # parties of a masked sum
 SGD, SVRG, SAGA = "sgd", "svrg", "saga"
-NONE: Any = 0
-BATCH: Any = "batch"
-FLOOR: Any = 1e-3
-ONCE: Any = 1.0
 
 
 class LinearOptions(Options, frozen=True, kw_only=True):
@@ -29,14 +25,35 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     patience_s: float = 60.0  # an aggregation of a batch that takes longer is abandoned
     on_lost: Literal["continue", "wait"] = "continue"
 
-    # For whoever does not choose them:
     estimator = SGD  # of the gradient
     synchronous = False
-    memory = NONE  # m; 0: H is the identity
-    curvature = BATCH
-    delta = FLOOR
-    ahead = NONE
-    snapshot_every = ONCE
+
+    # What follows is a field of the options whose methods let the user choose it.
+
+    @property
+    def memory(self) -> int:
+        """m; 0: H is the identity."""
+        return 0
+
+    @property
+    def curvature(self) -> Literal["batch", "printed"]:
+        """How ȳ is made."""
+        return "batch"
+
+    @property
+    def delta(self) -> float:
+        """δ: the least scale of H⁻¹."""
+        return 1e-3
+
+    @property
+    def ahead(self) -> int:
+        """Aggregations under way while a step is computed."""
+        return 0
+
+    @property
+    def snapshot_every(self) -> float:
+        """Epochs."""
+        return 1.0
 
     @property
     def task(self) -> Task:

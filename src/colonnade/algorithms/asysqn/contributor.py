@@ -1,8 +1,9 @@
 """A party's half of Alg. 2: terms for others' sums, and sums of its own, whatever they are for.
 
 An own aggregation begins with the own term, a job beside the lane, whose result brings the name of the attempt; then
-all others are asked; when both trees are complete, the subclass uses θ. It is abandoned when other parties take part
-than those it is over, or when it takes longer than the initiator's patience.
+all others are asked; when both trees are complete, θ is judged if it is of test rows, and the subclass uses it if not.
+It is abandoned when other parties take part than those it is over, or when it takes longer than the initiator's
+patience.
 
 Every term, for others' sums and for own ones, passes `_obstacle`:
 
@@ -14,14 +15,15 @@ Every term, for others' sums and for own ones, passes `_obstacle`:
   changes nothing.
 """
 
-from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from colonnade.algorithms.asysqn.aggregation import WAITING, Aggregations, Key, Total
-from colonnade.algorithms.asysqn.config import FEWEST, LinearOptions
+from colonnade.algorithms.asysqn.config import FEWEST, SAGA, LinearOptions
 from colonnade.algorithms.asysqn.draws import Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
 from colonnade.algorithms.asysqn.fence import Fence, Share
@@ -30,6 +32,8 @@ from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
     Declined,
+    Judge,
+    Judged,
     JudgeTests,
     Margins,
     MarginsMade,
@@ -37,263 +41,359 @@ from colonnade.algorithms.asysqn.messages import (
     Masks,
 )
 from colonnade.algorithms.batches import Rows, Walk, is_rows
+from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.method import PartySetup
 from colonnade.privacy import masking
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
-from colonnade.protocol.events import NANOSECONDS, CancelTimer, Effect, Send, SetTimer, Work
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Message
 from colonnade.protocol.role import EVALUATION, SERVER
 
-__all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor"]
+__all__ = ["BATCH", "NO_ROWS", "ROUND", "SNAPSHOT", "TESTS", "Contributor", "ContributorState", "Purpose", "Term"]
 
-BATCH, ROUND, SNAPSHOT, TESTS = "batch", "round", "snapshot", "tests"  # what an own aggregation is for
+BATCH: Final = "batch"
+ROUND: Final = "round"
+SNAPSHOT: Final = "snapshot"
+TESTS: Final = "tests"
 NO_ROWS = np.zeros(0, np.int32)
 OTHERS, UNMOVED = "others", "unmoved"  # why a term is not given: other parties, or unmoved weights
 
 
-class Contributor:
-    """What a party needs for sums: its columns, its key, and who takes part."""
+class Purpose(NamedTuple):
+    """What an own aggregation is for, and which: a batch's position; or a round's, barrier's or evaluation's number."""
 
-    estimator: Estimator
-    _walk: Walk | Draws
+    what: Literal["batch", "round", "snapshot", "tests"]
+    number: int
 
-    def __init__(self, setup: PartySetup[LinearOptions]) -> None:
-        self.name, self._index, self._names = setup.name, setup.index, setup.names
-        self._options, self._training = setup.options, setup.training
+
+class Term(NamedTuple):
+    """The aggregation for which a job makes this party's term."""
+
+    initiator: int
+    nonce: int  # 0: the job's result brings it
+    opens: Purpose | None = None  # an own aggregation that begins with this term
+
+
+@dataclass(slots=True, kw_only=True)
+class ContributorState(RoleState):
+    """Which parties take part, and what this party owes and expects."""
+
+    members: tuple[int, ...] = ()  # of training, as the coordinator said
+    judging: int = 0  # the newest evaluation
+    judge: int = 0  # the party that judges it
+    judges: tuple[int, ...] = ()  # the parties of that evaluation, as the coordinator said
+    unit: float = 1.0  # nonzeros of a mean party's row
+    draws: int = 0  # masks so far
+    held: dict[Key, Ask] = field(default_factory=dict)  # questions that are not answered yet
+    asides: dict[int, Term] = field(default_factory=dict)  # that are being made, by token
+    own: dict[int, Purpose] = field(default_factory=dict)  # own aggregations, by nonce
+    blocked: Purpose | None = None  # an own aggregation that waits until this party has moved
+    abandoned: int = 0
+    answers: int = 0
+    dropped: int = 0
+    held_back: int = 0
+
+
+C = TypeVar("C", bound=ContributorState)
+
+
+class Contributor(Chassis[C], Generic[C]):
+    """What a party needs for sums: its columns, its weights, its key, and the parties that take part."""
+
+    def __init__(self, setup: PartySetup[LinearOptions], state: C) -> None:
+        senders: dict[str, Sender] = {name: PARTY for name in setup.names if name != setup.name}
+        super().__init__(setup.name, senders | {SERVER: SERVER}, state)
+        self.options, self.training, self.index, self.names = setup.options, setup.training, setup.index, setup.names
         self._held = held = Holdings(setup)
         self._block, self._tests = held.train, held.test
         self._key = SecretKey()
-        masked, bits = setup.options.masking == "on", setup.options.fraction_bits
-        waiting = WAITING + setup.options.ahead
-        self.sums = Aggregations(setup.index, setup.names, masked, setup.options.fan_out, bits, waiting)
+        self._masked = setup.options.masking == "on"
+        self._fewest = FEWEST if self._masked else 1  # parties of a sum
+        options, waiting = setup.options, WAITING + setup.options.ahead
+        self.sums = Aggregations(
+            setup.index, setup.names, self._masked, options.fan_out, options.fraction_bits, waiting
+        )  # fmt: skip
         self.fence = Fence(self._block.rows)
-        self.held: dict[Key, Ask] = {}  # questions that are not answered yet
-        self.members: tuple[int, ...] = ()  # of training, as the coordinator said
-        self.unit = 1.0  # nonzeros of a mean party's row
-        self.jobs = 0  # so far: the newest one's token
-        self.draws = 0  # masks so far
-        self.asides: dict[int, tuple[str, int, int, int]] = {}  # token → what for, initiator, nonce, number
-        self.own: dict[int, tuple[str, int]] = {}  # own aggregations: nonce → what for, position or number
-        self.judging = 0  # the newest evaluation
-        self.judge = 0  # which party judges it
-        self.judges: tuple[int, ...] = ()  # the parties of that evaluation, as the coordinator said
-        self.blocked: tuple[str, int] = ("", 0)  # an own aggregation that waits until this party has moved
-        self.abandoned = self.answers = self.dropped = self.held_back = 0
+        self.estimator = Estimator(held, options)
+        path = ("batches",) if options.synchronous else ("batches", setup.index)
+        batches = Draws if options.estimator == SAGA else Walk
+        self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)
 
-    @abstractmethod
-    def _is_wanted(self, what: str, number: int) -> bool:
-        """Whether an own aggregation still has a purpose, and the parties that it takes."""
+    # What training says.
 
-    @abstractmethod
-    def _use(self, what: str, number: int, total: Total) -> list[Effect]:
-        """An own aggregation is complete."""
+    def is_wanted(self, purpose: Purpose) -> bool:
+        """Whether an own aggregation for training still has a purpose, and the parties that it takes."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def _advance(self) -> list[Effect]:
-        """What can be done next."""
+    def use(self, purpose: Purpose, total: Total) -> None:
+        """An own aggregation for training is complete."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """Do what can be done next."""
+        raise NotImplementedError
 
     # Terms for sums.
 
-    def _margins(self, job: Margins) -> MarginsMade:
+    @job(Margins)
+    def margins_of(self, job: Margins) -> MarginsMade:
         """Alg. 2 l. 2: θ^ℓ of the newest w_ℓ, under a mask that is never used again."""
         w, steps = self.estimator.w, self.estimator.steps
         block = self._tests if job.tests else self._block
         theta = block.margins(w, None if job.whole or job.tests else job.rows)
-        encoded = masking.encode(theta, self._options.fraction_bits, len(self._names))
-        masked = self._options.masking == "on"
-        drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * masked)
+        encoded = masking.encode(theta, self.options.fraction_bits, len(self.names))
+        drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * self._masked)
         nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one names an attempt and masks nothing
-        return MarginsMade(nonce, steps, masking.add(encoded, masks) if masked else encoded, masks)
+        return MarginsMade(nonce, steps, masking.add(encoded, masks) if self._masked else encoded, masks)
 
-    def _aside(self, what: tuple[str, int, int, int], amount: float, share: Share, name_only: bool = False) -> Effect:
-        """A job beside the lane: the own term of a sum."""
-        self.jobs += 1
-        self.draws += 1
-        self.asides[self.jobs] = what
-        self.fence.note(self.jobs, share)
+    def _make(self, term: Term, amount: float, share: Share, name_only: bool = False) -> None:
+        """Ask for a job beside the lane: the own term of a sum."""
+        self.state.draws += 1
         kind, whole = EVALUATION if share.tests else "margins", share.whole and not name_only
-        return Work(self.jobs, kind, amount, Margins(self.draws, share.tests, whole, share.rows), aside=True)
+        token = self.work(kind, amount, Margins(self.state.draws, share.tests, whole, share.rows), aside=True)
+        self.state.asides[token] = term
+        self.fence.note(token, share)
 
-    def _answer(self, initiator: int, ask: Ask) -> list[Effect]:
+    @done(MarginsMade)
+    def term_made(self, token: int, made: MarginsMade) -> None:
+        """An own aggregation is opened with the term, or one that is open gets it."""
+        term = self.state.asides.pop(token)
+        members = self.fence.settle(token).members
+        if term.opens is not None:
+            return self._open(term.opens, members, made)
+        self.do(self.sums.contribute(term.initiator, term.nonce, made))
+        if term.initiator == self.index:
+            self._complete(term.nonce)
+        if self.state.held:
+            self.advance()
+
+    @on(Ask, PARTY)
+    def asked(self, sender: str, ask: Ask) -> None:
         """Another party asks; the lane goes on."""
-        name, key = self._names[initiator], (initiator, ask.nonce)
-        if fault := _fault_of(tuple(ask.members), initiator, self._index, len(self._names), self._fewest):
-            raise RemoteProtocolError(name, f"asks for a sum over parties {ask.members}{fault}")
+        state, initiator = self.state, self.names.index(sender)
+        key = initiator, ask.nonce
+        if fault := _fault_of(tuple(ask.members), initiator, self.index, len(self.names), self._fewest):
+            raise RemoteProtocolError(sender, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
-            raise RemoteProtocolError(name, f"asks for rows that are not there: {ask!r:.120}")
+            raise RemoteProtocolError(sender, f"asks for rows that are not there: {ask!r:.120}")
         known = self.sums.sums.get(key)
-        if key in self.held or (known is not None and known.members):
-            raise RemoteProtocolError(name, "asks twice for the same sum")
+        if key in state.held or (known is not None and known.members):
+            raise RemoteProtocolError(sender, "asks twice for the same sum")
         obstacle = self._obstacle(initiator, _share_of(ask))
         if not obstacle:
-            return [self._contribute(initiator, ask)]
-        self.held_back += 1
+            return self._contribute(initiator, ask)
+        state.held_back += 1
         if obstacle == UNMOVED and ask.tests:
-            return [self._decline()]
-        theirs = [key for key in self.held if key[0] == initiator]
+            return self._decline()
+        theirs = [key for key in state.held if key[0] == initiator]
         if len(theirs) >= self.sums.waiting:
-            del self.held[theirs[0]]
-        self.held[key] = ask
-        return self._advance()
+            del state.held[theirs[0]]
+        state.held[key] = ask
+        self.advance()
 
     def _obstacle(self, initiator: int, share: Share) -> str:
         """Why this party does not give its term for this share; "": it does."""
-        named = (self.judge, self.judges) if share.tests else (initiator, self.members)
+        state = self.state
+        named = (state.judge, state.judges) if share.tests else (initiator, state.members)
         if (initiator, share.members) != named:
             return OTHERS
         return UNMOVED if self.fence.forbids(share, self.estimator.w) else ""
 
-    def _contribute(self, initiator: int, ask: Ask) -> Effect:
+    def _contribute(self, initiator: int, ask: Ask) -> None:
         share = _share_of(ask)
         rows = self._tests.rows if share.tests else self._block.rows if ask.whole else len(ask.rows)
         self.sums.open(initiator, ask, rows)
-        self.answers += not share.tests
-        amount = 0.0 if share.tests else self._amount(1, ask.rows, ask.whole)
-        return self._aside(("answer", initiator, ask.nonce, 0), amount, share)
+        self.state.answers += not share.tests
+        amount = 0.0 if share.tests else self.amount(1, ask.rows, ask.whole)
+        self._make(Term(initiator, ask.nonce), amount, share)
 
-    def _answer_held(self) -> list[Effect]:
-        """Questions that nothing is in the way of any more."""
-        effects: list[Effect] = []
-        for (initiator, nonce), ask in list(self.held.items()):
+    def answer_held(self) -> None:
+        """Answer the questions that nothing is in the way of any more."""
+        for (initiator, nonce), ask in list(self.state.held.items()):
             obstacle = self._obstacle(initiator, _share_of(ask))
             if not obstacle or (obstacle == UNMOVED and ask.tests):
-                del self.held[initiator, nonce]
-                effects.append(self._contribute(initiator, ask) if not obstacle else self._decline())
-        return effects
+                del self.state.held[initiator, nonce]
+                if obstacle:
+                    self._decline()
+                else:
+                    self._contribute(initiator, ask)
 
-    def _decline(self) -> Effect:
-        return Send(SERVER, Declined(self.judging), evaluation=True)
+    def _decline(self) -> None:
+        self.send(SERVER, Declined(self.state.judging), evaluation=True)
 
-    @property
-    def _must_move(self) -> bool:
+    def must_move(self) -> bool:
         """Whether another party waits until this one has moved."""
-        return any(self._obstacle(key[0], _share_of(ask)) == UNMOVED for key, ask in self.held.items())
+        return any(self._obstacle(key[0], _share_of(ask)) == UNMOVED for key, ask in self.state.held.items())
 
-    @property
-    def _fewest(self) -> int:
-        return FEWEST if self._options.masking == "on" else 1
-
-    def _amount(self, passes: float, rows: Rows, whole: bool = False) -> float:
-        """The unit: two passes over a mean party's batch."""
+    def amount(self, passes: float, rows: Rows, whole: bool = False) -> float:
+        """Of work, in units of two passes over a mean party's batch."""
         touched = self._block.nonzeros if whole else self._block.cost(rows)
-        return passes * touched / self._batch_cost
+        return passes * touched / self.batch_cost
 
     @property
-    def _batch_cost(self) -> float:
-        return 2.0 * self.unit * self._training.batch_size
+    def batch_cost(self) -> float:
+        """Nonzeros of that unit."""
+        return 2.0 * self.state.unit * self.training.batch_size
 
-    def _contributed(self, token: int, made: MarginsMade, now: int) -> list[Effect]:
-        """The own term is there: an own aggregation is opened with it, somebody else's gets it."""
-        what, initiator, nonce, number = self.asides.pop(token)
-        members = self.fence.settle(token).members
-        if what != "answer":
-            return self._open(what, number, members, made, now)
-        effects: list[Effect] = [*self.sums.contribute(initiator, nonce, made)]
-        if initiator == self._index:
-            effects += self._complete(nonce)
-        return [*effects, *self._advance()] if self.held else effects
+    @on(Masked, PARTY)
+    def masked(self, sender: str, message: Masked) -> None:
+        """A child's sum on T1."""
+        self._sum(sender, message)
 
-    def _sum(self, sender: int, message: Masked | Masks) -> list[Effect]:
-        if message.initiator == self._index and message.nonce not in self.own:
-            self.dropped += 1  # abandoned
-            return []
-        effects: list[Effect] = [*self.sums.receive(sender, message)]
-        return [*effects, *self._complete(message.nonce)] if message.initiator == self._index else effects
+    @on(Masks, PARTY)
+    def masks(self, sender: str, message: Masks) -> None:
+        """A child's sum on T2."""
+        self._sum(sender, message)
+
+    def _sum(self, sender: str, message: Masked | Masks) -> None:
+        own = message.initiator == self.index
+        if own and message.nonce not in self.state.own:
+            self.state.dropped += 1  # abandoned
+            return
+        self.do(self.sums.receive(self.names.index(sender), message))
+        if own:
+            self._complete(message.nonce)
+
+    @on(Abandon, PARTY)
+    def abandoned(self, sender: str, message: Abandon) -> None:
+        """The initiator wants its sum no more."""
+        key = self.names.index(sender), message.nonce
+        self.sums.drop(*key)
+        self.state.held.pop(key, None)
 
     # Own sums.
 
-    def _own_share(self, what: str, number: int) -> Share:
+    def own_share(self, purpose: Purpose) -> Share:
         """What this party contributes to an own sum."""
+        what, number = purpose
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        return Share(what == TESTS, what == SNAPSHOT, rows, self.judges if what == TESTS else self.members)
+        return Share(what == TESTS, what == SNAPSHOT, rows, self.state.judges if what == TESTS else self.state.members)
 
-    def _gather(self, what: str, number: int) -> list[Effect]:
+    def has_to_wait(self, purpose: Purpose) -> bool:
+        """Whether an own aggregation has to wait until this party has moved."""
+        return bool(self._obstacle(self.index, self.own_share(purpose)))
+
+    def gather(self, purpose: Purpose) -> None:
         """Begin one: the own term comes first, and with it the name of the attempt; of a snapshot the name alone."""
-        share = self._own_share(what, number)
-        if self._obstacle(self._index, share):
-            if what == TESTS:
-                return [self._decline()]
-            self.blocked = what, number
-            return self._advance()
-        aside = self._aside((what, self._index, 0, number), 0.0, share, name_only=True)  # charged with the step
-        return [aside]
-
-    def _open(self, what: str, number: int, members: tuple[int, ...], made: MarginsMade, now: int) -> list[Effect]:
-        """Ask all others."""
-        share = self._own_share(what, number)
-        if not self._is_wanted(what, number) or members != share.members:
-            self.dropped += 1
-            return self._advance()
-        tests, whole, rows, _ = share
-        ask = Ask(made.nonce, list(members), whole, rows, tests)
-        size = self._block.rows if whole else len(made.masked)
-        self.own[made.nonce] = what, number
-        self.sums.open(self._index, ask, size)
-        effects: list[Effect] = [Send(self._names[m], ask, tests) for m in members if m != self._index]
-        if whole:  # while the others pass over all their rows, so does this party
-            effects.append(self._aside(("answer", self._index, made.nonce, 0), self._amount(1, rows, True), share))
+        share = self.own_share(purpose)
+        if not self._obstacle(self.index, share):
+            self._make(Term(self.index, 0, purpose), 0.0, share, name_only=True)  # charged with the step
+        elif purpose.what == TESTS:
+            self._decline()
         else:
-            self.sums.contribute(self._index, made.nonce, made)
-        if not tests and len(members) > 1:
-            batches = max(1.0, size / self._training.batch_size)  # of SVRG's snapshot many
-            effects.append(SetTimer(str(made.nonce), now + round(batches * self._options.patience_s * NANOSECONDS)))
-        return [*effects, *self._complete(made.nonce)]
+            self.state.blocked = purpose
+            self.advance()
 
-    def _complete(self, nonce: int) -> list[Effect]:
+    def still_wanted(self, purpose: Purpose) -> bool:
+        """Whether an own aggregation still has a purpose, and the parties that it takes."""
+        return purpose.number == self.state.judging if purpose.what == TESTS else self.is_wanted(purpose)
+
+    def _open(self, purpose: Purpose, members: tuple[int, ...], made: MarginsMade) -> None:
+        """Ask all others."""
+        state, share, nonce = self.state, self.own_share(purpose), made.nonce
+        if not self.still_wanted(purpose) or members != share.members:
+            state.dropped += 1
+            return self.advance()
+        tests, whole, rows, _ = share
+        ask = Ask(nonce, list(members), whole, rows, tests)
+        size = self._block.rows if whole else len(made.masked)
+        state.own[nonce] = purpose
+        self.sums.open(self.index, ask, size)
+        self.tell(members, ask, evaluation=tests)
+        if whole:  # while the others pass over all their rows, so does this party
+            self._make(Term(self.index, nonce), self.amount(1, rows, True), share)
+        else:
+            self.sums.contribute(self.index, nonce, made)
+        if not tests and len(members) > 1:
+            batches = max(1.0, size / self.training.batch_size)  # of SVRG's snapshot many
+            self.wake(str(nonce), self.now + round(batches * self.options.patience_s * NANOSECONDS))
+        self._complete(nonce)
+
+    def tell(self, members: Iterable[int], message: Message, *, evaluation: bool = False) -> None:
+        """Send this to each of the members but this party."""
+        for member in members:
+            if member != self.index:
+                self.send(self.names[member], message, evaluation=evaluation)
+
+    def _complete(self, nonce: int) -> None:
         """θ of an own aggregation, if all of it is there."""
         total = self.sums.take_total(nonce)
         if total is None:
-            return []
-        what, number = self.own.pop(nonce)
-        if what == TESTS:
-            self.jobs += 1
-            return [Work(self.jobs, EVALUATION, 0.0, JudgeTests(number, total.theta), aside=True)]
-        cancel: list[Effect] = [CancelTimer(str(nonce))]
-        return [*cancel, *self._use(what, number, total)]
+            return
+        purpose = self.state.own.pop(nonce)
+        if purpose.what == TESTS:
+            self.work(EVALUATION, 0.0, JudgeTests(purpose.number, total.theta), aside=True)
+        else:
+            self.forget_timer(str(nonce))
+            self.use(purpose, total)
 
-    def _abandon(self, nonces: list[int], redo: tuple[str, ...] = ()) -> list[Effect]:
-        """Own aggregations that will not be; of a batch nothing is used, and the next one has other rows."""
-        effects: list[Effect] = []
+    def abandon(self, nonces: Iterable[int], redo: tuple[str, ...] = ()) -> None:
+        """End own aggregations that will not be; of a batch nothing is used, and the next one has other rows."""
+        state = self.state
         for nonce in nonces:
-            what, number = self.own.pop(nonce)
-            self.sums.drop(self._index, nonce)
-            tests = what == TESTS
-            asked = self.judges if tests else self.members
-            effects += [Send(self._names[m], Abandon(nonce), tests) for m in asked if m != self._index]
-            effects += [] if tests else [CancelTimer(str(nonce))]
-            self.abandoned += not tests
-            if what in redo and self._is_wanted(what, number):
-                effects += self._gather(what, number)
-        return effects
+            purpose = state.own.pop(nonce)
+            self.sums.drop(self.index, nonce)
+            if purpose.what == TESTS:
+                self.tell(state.judges, Abandon(nonce), evaluation=True)
+            else:
+                self.tell(state.members, Abandon(nonce))
+                self.forget_timer(str(nonce))
+                state.abandoned += 1
+            if purpose.what in redo and self.still_wanted(purpose):
+                self.gather(purpose)
 
-    def _lose_patience(self, name: str) -> list[Effect]:
-        nonce = int(name)
-        return [*self._abandon([nonce], redo=(ROUND, SNAPSHOT)), *self._advance()] if nonce in self.own else []
+    def abandon_training(self) -> None:
+        """End all own aggregations but those of test rows: of these the coordinator decides."""
+        self.abandon([nonce for nonce, purpose in self.state.own.items() if purpose.what != TESTS])
+
+    def rang(self, timer: str, due: int) -> None:
+        """An own aggregation, which the timer is named after, takes too long."""
+        nonce = int(timer)
+        if nonce in self.state.own:
+            self.abandon([nonce], redo=(ROUND, SNAPSHOT))
+            self.advance()
+
+    # Evaluation.
+
+    @on(Judge, SERVER)
+    def judge(self, sender: str, message: Judge) -> None:
+        """One party aggregates the margins of the test rows, over those that the coordinator names to all."""
+        state, members = self.state, message.members
+        self.check_members(members)
+        if not {self.index, message.judge} <= set(members) or len(members) < self._fewest or message.number < 1:
+            raise RemoteProtocolError(SERVER, f"wants an evaluation by parties {members}: {message!r:.80}")
+        self.abandon([nonce for nonce, purpose in state.own.items() if purpose.what == TESTS])
+        state.judging, state.judge, state.judges = message.number, message.judge, tuple(members)
+        if message.judge == self.index:
+            self.gather(Purpose(TESTS, message.number))
+        self.answer_held()
+
+    def check_members(self, members: list[int]) -> None:
+        """Refuse members that the coordinator cannot mean."""
+        if members != sorted(set(members)) or not all(0 <= member < len(self.names) for member in members):
+            raise RemoteProtocolError(SERVER, f"says that parties {members} take part")
+
+    @job(JudgeTests)
+    def judge_tests(self, job: JudgeTests) -> Judged:
+        """The loss and the metric of the test rows."""
+        return Judged(job.number, *self._held.judge(job.theta, self.training.metric))
+
+    @done(Judged)
+    def judged(self, token: int, result: Judged) -> None:
+        """Tell the coordinator, if it still wants to know."""
+        if result.number == self.state.judging:
+            self.send(SERVER, result, evaluation=True)
 
     def validate(self) -> None:
         """Every own aggregation is known, and waited for."""
-        for nonce in self.own:
-            if (self._index, nonce) not in self.sums.sums:
+        own = self.state.own
+        for nonce in own:
+            if (self.index, nonce) not in self.sums.sums:
                 raise LocalProtocolError(f"{self.name}: an aggregation of its own is unknown")
-        roots = {nonce for initiator, nonce in self.sums.sums if initiator == self._index}
-        if roots - set(self.own):
+        roots = {nonce for initiator, nonce in self.sums.sums if initiator == self.index}
+        if roots - set(own):
             raise LocalProtocolError(f"{self.name}: a sum that nobody waits for")
-
-    def save(self) -> dict[str, Any]:
-        """Everything but columns and key."""
-        held = [(key, ask.tests, ask.members, ask.whole, ask.rows) for key, ask in self.held.items()]
-        state = {name: getattr(self, name) for name in _STATE}
-        return state | {"sums": self.sums.save(), "fence": self.fence.save(), "held": held}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, state[name])
-        self.sums.load(state["sums"])
-        self.fence.load(state["fence"])
-        self.held = {
-            key: Ask(key[1], members, whole, rows, tests) for key, tests, members, whole, rows in state["held"]
-        }
 
 
 def _share_of(ask: Ask) -> Share:
@@ -308,9 +408,3 @@ def _fault_of(members: tuple[int, ...], initiator: int, own: int, parties: int, 
     if members[-1] >= parties or members[0] < 0 or len(members) < fewest:
         return ", which would tell single terms"
     return None
-
-
-_STATE = (
-    *("members", "unit", "jobs", "draws", "asides", "own", "judging", "judge", "judges", "blocked"),
-    *("abandoned", "answers", "dropped", "held_back"),
-)

@@ -6,7 +6,8 @@ counts updates. Every number it reports of the model's quality comes from a part
 """
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,446 +29,390 @@ from colonnade.algorithms.asysqn.messages import (
     Take,
     Taken,
 )
+from colonnade.algorithms.chassis import PARTY, Counting, CountingState, on, timer
 from colonnade.algorithms.evaluation import Evaluated
-from colonnade.algorithms.method import SERVER, ServerSetup
-from colonnade.algorithms.progress import EVALUATE_TIMER, Progress
-from colonnade.algorithms.table import Staleness
+from colonnade.algorithms.method import ServerSetup
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
-from colonnade.protocol.events import (
-    NANOSECONDS,
-    CancelTimer,
-    Effect,
-    Event,
-    PeerJoined,
-    PeerLost,
-    Received,
-    Resumed,
-    Send,
-    SetTimer,
-    Started,
-    TimerFired,
-    WorkDone,
-)
-from colonnade.protocol.messages import Message, Payload
+from colonnade.protocol.events import NANOSECONDS
+from colonnade.protocol.messages import Message
 from colonnade.protocol.role import RoleSummary
 
-__all__ = ["Coordinator"]
+__all__ = ["LinearCoordinator", "State"]
 
 JUDGE_TIMER = "judge"
 HOLDING, TAKING = "holding", "taking"  # a barrier's two halves
 
 
-class Coordinator:
-    """Knows who is here and how far they are."""
+@dataclass(slots=True, kw_only=True)
+class State(CountingState):
+    """What the coordinator knows of the parties."""
+
+    due: str = ""  # the first evaluation waits until all parties are here
+    nonzeros: dict[str, int] = field(default_factory=dict)  # of those that said hello, and remember it
+    labels: dict[str, str] = field(default_factory=dict)  # their digests, until all are the same
+    agreed: str = ""  # the digest of all
+    left: dict[str, str] = field(default_factory=dict)  # parties whose own numbers diverged, and how
+    begun: bool = False
+    steps: dict[int, int] = field(default_factory=dict)  # of each party, as last heard
+    turn: int = 0  # whose it is to judge, to aggregate for all
+    number: int = 0  # of the newest evaluation
+    judge: str = ""  # the party that is asked to judge
+    unmoved: str = ""  # the last evaluation waits for a step of this party, which declined
+    declined: int = 0  # evaluations that are missing since a party declined
+    missing: list[str] = field(default_factory=list)  # parties, from this evaluation
+    barrier: int = 0
+    phase: str = ""  # of the barrier
+    done: list[int] = field(default_factory=list)  # parties that have held, taken or, in a synchronous round, stepped
+    snapshots: int = 0
+    round: int = 0
+    running: bool = False  # a synchronous round is
+    round_rows: int = 0
+
+
+class LinearCoordinator(Counting[State]):
+    """Knows which parties are here and how far they are."""
 
     def __init__(self, setup: ServerSetup[LinearOptions]) -> None:
-        self.name = SERVER
-        self._options, self._training, self._parties = setup.options, setup.training, setup.parties
-        self._index = {name: index for index, name in enumerate(setup.parties)}
-        self.progress = Progress(setup.training)
-        self.staleness = Staleness(len(setup.parties))
-
-        self._now = 0  # of the event in hand
-        self.present: dict[str, bool] = {}  # within reach
-        self.nonzeros: dict[str, int] = {}  # of those that said hello, and have not lost their memory since
-        self.labels: dict[str, str] = {}  # their digests, until all are the same
-        self.agreed = ""  # the digest of all
-        self.tests = 0  # test rows
-        self.left: dict[str, str] = {}  # parties whose own numbers diverged, and how
-        self.begun = False
-        self.steps: dict[int, int] = {}  # of each party, as last heard
-        self.turn = 0  # whose it is to judge, to aggregate for all
-        self.number = 0  # of the newest evaluation
-        self.judge = ""  # who is asked to judge
-        self.unmoved = ""  # the last evaluation waits for a step of this party, which declined
-        self.declined = 0  # evaluations that are missing since a party declined
-        self.missing: list[str] = []  # from this evaluation
-        self.barrier = 0
-        self.phase = ""  # of the barrier
-        self.done: list[int] = []  # who has held, taken or, in a synchronous round, stepped
-        self.taker = 0  # who aggregates θ(w^s)
-        self.snapshots = 0
-        self.round = 0
-        self.running = False  # a synchronous round is
-        self.round_rows = 0
-
-    @property
-    def k(self) -> int:
-        """Updates: steps of a party, or synchronous rounds."""
-        return self.progress.k
+        super().__init__(setup.parties, setup.training, State())
+        self.options = setup.options
+        self.fewest = setup.options.fewest(len(setup.parties))  # parties of an aggregation
 
     @property
     def members(self) -> list[int]:
-        """Who takes part."""
-        here = [name for name in self._parties if name in self.present and name in self.nonzeros]
-        return [self._index[name] for name in here if name not in self.left]
+        """The parties that take part."""
+        state = self.state
+        here = [name for name in self.names if name in state.present and name in state.nonzeros]
+        return [self.index[name] for name in here if name not in state.left]
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
-        """One event."""
-        self._now = now
-        match event:
-            case Received(sender=sender, message=message):
-                return self._received(sender, message)
-            case TimerFired(name=name) if name == JUDGE_TIMER:
-                return self._ask_to_judge() if self.judge else []
-            case TimerFired(name=name) if name == EVALUATE_TIMER:
-                return [*self._evaluate(), *self.progress.evaluation_timer_fired(event)]
-            case TimerFired():
-                return self._end("time is up")
-            case Started():
-                return self.progress.timers()
-            case PeerJoined(peer=peer, anew=anew):
-                return self._joined(peer, anew)
-            case PeerLost(peer=peer):
-                return self._lost(peer)
-            case Resumed() | WorkDone():
-                return []
-        raise LocalProtocolError(f"server: no rule for {type(event).__name__}")
-
-    def _received(self, sender: str, message: Message) -> list[Effect]:
-        if sender in self._index:
-            match message:
-                case Hello():
-                    return self._hello(sender, message)
-                case Stepped():
-                    return self._stepped(sender, message)
-                case Held(barrier=barrier):
-                    return self._note(sender, HOLDING, barrier)
-                case Taken(barrier=barrier):
-                    return self._note(sender, TAKING, barrier)
-                case Judged():
-                    return self._judged(sender, message)
-                case Declined(number=number):
-                    return self._decline(sender, number)
-                case Diverged():
-                    return self._diverged(sender, message)
-        raise RemoteProtocolError(sender, f"server does not expect a {type(message).__name__}")
-
-    def compute(self, job: Payload) -> Payload:
-        """It has nothing to compute."""
-        raise LocalProtocolError(f"server: no job {type(job).__name__}")
+    def _tell(self, members: Iterable[int], message: Message) -> None:
+        for member in members:
+            self.send(self.names[member], message)
 
     # Coming and going.
 
-    def _hello(self, sender: str, message: Hello) -> list[Effect]:
+    @on(Hello, PARTY)
+    def hello(self, sender: str, message: Hello) -> None:
         """A party is there; before the first step all labels are compared."""
-        if message.nonzeros < 1 or message.rows != self._training.rows:
-            raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {self._training.rows}")
-        if self.agreed and message.labels_sha256 != self.agreed:
-            return [Send(sender, Differs(message.labels_sha256, self._other_labels([sender])))]
-        self.nonzeros[sender], self.tests = message.nonzeros, message.tests
-        self.left.pop(sender, None)  # it begins again
-        if not self.agreed:
-            self.labels[sender] = message.labels_sha256
-            if odd := self._odd():
-                return [Send(name, Differs(self.labels[name], self._other_labels(odd))) for name in odd]
-            if len(self.labels) < len(self._parties):
-                return []
-            self.agreed, self.labels = message.labels_sha256, {}
-        return self._welcome(sender)
+        state, digest = self.state, message.labels_sha256
+        if message.nonzeros < 1 or message.rows != self.training.rows:
+            raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {self.training.rows}")
+        if state.agreed and digest != state.agreed:
+            return self.send(sender, Differs(digest, self._other_labels([sender])))
+        state.nonzeros[sender] = message.nonzeros
+        state.left.pop(sender, None)  # it begins again
+        if not state.agreed:
+            self._compare(sender, digest)
+        if state.agreed:
+            self._welcome(sender)
+
+    def _compare(self, sender: str, digest: str) -> None:
+        """Once all parties have said hello: their labels are the same, or they are told that they are not."""
+        state = self.state
+        state.labels[sender] = digest
+        if odd := self._odd():
+            for name in odd:
+                self.send(name, Differs(state.labels[name], self._other_labels(odd)))
+        elif len(state.labels) == len(self.names):
+            state.agreed, state.labels = digest, {}
 
     def _odd(self) -> list[str]:
         """Parties with other labels than most, once all have said theirs; all parties, if most have no labels alike."""
-        counts = Counter(self.labels.values())
-        if len(self.labels) < len(self._parties) or len(counts) == 1:
+        labels, parties = self.state.labels, len(self.names)
+        counts = Counter(labels.values())
+        if len(labels) < parties or len(counts) == 1:
             return []
         most, count = counts.most_common(1)[0]
-        return [name for name in self._parties if self.labels[name] != most or 2 * count <= len(self._parties)]
+        return [name for name in self.names if labels[name] != most or 2 * count <= parties]
 
     def _other_labels(self, odd: list[str]) -> str:
         verb = "holds" if len(odd) == 1 else "hold"
-        rest = "each other" if len(odd) == len(self._parties) else "the rest"
+        rest = "each other" if len(odd) == len(self.names) else "the rest"
         return f"{', '.join(odd)} {verb} other labels than {rest}: compare the label columns, row by row"
 
-    def _diverged(self, sender: str, message: Diverged) -> list[Effect]:
+    @on(Diverged, PARTY)
+    def diverged(self, sender: str, message: Diverged) -> None:
         """Go on without a party whose own numbers diverged, if enough are left; else the run leads nowhere."""
-        if sender in self.left:
-            return []
-        others = [m for m in self.members if self._parties[m] != sender]
-        if not message.own or not self.begun or len(others) < self._options.fewest(len(self._parties)):
-            advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self._options.ahead)
+        if sender in self.state.left:
+            return
+        others = [m for m in self.members if self.names[m] != sender]
+        if not message.own or not self.state.begun or len(others) < self.fewest:
+            advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self.options.ahead)
             raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
-        self.left[sender] = message.cause[:200]
-        return self._changed(sender)
+        self.state.left[sender] = message.cause[:200]
+        self._changed(sender)
 
     def _begin(self) -> Begin:
         """The unit of work is a mean party's row."""
-        unit = float(np.mean(list(self.nonzeros.values()))) / self._training.rows
+        unit = float(np.mean(list(self.state.nonzeros.values()))) / self.training.rows
         return Begin(unit, self.members)
 
-    def _joined(self, peer: str, anew: bool) -> list[Effect]:
-        self.present[peer] = True
+    def joined(self, peer: str, anew: bool) -> None:
+        """A party is here; it takes part once it has said hello. Training does not wait for it, so none advances."""
+        state = self.state
+        state.present[peer] = True
         if anew:
-            self.nonzeros.pop(peer, None)  # until it says hello again
-            self.labels.pop(peer, None)
-            return self._changed(peer)
-        return self._welcome(peer) if peer in self.nonzeros and peer not in self.left else []
+            state.nonzeros.pop(peer, None)  # until it says hello again
+            state.labels.pop(peer, None)
+            self._changed(peer)
+        elif peer in state.nonzeros and peer not in state.left:
+            self._welcome(peer)
 
-    def _welcome(self, peer: str) -> list[Effect]:
+    def peer_lost(self, peer: str) -> None:
+        """A party is gone."""
+        self.state.present.pop(peer, None)
+        self._changed(peer)
+
+    def _welcome(self, peer: str) -> None:
         """It takes part from now on; the first evaluation, and training after it, wait for all."""
-        if self.begun:
-            return [Send(peer, self._begin()), *self._changed(peer)]
-        return self._ask_to_judge() if self.agreed and len(self.members) == len(self._parties) else []
+        if self.state.begun:
+            self.send(peer, self._begin())
+            self._changed(peer)
+        elif self.state.agreed and len(self.members) == len(self.names):
+            self.begin_judging()
 
-    def _lost(self, peer: str) -> list[Effect]:
-        self.present.pop(peer, None)
-        return self._changed(peer)
-
-    def _changed(self, peer: str) -> list[Effect]:
-        """Somebody came or went: whatever it had a share in begins again, without what was half done."""
-        members = self.members
-        effects: list[Effect] = [Send(self._parties[m], Members(members)) for m in members if self._parties[m] != peer]
-        if self.judge or self.unmoved:
-            effects += self._ask_to_judge()
-        if not self.begun or self.progress.ending:
-            return effects
-        if self.phase == HOLDING:
-            return [*effects, *self._hold()]
-        if self.phase == TAKING:
-            effects += self._release()
-        return [*effects, *self._next_round()] if self._options.synchronous else effects
+    def _changed(self, peer: str) -> None:
+        """A party came or went: what it had a share in begins again, without what was half done."""
+        state, members = self.state, self.members
+        self._tell([m for m in members if self.names[m] != peer], Members(members))
+        if state.judge or state.unmoved:
+            self.begin_judging()
+        if not state.begun or self.progress.ending:
+            return
+        if state.phase == HOLDING:
+            return self._hold()
+        if state.phase == TAKING:
+            self._release()
+        if self.options.synchronous:
+            self._next_round()
 
     @property
     def _enough(self) -> bool:
-        return len(self.members) >= max(1, int(self._options.fewest(len(self._parties))))
+        return len(self.members) >= self.fewest
 
     # Counting.
 
-    def _stepped(self, sender: str, message: Stepped) -> list[Effect]:
+    @on(Stepped, PARTY)
+    def stepped(self, sender: str, message: Stepped) -> None:
         """An update, or one party's part of a round."""
         self._check(sender, message)
-        party = self._index[sender]
-        self.steps[party] = message.steps
-        if sender == self.unmoved:
-            return self._ask_to_judge()
-        if not self.begun or self.progress.ending:
-            return []
-        if self._options.synchronous:
+        party = self.index[sender]
+        self.state.steps[party] = message.steps
+        if sender == self.state.unmoved:
+            return self.begin_judging()
+        if not self.state.begun or self.progress.ending:
+            return
+        if self.options.synchronous:
             return self._round_stepped(party, message)
         self._note_staleness(party, message)
-        return self._count(message.rows)
+        self._count(message.rows)
 
     def _check(self, sender: str, message: Stepped) -> None:
-        known = all(0 <= member < len(self._parties) for member in message.members)
-        if not (0 < message.rows <= self._training.rows and message.steps > 0 and message.clock >= 0 and known):
+        known = all(0 <= member < len(self.names) for member in message.members)
+        if not (0 < message.rows <= self.training.rows and message.steps > 0 and message.clock >= 0 and known):
             raise RemoteProtocolError(sender, f"a step that cannot be: {message!r:.120}")
 
     def _note_staleness(self, party: int, message: Stepped) -> None:
         """How many updates the contributors made since, as far as they have been heard of here."""
-        made = sum(self.steps.get(member, 0) for member in message.members if member != party)
-        ages = np.zeros((1, len(self._parties)), np.int32)
+        made = sum(self.state.steps.get(member, 0) for member in message.members if member != party)
+        ages = np.zeros((1, len(self.names)), np.int32)
         ages[0, party] = min(max(0, made - message.clock), 2**20)
         self.staleness.add(ages, [party])
 
-    def _count(self, rows: int) -> list[Effect]:
-        self.progress.count(rows, [])
-        if self.progress.at_limit():
-            return self._end("done")
-        effects = self._evaluate() if self.progress.evaluation_due() else []
-        if self._snapshot_due() and not self.phase:
-            self.snapshots += 1
-            return [*effects, *self._hold()]
-        return effects
+    def _count(self, rows: int) -> None:
+        self.counted(rows, [])
+        self.settle()
+        if self._snapshot_due() and not self.state.phase and not self.progress.ending:
+            self.state.snapshots += 1
+            self._hold()
 
     def _snapshot_due(self) -> bool:
-        if self._options.estimator != SVRG:
+        if self.options.estimator != SVRG:
             return False
-        return self.progress.epochs >= (self.snapshots + 1) * float(self._options.snapshot_every)
+        return self.progress.epochs >= (self.state.snapshots + 1) * self.options.snapshot_every
 
     # SVRG's barrier: Alg. 4 l. 3.
 
-    def _hold(self) -> list[Effect]:
-        """Everybody ends its step and rests."""
-        self.barrier += 1
-        self.phase, self.done, self.running = HOLDING, [], False
-        return [Send(self._parties[m], Hold(self.barrier)) for m in self.members]
+    def _hold(self) -> None:
+        """All parties end their steps and rest."""
+        state = self.state
+        state.barrier += 1
+        state.phase, state.done, state.running = HOLDING, [], False
+        self._tell(self.members, Hold(state.barrier))
 
-    def _release(self) -> list[Effect]:
+    def _release(self) -> None:
         """Parties came or went while θ(w^s) was summed: go on with what each has, until the next snapshot is due.
 
         # DEVIATION: Alg. 4 l. 3 in every epoch. A sum of all rows over other parties, a step later, would come close
         to the margins of a lost party; the estimate is unbiased whatever the reference is.
         """
-        self.phase, self.done = "", []
-        return [Send(self._parties[m], Release(self.barrier)) for m in self.members]
+        self.state.phase, self.state.done = "", []
+        self._tell(self.members, Release(self.state.barrier))
 
-    def _note(self, sender: str, phase: str, barrier: int) -> list[Effect]:
-        """One more has held, or taken."""
-        party = self._index[sender]
-        if self.phase != phase or barrier != self.barrier or party in self.done:
-            return []
-        self.done = [*self.done, party]
-        if not set(self.members) <= set(self.done) or not self._enough:
-            return []
-        self.done = []
-        if phase == HOLDING:
-            self.phase = TAKING
-            self.taker = self._next_member()
-            return [Send(self._parties[self.taker], Take(self.barrier))]
-        self.phase = ""
-        return self._next_round() if self._options.synchronous else []
+    @on(Held, PARTY)
+    def held(self, sender: str, message: Held) -> None:
+        """When all rest, one of them aggregates θ(w^s)."""
+        if self._all_done(sender, HOLDING, message.barrier):
+            self.state.phase = TAKING
+            self._tell([self._next_member()], Take(self.state.barrier))
+
+    @on(Taken, PARTY)
+    def taken(self, sender: str, message: Taken) -> None:
+        """The barrier is over when all have the full gradient."""
+        if self._all_done(sender, TAKING, message.barrier):
+            self.state.phase = ""
+            if self.options.synchronous:
+                self._next_round()
+
+    def _all_done(self, sender: str, phase: str, barrier: int) -> bool:
+        """One more party has held, or taken: was it the last?"""
+        state, party = self.state, self.index[sender]
+        if state.phase != phase or barrier != state.barrier or party in state.done:
+            return False
+        state.done.append(party)
+        if not set(self.members) <= set(state.done) or not self._enough:
+            return False
+        state.done = []
+        return True
 
     def _next_member(self) -> int:
-        self.turn += 1
-        return self.members[self.turn % len(self.members)]
+        self.state.turn += 1
+        return self.members[self.state.turn % len(self.members)]
 
     # Synchronous twins.
 
-    def _next_round(self) -> list[Effect]:
-        """Everybody steps on what one of them aggregates."""
-        self.running = False
-        if not self._enough or self.judge or self.phase or self.progress.ending:
-            return []
-        self.round += 1
-        self.running, self.done, self.round_rows = True, [], 0
-        message = Round(self.round, self._next_member())
-        return [Send(self._parties[m], message) for m in self.members]
+    def _next_round(self) -> None:
+        """All parties step on what one of them aggregates."""
+        state = self.state
+        state.running = False
+        if not self._enough or state.judge or state.phase or self.progress.ending:
+            return
+        state.round += 1
+        state.running, state.done, state.round_rows = True, [], 0
+        self._tell(self.members, Round(state.round, self._next_member()))
 
-    def _round_stepped(self, party: int, message: Stepped) -> list[Effect]:
-        if not self.running or message.round != self.round or party in self.done:
-            return []
-        self.done = [*self.done, party]
-        self.round_rows += message.rows
-        if not set(self.members) <= set(self.done):
-            return []
-        self.running = False
-        self.staleness.add(np.zeros((1, len(self._parties)), np.int32), self.members)
-        return [*self._count(self.round_rows), *self._next_round()]
+    def _round_stepped(self, party: int, message: Stepped) -> None:
+        state = self.state
+        if not state.running or message.round != state.round or party in state.done:
+            return
+        state.done.append(party)
+        state.round_rows += message.rows
+        if not set(self.members) <= set(state.done):
+            return
+        state.running = False
+        self.staleness.add(np.zeros((1, len(self.names)), np.int32), self.members)
+        self._count(state.round_rows)
+        self._next_round()
 
-    # Evaluation and the end.
+    # Evaluation.
 
-    def _evaluate(self) -> list[Effect]:
-        return [] if self.judge or self.progress.ending else self._ask_to_judge()
+    def judging(self) -> bool:
+        """Whether a party is asked to judge."""
+        return bool(self.state.judge)
 
-    def _ask_to_judge(self) -> list[Effect]:
+    def begin_judging(self) -> None:
         """One party aggregates the margins of the test rows, through the same trees, and judges them.
 
         All members are told of it, and over which members: they answer that party for these, and no other.
         """
-        self.number += 1
-        self.unmoved = ""
-        members = self.members
-        self.missing = [name for name, index in self._index.items() if index not in members]
-        if len(members) < (FEWEST if self._options.masking == "on" else 1):
-            if self.begun and not self.progress.ending:
-                self.judge = ""
-                return self._report_nothing()
-            self.judge = "nobody"  # the first and the last evaluation wait for somebody
-            return []
+        state, members = self.state, self.members
+        state.number += 1
+        state.unmoved = ""
+        state.missing = [name for name, index in self.index.items() if index not in members]
+        if len(members) < (FEWEST if self.options.masking == "on" else 1):
+            if state.begun and not self.progress.ending:
+                return self._judged_nothing()
+            state.judge = "nobody"  # the first and the last evaluation wait for a party
+            return
         judge = self._next_member()
-        self.judge = self._parties[judge]
-        message, others = Judge(self.number, judge, members), [m for m in members if m != judge]
-        told = (*others, judge)  # the judge hears it last
-        asked: list[Effect] = [Send(self._parties[m], message, evaluation=True) for m in told]
-        patience = round(self._options.patience_s * NANOSECONDS)
-        return [*asked, SetTimer(JUDGE_TIMER, self._now + patience)]
+        state.judge = self.names[judge]
+        message = Judge(state.number, judge, members)
+        for member in (*(m for m in members if m != judge), judge):  # the judge hears it last
+            self.send(self.names[member], message, evaluation=True)
+        self.wake(JUDGE_TIMER, self.now + round(self.options.patience_s * NANOSECONDS))
 
-    def _judged(self, sender: str, message: Judged) -> list[Effect]:
-        if sender != self.judge or message.number != self.number:
-            return []
-        if self._training.metric not in message.values:
-            raise RemoteProtocolError(sender, f"a judgement without {self._training.metric}")
-        self.judge = ""
-        return [CancelTimer(JUDGE_TIMER), *self._report(message), *self._go_on()]
+    @timer(JUDGE_TIMER)
+    def judge_is_late(self, due: int) -> None:
+        """Ask another party."""
+        if self.state.judge:
+            self.begin_judging()
 
-    def _decline(self, sender: str, number: int) -> list[Effect]:
+    @on(Judged, PARTY)
+    def judged(self, sender: str, message: Judged) -> None:
+        """A party has judged the model."""
+        if sender != self.state.judge or message.number != self.state.number:
+            return
+        if self.training.metric not in message.values:
+            raise RemoteProtocolError(sender, f"a judgement without {self.training.metric}")
+        self.state.judge = ""
+        self.forget_timer(JUDGE_TIMER)
+        self.measured(Evaluated(message.number, message.loss, message.values), self.state.missing)
+
+    @on(Declined, PARTY)
+    def declines(self, sender: str, message: Declined) -> None:
         """A party was judged with others, and has not moved since: this evaluation will not be.
 
         The last one is asked for again when that party has stepped, if it can.
         """
-        if not self.judge or number != self.number:
-            return []
-        self.judge = ""
-        cancel: list[Effect] = [CancelTimer(JUDGE_TIMER)]
-        steps = self.begun and self._enough and not self.phase and not self._options.synchronous
-        if self.progress.ending and steps and self._index[sender] in self.members:
-            self.unmoved = sender
-            return cancel
-        self.declined += 1
-        self.missing = [name for name in self._parties if name in self.missing or name == sender]
-        return [*cancel, *self._report_nothing(), *self._go_on()]
+        state = self.state
+        if not state.judge or message.number != state.number:
+            return
+        state.judge = ""
+        self.forget_timer(JUDGE_TIMER)
+        steps = state.begun and self._enough and not state.phase and not self.options.synchronous
+        if self.progress.ending and steps and self.index[sender] in self.members:
+            state.unmoved = sender
+            return
+        state.declined += 1
+        state.missing = [name for name in self.names if name in state.missing or name == sender]
+        self._judged_nothing()
 
-    def _go_on(self) -> list[Effect]:
+    def _judged_nothing(self) -> None:
+        self.state.judge = ""
+        nothing = float("nan")
+        self.measured(Evaluated(self.state.number, nothing, {self.training.metric: nothing}), self.state.missing)
+
+    def advance(self) -> None:
         """After an evaluation: begin, or the next round."""
         if self.progress.ending:
-            return []
-        effects: list[Effect] = []
-        if not self.begun:
-            self.begun = True
-            effects += [Send(self._parties[m], self._begin()) for m in self.members]
-        return [*effects, *(self._next_round() if self._options.synchronous and not self.running else [])]
+            return
+        if not self.state.begun:
+            self.state.begun = True
+            self._tell(self.members, self._begin())
+        if self.options.synchronous and not self.state.running:
+            self._next_round()
 
-    def _report_nothing(self) -> list[Effect]:
-        return self._report(Judged(self.number, float("nan"), {self._training.metric: float("nan")}))
-
-    def _report(self, message: Judged) -> list[Effect]:
-        result = Evaluated(message.number, message.loss, message.values)
-        return self.progress.report(result, self.staleness.take_means(), self.missing)
-
-    def _end(self, reason: str) -> list[Effect]:
-        """One last evaluation, then the end."""
-        if self.progress.ending:
-            return []
-        self.progress.ending = reason
-        return [] if self.judge else self._ask_to_judge()
+    # People.
 
     def waits_for(self) -> list[str]:
-        """Who has to come or to answer before training goes on."""
-        odd, members = self._odd(), self.members
-        absent = [name for name in self._parties if self._index[name] not in members or name in odd]
-        if not self.begun or not self._enough:
-            return absent
-        if not (self.phase or self.running):
-            return [name for name in (self.judge, self.unmoved) if name in self._index]
-        waited = self.members
-        return [self._parties[member] for member in waited if member not in self.done]
+        """The parties that have to come or to answer before training goes on."""
+        state, odd, members = self.state, self._odd(), self.members
+        if not state.begun or not self._enough:
+            return [name for name in self.names if self.index[name] not in members or name in odd]
+        if not (state.phase or state.running):
+            return [name for name in (state.judge, state.unmoved) if name in self.index]
+        return [self.names[member] for member in members if member not in state.done]
 
     def validate(self) -> None:
         """What must hold between any two events."""
-        if len(set(self.done)) < len(self.done):
+        state = self.state
+        if len(set(state.done)) < len(state.done):
             raise LocalProtocolError("server: a party is done twice")
-        if self.running and (self.phase or not self._options.synchronous):
+        if state.running and (state.phase or not self.options.synchronous):
             raise LocalProtocolError("server: a round is running where none may")
-        if self.agreed and self.labels:
+        if state.agreed and state.labels:
             raise LocalProtocolError("server: labels are compared, but not all")
 
-    def save(self) -> dict[str, Any]:
-        """All counts."""
-        state = {name: getattr(self, name) for name in _STATE}
-        return state | {"progress": self.progress.save(), "staleness": self.staleness.save()}
+    def told(self) -> RoleSummary:
+        """Steps and barriers; it has no weights."""
+        steps = {self.names[party]: count for party, count in sorted(self.state.steps.items())}
+        return {"note": self._note(), "weights": "", "method": {"steps": steps, "barriers": self.state.barrier}}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, state[name])
-        self.progress.load(state["progress"])
-        self.staleness.load(state["staleness"])
-
-    def summary(self) -> RoleSummary:
-        """What the run's summary takes from the coordinator; it has no weights."""
-        return {
-            "updates": self.k,
-            "note": self._note_of_run(),
-            "epochs": self.progress.epochs,
-            "staleness": self.staleness.summary(),
-            "staleness_counts": self.staleness.histogram(),
-            "waits_for": self.waits_for(),
-            "weights": "",
-            "method": {"steps": {self._parties[p]: n for p, n in sorted(self.steps.items())}, "barriers": self.barrier},
-        }
-
-    def _note_of_run(self) -> str:
+    def _note(self) -> str:
         """What a reader of the summary should know."""
+        state = self.state
         notes = [self._other_labels(odd)] if (odd := self._odd()) else []
-        notes += [f"went on without {name}: {cause}" for name, cause in self.left.items()]
-        if self.declined:
+        notes += [f"went on without {name}: {cause}" for name, cause in state.left.items()]
+        if state.declined:
             cause = "parties came or went, and a party had not moved since the evaluation before"
-            notes.append(f"evaluations missing: {self.declined} ({cause})")
+            notes.append(f"evaluations missing: {state.declined} ({cause})")
         return "; ".join(notes)
-
-
-_STATE = (
-    *("present", "nonzeros", "labels", "agreed", "tests", "begun", "steps", "turn", "number", "judge", "missing"),
-    *("unmoved", "declined", "left"),
-    *("barrier", "phase", "done", "taker", "snapshots", "round", "running", "round_rows"),
-)

@@ -15,6 +15,7 @@ v is unbiased whatever r is, so a party that begins anew may take r at w = 0, wh
 # are (see `draws`), but without the same row twice in a batch.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array
+from colonnade.protocol.saved import form_of
 
-__all__ = ["Estimator", "OwnNumbersDiverged"]
+__all__ = ["Estimator", "Learnt", "OwnNumbersDiverged"]
 
 NOTHING = np.zeros(0)
 RECENT = 0.95  # of the past, in a mean over recent batches: the last twenty or so
@@ -38,6 +40,23 @@ class OwnNumbersDiverged(TrainingDiverged):
     """The numbers of one party, whatever those of the others are."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Learnt:
+    """What steps and references change."""
+
+    w: Array  # replaced, never changed in place: jobs read it
+    steps: int = 0
+    reference: Array = field(default_factory=lambda: NOTHING)  # r
+    mean: Array = field(default_factory=lambda: NOTHING)  # Xᵀr/n
+    before: Array = field(default_factory=lambda: NOTHING)  # v_{k−1}, for the printed curvature
+    step_before: Array = field(default_factory=lambda: NOTHING)  # s_{k−1}
+    loss: float = 0.0  # what recent batches cost
+    start: float = 0.0  # what they did at w = 0
+
+
+_FORM = form_of(Learnt)
+
+
 class Estimator:
     """w_ℓ, its memory of curvature and its reference slopes."""
 
@@ -45,18 +64,23 @@ class Estimator:
         self._block, self._y, self._loss, self._options = held.train, held.y, held.loss, options
         self._level = held.level
         self._l2 = options.l2 if not self._block.intercept else options.l2 * _penalised(self._block.columns)
-        self.w = np.zeros(self._block.columns)  # replaced, never changed in place: jobs read it
-        self.steps = 0
+        self.state = Learnt(w=np.zeros(self._block.columns))
         self.memory = Memory(options.memory, options.delta)
-        self.reference = self.mean = NOTHING  # r and Xᵀr/n
-        self.before = NOTHING  # v_{k−1} and s_{k−1}, for the printed curvature
-        self.step_before = NOTHING
-        self.loss = self.start = 0.0  # of recent batches: what they cost, and what they did at w = 0
+
+    @property
+    def w(self) -> Array:
+        """The newest w_ℓ."""
+        return self.state.w
+
+    @property
+    def steps(self) -> int:
+        """How many led to it."""
+        return self.state.steps
 
     @property
     def wants_reference(self) -> bool:
         """Whether it cannot step yet."""
-        return self._options.estimator != SGD and not len(self.reference)
+        return self._options.estimator != SGD and not len(self.state.reference)
 
     # Pure: what jobs compute.
 
@@ -70,13 +94,14 @@ class Estimator:
     def step(self, job: Step, rate: float) -> StepMade:
         """Alg. 3 l. 4–6, Alg. 4 l. 7–9, Alg. 5 l. 5–7."""
         rows, theta, l2 = job.rows, job.theta, self._l2
-        x, y, w = self._block.take(rows), self._y[rows], self.w
+        state = self.state
+        x, y, w = self._block.take(rows), self._y[rows], state.w
         slopes = self._loss.derivative(theta, y)
-        against = slopes - self.reference[rows] if len(self.reference) else slopes
+        against = slopes - state.reference[rows] if len(state.reference) else slopes
         difference = (x.T @ against) / len(rows)
         v = difference + l2 * w
-        if len(self.mean):
-            v += self.mean
+        if len(state.mean):
+            v += state.mean
         memory = self._with_printed_pair(v)
         s = memory.direction(v)
         s *= -rate
@@ -105,53 +130,53 @@ class Estimator:
             raise OwnNumbersDiverged("its step is not finite")
         loss, start = self._recent(made)
         if loss > FAR * start:
-            own = self._penalty(self.w) > FAR * made.start  # its weights alone cost as much
+            own = self._penalty(self.state.w) > FAR * made.start  # its weights alone cost as much
             kind = OwnNumbersDiverged if own else TrainingDiverged
             raise kind(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
 
     def _recent(self, made: StepMade) -> tuple[float, float]:
-        return RECENT * self.loss + made.loss, RECENT * self.start + made.start
+        return RECENT * self.state.loss + made.loss, RECENT * self.state.start + made.start
 
     def _with_printed_pair(self, v: Array) -> Memory:
         """Alg. 1 as printed: its newest pair has ȳ = v_k − v_{k−1}, which is known only now."""
-        if self._options.curvature != "printed" or not len(self.before):
+        if self._options.curvature != "printed" or not len(self.state.before):
             return self.memory
         memory = Memory(self.memory.m, self.memory.delta)
         memory.load(self.memory.save())
-        memory.add(self.step_before, v - self.before)
+        memory.add(self.state.step_before, v - self.state.before)
         return memory
 
     # State changes: what handlers do with results.
 
     def learn(self, rows: Array, made: StepMade) -> None:
         """w_ℓ ← w_ℓ − γd_ℓ, and what is remembered of it."""
-        self.w = self.w + made.s
-        self.steps += 1
-        self.loss, self.start = self._recent(made)
+        state = self.state
+        state.w = state.w + made.s
+        state.steps += 1
+        state.loss, state.start = self._recent(made)
         if len(made.y):
             self.memory.add(made.s, made.y)
         if len(made.v):
-            if len(self.before):
-                self.memory.add(self.step_before, made.v - self.before)
-            self.before, self.step_before = made.v, made.s
+            if len(state.before):
+                self.memory.add(state.step_before, made.v - state.before)
+            state.before, state.step_before = made.v, made.s
         if self._options.estimator == SAGA:  # Alg. 5 l. 8
-            self.mean = self.mean + made.difference * (len(rows) / self._block.rows)
-            self.reference[rows] = made.slopes
+            state.mean = state.mean + made.difference * (len(rows) / self._block.rows)
+            state.reference[rows] = made.slopes
 
     def refer(self, passed: FullPassed) -> None:
         """From now on these slopes are the reference."""
-        self.reference = np.array(passed.slopes)  # SAGA changes it
-        self.mean = passed.mean
+        self.state.reference = np.array(passed.slopes)  # SAGA changes it
+        self.state.mean = passed.mean
 
     def save(self) -> dict[str, Any]:
         """All of it."""
-        return {name: getattr(self, name) for name in _STATE} | {"memory": self.memory.save()}
+        return {"learnt": _FORM.plain(self.state), "memory": self.memory.save()}
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, saved[name])
-        self.reference = np.array(self.reference)
+        self.state = _FORM.typed(saved["learnt"])
+        self.state.reference = np.array(self.state.reference)  # SAGA changes it
         self.memory.load(saved["memory"])
 
 
@@ -160,6 +185,3 @@ def _penalised(columns: int) -> Array:
     ones = np.ones(columns)
     ones[-1] = 0.0
     return ones
-
-
-_STATE = ("w", "steps", "reference", "mean", "before", "step_before", "loss", "start")

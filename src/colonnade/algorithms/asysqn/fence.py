@@ -19,6 +19,7 @@ import numpy as np
 
 from colonnade.algorithms.batches import Rows
 from colonnade.protocol.messages import Array
+from colonnade.protocol.saved import form_of
 
 __all__ = ["Fence", "Members", "Share"]
 
@@ -33,6 +34,9 @@ class Share(NamedTuple):
     whole: bool
     rows: Rows
     members: Members
+
+
+_RUNNING = form_of(dict[int, Share])
 
 
 class Fence:
@@ -87,7 +91,7 @@ class Fence:
     def save(self) -> dict[str, Any]:
         """All of it, as bits."""
         marks = [(tests, members, np.packbits(mask)) for (tests, members), mask in self.marks.items()]
-        return {"marks": marks, "running": {token: tuple(share) for token, share in self.running.items()}}
+        return {"marks": marks, "running": _RUNNING.plain(self.running)}
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`."""
@@ -95,4 +99,4 @@ class Fence:
             (tests, members): np.unpackbits(bits, count=1 if tests else self._rows).astype(np.bool_)
             for tests, members, bits in saved["marks"]
         }
-        self.running = {token: Share(*fields) for token, fields in saved["running"].items()}
+        self.running = _RUNNING.typed(saved["running"])

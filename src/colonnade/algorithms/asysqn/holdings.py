@@ -8,7 +8,7 @@ from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import LinearOptions
 from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, probability
 from colonnade.algorithms.method import PartySetup
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.models.metrics import measure
 from colonnade.privacy import masking
 from colonnade.protocol.errors import ConfigError, DataError, TrainingDiverged

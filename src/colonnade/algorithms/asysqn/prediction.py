@@ -24,9 +24,14 @@ from colonnade.algorithms.asysqn.messages import MarginsMade, Masked, Masks
 from colonnade.algorithms.asysqn.party import Party
 from colonnade.algorithms.chassis import PARTY, RoleState, done, job, on
 from colonnade.algorithms.prediction.messages import PAYLOADS
-from colonnade.algorithms.prediction.predictor import Predictor, PredictPartySetup, PredictServerSetup, TrainedRoles
+from colonnade.algorithms.prediction.predictor import (
+    Predictor,
+    PredictPartySetup,
+    PredictServerSetup,
+    RowsById,
+    TrainedRoles,
+)
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
-from colonnade.data import Lookup
 from colonnade.privacy import masking
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import Send
@@ -64,7 +69,7 @@ class SummedPartyState(RoleState):
 class SummedParty(SumParty[SummedPartyState]):
     """Holds w_ℓ, its rows by id, and its part in sums that are under way."""
 
-    def __init__(self, trained: Party, table: Lookup, names: tuple[str, ...], options: LinearOptions) -> None:
+    def __init__(self, trained: Party, table: RowsById, names: tuple[str, ...], options: LinearOptions) -> None:
         if trained.estimator.w.any() and trained.fence.members() - {tuple(range(len(names)))}:
             advice = (
                 f"the last sums that {trained.name} contributed to with these weights were not over all parties: "

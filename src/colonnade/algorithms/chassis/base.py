@@ -102,6 +102,10 @@ class Chassis(Generic[S]):
     def peer_lost(self, peer: str) -> None:
         """A peer is out of reach."""
 
+    def rang(self, timer: str, due: int) -> None:
+        """A timer whose name is made while the role runs, so that no function can declare it."""
+        raise LocalProtocolError(f"{self.name}: no handler for the timer {timer}")
+
     def gate(self, event: Event) -> bool:
         """Whether the event is dealt with and its handler must not see it."""
         return False
@@ -143,8 +147,12 @@ class Chassis(Generic[S]):
     def _received(self, sender: str, message: Message) -> None:
         found = find(self.handlers.messages, type(message))
         if found is None or self._senders.get(sender) != found[1]:
-            raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
+            raise self.unexpected(sender, message)
         found[0](self, sender, message)
+
+    def unexpected(self, sender: str, message: Message) -> RemoteProtocolError:
+        """For a handler, too, whose message has no place in what the options choose."""
+        return RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
 
     def _work_done(self, event: WorkDone) -> None:
         kind = type(event.result)
@@ -156,8 +164,9 @@ class Chassis(Generic[S]):
     def _timer_fired(self, event: TimerFired) -> None:
         found = self.handlers.timers.get(event.name)
         if found is None:
-            raise LocalProtocolError(f"{self.name}: no handler for the timer {event.name}")
-        found[0](self, event.due)
+            self.rang(event.name, event.due)
+        else:
+            found[0](self, event.due)
 
     # Jobs.
 

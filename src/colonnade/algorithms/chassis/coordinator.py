@@ -21,10 +21,10 @@ from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.training import Training
-from colonnade.data.row_file import Folder
 from colonnade.models import ServerNetwork
 from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import EvaluationReply
+from colonnade.protocol.ports import Storage
 from colonnade.protocol.role import SERVER, RoleSummary
 
 __all__ = ["Coordinator", "CoordinatorState", "Counting", "CountingState", "evaluation_of"]
@@ -252,14 +252,14 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         self.evaluation.running = False
         self.measured(result, self.evaluation.missing)
 
-    # Files, and people.
+    # Tables, and people.
 
-    def open(self, folder: Folder, *, anew: bool) -> None:
-        """See `drivers.files.KeepsFiles`."""
-        self.evaluation.table.open(folder / "table", "test", anew=anew)
+    def open(self, storage: Storage) -> None:
+        """See `protocol.role.Storing`."""
+        self.evaluation.table.open(storage, "test")
 
     def kept(self, state: dict[str, Any]) -> None:
-        """See `drivers.files.KeepsFiles`."""
+        """See `protocol.role.Storing`."""
         self.evaluation.table.kept(state["evaluation"]["table"])
 
     def told(self) -> RoleSummary:

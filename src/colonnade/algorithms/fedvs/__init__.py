@@ -18,6 +18,7 @@ from typing import Any
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.fedvs.config import FedvsOptions, IgnoreOptions, PlainOptions, WaitDpOptions, WaitOptions
 from colonnade.algorithms.fedvs.messages import CODED_PAYLOADS
+from colonnade.algorithms.fedvs.observations import OBSERVATIONS, PLAIN
 from colonnade.algorithms.fedvs.party import Party, polynomial_module
 from colonnade.algorithms.fedvs.plain_messages import PLAIN_PAYLOADS
 from colonnade.algorithms.fedvs.plain_party import PlainParty
@@ -68,6 +69,7 @@ def _baseline(name: str, summary: str, reveals: str, options: type[PlainOptions]
     paper = f"{_PAPER}, Sec. 6.2"
     return Method(
         name, paper, summary, reveals, options, payloads, PlainServer, PlainParty,
+        observations=PLAIN,
         predictor=PlainPredictor(), defaults=Defaults(scale=MINMAX, aggregate="mean"), page=_PAGE,
     )  # fmt: skip
 
@@ -83,6 +85,7 @@ METHODS = (
         Server,
         Party,
         check=check,
+        observations=OBSERVATIONS,
         predictor=CodedPredictor(),
         capabilities=Capabilities(peers=True),
         defaults=Defaults(scale=MINMAX, party="polynomial:2", aggregate="mean"),

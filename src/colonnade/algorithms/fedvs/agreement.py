@@ -5,8 +5,8 @@ garbage without a word, so every answer names S, and S names the versions.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from colonnade.algorithms.fedvs.messages import Answer, Holding, ShareModels, Su
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Effect, Send
 from colonnade.protocol.messages import Array, Message
+from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Agreement", "Held", "agree", "mutually_prepared"]
 
-Held = Mapping[int, frozenset[tuple[int, int]]]  # reporter → (party, version of its data) that it holds all shares of
+# reporter → (party, version of its data) that it holds all shares of
+Held = Mapping[int, Collection[tuple[int, int]]]
 
 
 def agree(reports: Held, needed: int, least: int) -> tuple[list[tuple[int, int]], list[int]] | None:
@@ -29,7 +31,7 @@ def agree(reports: Held, needed: int, least: int) -> tuple[list[tuple[int, int]]
         newest[item[0]] = item  # of several versions, the one that most hold
     summed = sorted(newest.values())
     while len(summed) >= max(least, 1):
-        evaluators = sorted(reporter for reporter, held in reports.items() if held.issuperset(summed))
+        evaluators = sorted(reporter for reporter, held in reports.items() if set(held).issuperset(summed))
         if len(evaluators) >= needed:
             return summed, evaluators
         summed.remove(min(summed, key=lambda item: (counts[item], -item[0])))
@@ -47,22 +49,24 @@ def mutually_prepared(held: Mapping[int, Collection[int]]) -> list[int]:
         among.remove(worst)
 
 
-class Agreement:
+@dataclass(slots=True, eq=False)
+class Agreement(Component):
     """The newest exchange."""
 
-    def __init__(self, testing: bool, names: Sequence[str], needed: int, least: int) -> None:
-        self._testing, self._names, self._needed, self._least = testing, names, needed, least
-        self._index = {name: n for n, name in enumerate(names)}
-        self.key: Key = NEVER
-        self.newest: Key = NEVER  # that parties speak of: later, where this server has lost its memory
-        self.among: list[int] = []
-        self.asked = False
-        self.reports: dict[int, frozenset[tuple[int, int]]] = {}
-        self.summed: list[int] = []
-        self.versions: list[int] = []
-        self.evaluators: list[int] = []
-        self.places = 0  # of an answer, once it is asked for
-        self.answers: dict[int, Array] = {}
+    testing: bool = field(metadata=UNSAVED)
+    names: tuple[str, ...] = field(metadata=UNSAVED)
+    needed: int = field(metadata=UNSAVED)  # R
+    least: int = field(metadata=UNSAVED)  # parties in a sum
+    key: Key = NEVER
+    newest: Key = NEVER  # that parties speak of: later, where this server has lost its memory
+    among: list[int] = field(default_factory=list)
+    asked: bool = False
+    reports: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    summed: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    evaluators: list[int] = field(default_factory=list)
+    places: int = 0  # of an answer, once it is asked for
+    answers: dict[int, Array] = field(default_factory=dict)
 
     def begin(self, key: Key, among: list[int], places: int) -> list[Effect]:
         """Alg. 1 l. 13: everybody shares."""
@@ -70,16 +74,16 @@ class Agreement:
         self.newest = max(key, self.newest)
         self.reports, self.answers = {}, {}
         self.summed, self.versions, self.evaluators = [], [], []
-        return [self._send(n, ShareModels(*key, among, places, testing=self._testing)) for n in among]
+        return [self._send(n, ShareModels(*key, among, places, testing=self.testing)) for n in among]
 
     def ask(self) -> list[Effect]:
         """The time is over: whoever has not reported reports what it holds."""
         self.asked = True
-        message = WhoHolds(*self.key, testing=self._testing)
+        message = WhoHolds(*self.key, testing=self.testing)
         return [self._send(n, message) for n in self.among if n not in self.reports]
 
     def _send(self, n: int, message: Message) -> Effect:
-        return Send(self._names[n], message, self._testing)
+        return Send(self.names[n], message, self.testing)
 
     def report(self, sender: str, message: Holding) -> bool:
         """A report; False if it is of an exchange that is over."""
@@ -87,24 +91,21 @@ class Agreement:
             self._refuse_future(sender, message.round, message.attempt)
             return False
         held = list(zip(message.held, message.versions, strict=False))
+        n = self.names.index(sender)
         wrong = len(message.held) != len(message.versions) or not set(message.held) <= set(self.among)
-        if wrong or len(set(message.held)) < len(held) or self._index[sender] not in self.among:
+        if wrong or len(set(message.held)) < len(held) or n not in self.among:
             raise RemoteProtocolError(sender, f"reports shares of {message.held}, and {self.among} share")
-        self.reports[self._index[sender]] = frozenset(held)
+        self.reports[n] = sorted(held)
         return True
 
     def unreported(self, present: Collection[str]) -> list[str]:
         """Who is within reach and has not reported."""
-        return [self._names[n] for n in self.among if n not in self.reports and self._names[n] in present]
-
-    def complete(self) -> bool:
-        """Whether everybody holds everybody's shares."""
-        return len(self.reports) == len(self.among)
+        return [self.names[n] for n in self.among if n not in self.reports and self.names[n] in present]
 
     def settle(self, present: Collection[str]) -> bool:
         """S and the evaluators, from what was reported by those within reach; False if there are too few."""
-        reports = {n: held for n, held in self.reports.items() if self._names[n] in present}
-        found = agree(reports, self._needed, self._least)
+        reports = {n: held for n, held in self.reports.items() if self.names[n] in present}
+        found = agree(reports, self.needed, self.least)
         if found is None:
             return False
         self.summed, self.versions = [n for n, _ in found[0]], [version for _, version in found[0]]
@@ -114,20 +115,18 @@ class Agreement:
     def outdated(self) -> dict[int, list[int]]:
         """Whose shares each reporter holds in another version than their owners do."""
         own = {n: dict(held).get(n) for n, held in self.reports.items()}
-        found = {
-            r: [n for n, version in sorted(held) if own.get(n, version) != version] for r, held in self.reports.items()
-        }
+        found = {r: [n for n, version in held if own.get(n, version) != version] for r, held in self.reports.items()}
         return {reporter: of for reporter, of in found.items() if of}
 
     def announce(self, position: int, places: int) -> list[Effect]:
         """S and the batch, to the evaluators."""
         self.places = places
-        message = Sum(*self.key, position, self.summed, self.versions, testing=self._testing)
+        message = Sum(*self.key, position, self.summed, self.versions, testing=self.testing)
         return [self._send(n, message) for n in self.evaluators]
 
     def answer(self, sender: str, message: Answer, width: int) -> bool:
         """An answer; True if it is of use. One for another S is never decoded with these."""
-        n = self._index[sender]
+        n = self.names.index(sender)
         if (message.round, message.attempt) != self.key:
             self._refuse_future(sender, message.round, message.attempt)
             return False
@@ -144,32 +143,18 @@ class Agreement:
 
     def decodable(self) -> bool:
         """Whether R answers are there."""
-        return len(self.answers) >= self._needed
+        return len(self.answers) >= self.needed
 
     def taken(self) -> tuple[Array, list[int]]:
         """The R answers of the lowest numbers, and whose they are."""
-        who = sorted(self.answers)[: self._needed]
+        who = sorted(self.answers)[: self.needed]
         return np.stack([self.answers[n] for n in who]), who
 
     def outstanding(self) -> list[str]:
         """Evaluators without an answer."""
-        return [self._names[n] for n in self.evaluators if n not in self.answers]
+        return [self.names[n] for n in self.evaluators if n not in self.answers]
 
     def hopeless(self, present: Collection[str]) -> bool:
         """Whether R answers cannot come any more."""
-        hopeful = [n for n in self.evaluators if n in self.answers or self._names[n] in present]
-        return bool(self.evaluators) and len(hopeful) < self._needed
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        state = {name: getattr(self, name) for name in _STATE}
-        return state | {"reports": {n: sorted(held) for n, held in self.reports.items()}}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, saved[name])
-        self.reports = {n: frozenset((int(m), int(v)) for m, v in held) for n, held in saved["reports"].items()}
-
-
-_STATE = ("key", "newest", "among", "asked", "summed", "versions", "evaluators", "places", "answers")
+        hopeful = [n for n in self.evaluators if n in self.answers or self.names[n] in present]
+        return bool(self.evaluators) and len(hopeful) < self.needed

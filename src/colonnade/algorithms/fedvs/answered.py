@@ -1,44 +1,41 @@
 """What a party has answered for with its weights: the same rows over another S would tell an embedding apart."""
 
-from typing import Any
+from dataclasses import dataclass, field
 
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Sum
+from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Answered"]
 
 
-class Answered:
+@dataclass(slots=True, eq=False)
+class Answered(Component):
     """Sums since the weights have changed."""
 
-    def __init__(self, walk: SegmentWalk) -> None:
-        self._walk = walk
-        self.weights_round = 0  # gradients that were broadcast so far: what the weights are the result of
-        self.sums: list[tuple[bool, int, list[int]]] = []  # (test rows?, position, S)
-        self.position = -1  # the newest batch
+    walk: SegmentWalk = field(metadata=UNSAVED)
+    weights_round: int = 0  # gradients that were broadcast so far: what the weights are the result of
+    sums: list[tuple[bool, int, list[int]]] = field(default_factory=list)  # (test rows?, position, S)
+    position: int = -1  # the newest batch
 
     def weights_of(self, round: int) -> None:
         """From now on, weights are those of this round; what was answered for before does not matter any more."""
         if round > self.weights_round:
             self.weights_round, self.sums = round, []
 
-    def add(self, testing: bool, message: Sum) -> None:
+    def add(self, message: Sum) -> None:
         """An answer is given."""
-        self.sums = [*self.sums, (testing, message.position, message.summed)]
-        if not testing:
+        self.sums.append((message.testing, message.position, message.summed))
+        if not message.testing:
             self.position = max(self.position, message.position)
 
-    def would_tell_one_apart(self, testing: bool, message: Sum) -> bool:
+    def would_tell_one_apart(self, message: Sum) -> bool:
         """Whether rows were answered for over another S with these weights: the difference would be an embedding."""
-        others = [position for kind, position, summed in self.sums if kind == testing and summed != message.summed]
-        if testing:  # in chunks, that begin where no other does
+        others = [
+            position
+            for testing, position, summed in self.sums
+            if testing == message.testing and summed != message.summed
+        ]
+        if message.testing:  # in chunks, that begin where no other does
             return any(abs(position - message.position) < CHUNK_PLACES for position in others)
-        return any(self._walk.overlap(message.position, position) for position in others)
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        return {"weights_round": self.weights_round, "sums": self.sums, "position": self.position}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        self.weights_round, self.sums, self.position = saved["weights_round"], saved["sums"], saved["position"]
+        return any(self.walk.overlap(message.position, position) for position in others)

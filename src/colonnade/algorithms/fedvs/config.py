@@ -1,7 +1,7 @@
 """The `[protocol]` fields of `fedvs`, `wait`, `ignore` and `wait-dp`."""
 
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Literal
 
 from colonnade.algorithms.method import Options
 from colonnade.privacy.accountant import OWN_ROWS
@@ -15,7 +15,6 @@ __all__ = ["UNPROTECTED", "FedvsOptions", "IgnoreOptions", "PlainOptions", "Wait
 
 Work = Literal["arithmetic", "delays"]
 _KEYS = {"segments": "K", "colluders": "T"}
-WAIT: Any = "wait"  # a party that withdraws ends the run
 UNPROTECTED = (
     "NOTHING IS PROTECTED between parties (T = 0, allow_unprotected = true): shares have no masks. With K = 1 every "
     "party gets every other party's columns and weights as plain numbers; with K > 1 it gets known linear combinations "
@@ -120,8 +119,6 @@ class PlainOptions(Options, frozen=True, kw_only=True):
     K: int = 1  # batches as `fedvs` with this K draws them
     work: Work = "arithmetic"  # theirs is one local step in both
 
-    on_lost = WAIT
-
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
         if self.K < 1:
@@ -134,6 +131,10 @@ class PlainOptions(Options, frozen=True, kw_only=True):
     def threshold(self, parties: int) -> int:
         """How many parties an update takes."""
         return self.taken(parties)
+
+    def told(self) -> dict[str, object]:
+        """What the run's summary says of these options."""
+        return {}
 
 
 class WaitOptions(PlainOptions, frozen=True, kw_only=True):
@@ -173,6 +174,15 @@ class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
     def claim(self) -> str:
         """The paper's ε′ is of one release of one row."""
         return OWN_ROWS
+
+    def told(self) -> dict[str, object]:
+        """The noise of one release."""
+        return {
+            "epsilon_per_release": self.epsilon,
+            "delta": self.delta,
+            "sensitivity": 2 * self.clip,
+            "sigma": self.mechanism.noise,
+        }
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""

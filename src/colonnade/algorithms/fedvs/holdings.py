@@ -1,6 +1,6 @@
 """What a party holds of the others: coded data, and the coded models and blinding of one exchange."""
 
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from colonnade.algorithms.fedvs.messages import DataShare, ModelShare, ShareMode
 from colonnade.privacy.field import MAX_INNER, P
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
+from colonnade.protocol.saved import transient
 
 __all__ = ["CodedData", "Exchange", "Key", "check_elements"]
 
@@ -24,20 +25,20 @@ def check_elements(sender: str, what: str, values: Array, shape: tuple[int, ...]
         raise RemoteProtocolError(sender, f"{what} with numbers outside the field (p = {P})")
 
 
+@dataclass(slots=True)
 class CodedData:
     """X̃_n of every party n that has shared its data, chunk by chunk."""
 
-    def __init__(self, places: int) -> None:
-        self.places = places
-        self.version: dict[int, int] = {}
-        self.filled: dict[int, int] = {}
-        self._values: dict[int, Array] = {}
-        self._together: tuple[list[int], Array] | None = None  # those of S side by side, once they were asked for
+    places: int
+    version: dict[int, int] = field(default_factory=dict)
+    filled: dict[int, int] = field(default_factory=dict)
+    values: dict[int, Array] = field(default_factory=dict)
+    together: tuple[list[int], Array] | None = transient(lambda: None)  # of S side by side, once they were asked for
 
     def put(self, n: int, version: int, values: Array) -> None:
         """A whole share, as of the own data."""
-        self.version[n], self.filled[n], self._values[n] = version, len(values), values
-        self._together = None
+        self.version[n], self.filled[n], self.values[n] = version, len(values), values
+        self.together = None
 
     def take(self, sender: str, n: int, message: DataShare) -> bool:
         """A chunk; True if it was the last one."""
@@ -48,14 +49,14 @@ class CodedData:
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "coded data", values, (len(values), terms))
         goes_on = self.version.get(n) == message.version and start == self.filled[n]
-        if goes_on and terms != self._values[n].shape[1]:
-            raise RemoteProtocolError(sender, f"coded data of {terms} columns, and {self._values[n].shape[1]} before")
+        if goes_on and terms != self.values[n].shape[1]:
+            raise RemoteProtocolError(sender, f"coded data of {terms} columns, and {self.values[n].shape[1]} before")
         if start and not goes_on:
             raise RemoteProtocolError(sender, f"coded data from place {start}, without those before it")
         if not goes_on:
-            self.version[n], self._values[n] = message.version, np.empty((self.places, terms), np.uint32)
-            self._together = None
-        self._values[n][start : start + len(values)] = values
+            self.version[n], self.values[n] = message.version, np.empty((self.places, terms), np.uint32)
+            self.together = None
+        self.values[n][start : start + len(values)] = values
         self.filled[n] = start + len(values)
         return self.filled[n] == self.places
 
@@ -65,63 +66,49 @@ class CodedData:
 
     def terms(self, n: int) -> int:
         """Columns of n's share: D_n(d_n + 1)."""
-        return int(self._values[n].shape[1])
+        return int(self.values[n].shape[1])
 
     def rows(self, batch: Array, parties: list[int]) -> Array:
         """The shares of these parties side by side, at these places."""
-        if self._together is None and parties == self.held():
+        if self.together is None and parties == self.held():
             self._join(parties)
-        if self._together is not None and parties == self._together[0]:
-            return self._together[1][batch]
-        return np.concatenate([self._values[n][batch] for n in parties], axis=1)
+        if self.together is not None and parties == self.together[0]:
+            return self.together[1][batch]
+        return np.concatenate([self.values[n][batch] for n in parties], axis=1)
 
     def _join(self, parties: list[int]) -> None:
         """They never change: a batch is then one copy of whole lines."""
-        whole = np.concatenate([self._values[n] for n in parties], axis=1)
+        whole = np.concatenate([self.values[n] for n in parties], axis=1)
         ends = np.cumsum([self.terms(n) for n in parties])
-        self._values |= dict(zip(parties, np.split(whole, ends[:-1], axis=1), strict=True))
-        self._together = parties, whole
-
-    def save(self) -> dict[str, Any]:
-        """All of it (not copied)."""
-        return {"version": self.version, "filled": self.filled, "values": self._values}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        self.version, self.filled = dict(saved["version"]), dict(saved["filled"])
-        self._values = {n: np.array(values) for n, values in saved["values"].items()}
-        self._together = None
+        self.values |= dict(zip(parties, np.split(whole, ends[:-1], axis=1), strict=True))
+        self.together = parties, whole
 
 
+@dataclass(slots=True)
 class Exchange:
     """W̃_n and the blinding of every party that has shared its model in the newest exchange."""
 
-    def __init__(self, blinded: bool) -> None:
-        self._blinded = blinded
-        self.key: Key = NEVER
-        self.among: list[int] = []
-        self.places = 0  # of the answer
-        self.told = False  # the server knows that everybody's share is here
-        self.versions: dict[int, int] = {}
-        self.models: dict[int, Array] = {}
-        self.blindings: dict[int, Array] = {}
-        self._early_key: Key = NEVER  # of an exchange that the server has not yet told of
-        self._early: dict[int, tuple[int, Array, Array]] = {}
+    key: Key = NEVER
+    among: list[int] = field(default_factory=list)
+    places: int = 0  # of the answer
+    blinded_places: int = 0  # as many, or none
+    told: bool = False  # the server knows that all parties' shares are here
+    versions: dict[int, int] = field(default_factory=dict)
+    models: dict[int, Array] = field(default_factory=dict)
+    blindings: dict[int, Array] = field(default_factory=dict)
+    early_key: Key = NEVER  # of an exchange that the server has not yet told of
+    early: dict[int, tuple[int, Array, Array]] = field(default_factory=dict)
 
-    def begin(self, order: ShareModels) -> None:
+    def begin(self, order: ShareModels, blinded: bool) -> None:
         """A new exchange; what came before its order is taken now."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
-        early = self._early if self._early_key == self.key else {}
+        self.blinded_places = order.places if blinded else 0
+        early = self.early if self.early_key == self.key else {}
         self.versions, self.models, self.blindings = {}, {}, {}
         for n, share in early.items():
             if n in self.among and len(share[2]) == self.blinded_places:
                 self.put(n, *share)
-        self._early_key, self._early = NEVER, {}
-
-    @property
-    def blinded_places(self) -> int:
-        """As many as there are, or none."""
-        return self.places if self._blinded else 0
+        self.early_key, self.early = NEVER, {}
 
     def put(self, n: int, version: int, model: Array, blinding: Array) -> None:
         """A share of the present exchange."""
@@ -137,27 +124,15 @@ class Exchange:
         check_elements(sender, "a blinding share", message.blinding, (places, shape[1]))
         if key == self.key and n not in self.among:
             raise RemoteProtocolError(sender, f"a model share of round {key[0]}, attempt {key[1]}, that nobody asked")
-        if key < self.key or (key != self.key and key < self._early_key):
+        if key < self.key or (key != self.key and key < self.early_key):
             return False
-        if key > max(self.key, self._early_key):
-            self._early_key, self._early = key, {}
-        if n in (self.models if key == self.key else self._early):
+        if key > max(self.key, self.early_key):
+            self.early_key, self.early = key, {}
+        if n in (self.models if key == self.key else self.early):
             return False
         share = (message.version, message.model, message.blinding)
         if key == self.key:
             self.put(n, *share)
         else:
-            self._early[n] = share
+            self.early[n] = share
         return True
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        return {name: getattr(self, name) for name in _STATE}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, saved[name])
-
-
-_STATE = ("key", "among", "places", "told", "versions", "models", "blindings", "_early_key", "_early")

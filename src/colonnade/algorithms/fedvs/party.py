@@ -6,16 +6,17 @@ is dropped as soon as the round goes on without it, so that a straggler is never
 """
 
 import hashlib
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
 
-import msgspec
 import numpy as np
 
+from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.fedvs.answered import Answered
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum
 from colonnade.algorithms.fedvs.config import FedvsOptions
-from colonnade.algorithms.fedvs.holdings import LAST_ROUND
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND, CodedData
 from colonnade.algorithms.fedvs.messages import (
     Answer,
     CodedSum,
@@ -28,6 +29,7 @@ from colonnade.algorithms.fedvs.messages import (
     Gradient,
     ModelShare,
     ModelShared,
+    OfRows,
     Prepared,
     ShareData,
     ShareModel,
@@ -45,26 +47,12 @@ from colonnade.models.polynomial import Polynomial
 from colonnade.privacy.secret import SecretKey
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
-from colonnade.protocol.events import (
-    CancelWork,
-    Effect,
-    Event,
-    PeerJoined,
-    PeerLost,
-    Received,
-    Resumed,
-    Send,
-    Started,
-    TimerFired,
-    Work,
-    WorkDone,
-)
 from colonnade.protocol.finite import all_finite
-from colonnade.protocol.messages import Array, Message, Payload
+from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import EVALUATION, RoleSummary
 from colonnade.protocol.seeds import derive
 
-__all__ = ["Party", "polynomial_module"]
+__all__ = ["Party", "State", "polynomial_module"]
 
 IDLE, STEPPING, SHARING, SUMMING = "", "step", "share", "sum"  # what is on the lane
 
@@ -81,276 +69,267 @@ def polynomial_module(setup: PartySetup[FedvsOptions]) -> Polynomial:
     return module
 
 
-class Party:
+def _single(value: float) -> float:
+    """The largest float32 that is not above: what a weight can be clipped to."""
+    nearest = np.float32(value)
+    return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(0)))
+
+
+@dataclass(slots=True, kw_only=True)
+class State(RoleState):
+    """The own shares, the lane, and what went past."""
+
+    w_max: float  # weights stay within ±W_max
+    data_seeds: tuple[bytes, bytes] = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
+    version: int = -1  # of the own coded data
+    doing: str = IDLE
+    job: int = 0  # the one on the lane
+    to_share: bool = False
+    to_sum: Sum | None = None
+    to_take: Gradient | None = None
+    clipped: int = 0  # weights, in all steps
+    dropped: int = 0
+    declined: int = 0
+    left_out: int = 0
+    unfinished: int = 0
+
+
+class Party(Chassis[State]):
     """Holds W_n, its own columns, and shares of everybody's."""
 
     def __init__(self, setup: PartySetup[FedvsOptions]) -> None:
-        self.name, self._index, self._width = setup.name, setup.index, setup.width
-        options: FedvsOptions = setup.options
-        self._options, self._training, self._code = options, setup.training, options.code(setup.parties)
-        self._names = setup.names
-        self._number = {name: n for n, name in enumerate(setup.names)}
+        options, training, index, names = setup.options, setup.training, setup.index, setup.names
+        senders: dict[str, Sender] = {name: PARTY for name in names if name != setup.name}
+        # W_max grows once the number of columns of all parties is known.
+        super().__init__(setup.name, senders | {SERVER: SERVER}, State(w_max=_single(options.least_w_max)))
+        self.options, self.names, self.index, self.width = options, names, index, setup.width
+        self.numbers = MappingProxyType({name: n for n, name in enumerate(names)})
+        self.code, self.least = options.code(setup.parties), options.least(len(names))
         module = polynomial_module(setup)
-        training = setup.training
-        optimiser, regulariser = training.party_optimisers[setup.index], training.regularisers[setup.index]
+        optimiser, regulariser = training.party_optimisers[index], training.regularisers[index]
         self.network = Network(module.to(setup.device), optimiser, regulariser)
-        self._terms, self._x = len(module.weight), setup.train
-        self._degree, self._rate = module.degree, training.party_rates[setup.index]
-        self._walk = SegmentWalk(len(setup.train), training, options.K)
-        self._costs = Costs(self._code, training.batch_size, setup.width, options.work == "delays")
-        self._key = SecretKey()
-        self._sharer = Sharer(setup, module.degree, self._key)
-        self.w_max = _single(options.least_w_max)  # more, once everybody's number of columns is known
+        self.degree, self.terms, self.x = module.degree, len(module.weight), setup.train
+        self.rule, self.rate = training.rule, training.party_rates[index]
+        self.walk = SegmentWalk(len(setup.train), training, options.K)
+        self.costs = Costs(self.code, training.batch_size, setup.width, options.work == "delays")
+        self.key = SecretKey()
+        self.sharer = Sharer(setup, module.degree, self.key)
         self._clip()
-        self.clipped = 0  # weights, in all steps
-
-        self.training = Side(False, self._walk.cut.length, options.blinding)
-        self.testing = Side(True, Segmentation(len(setup.test), options.K).length, options.blinding)
-        self.data_seeds = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
-        self.version = -1  # of the own coded data
-        self.answered = Answered(self._walk)
-        self.doing, self.job, self.jobs = IDLE, 0, 0
-        self.to_share = False
-        self.to_sum: Sum | None = None
-        self.to_take: Gradient | None = None
-        self.dropped = self.declined = self.left_out = self.unfinished = 0
-        self.aside: list[int] = []  # jobs beside the lane
-
-    @property
-    def degree(self) -> int:
-        """Of its polynomials."""
-        return self._degree
-
-    @property
-    def width(self) -> int:
-        """h: of its embeddings."""
-        return self._width
+        tests = Segmentation(len(setup.test), options.K).length
+        self.training = Side(False, options.blinding, CodedData(self.walk.cut.length))
+        self.testing = Side(True, options.blinding, CodedData(tests))
+        self.answered = Answered(self.walk)
 
     def to_predict(self, x: Array) -> tuple[Array, Array, bytes]:
         """Of rows to predict: their coded powers, the weights, and the seed of the weights' rounding.
 
         The seed is always the same for the same weights, and so is the sum. Test rows are coded in the same way.
         """
-        clipped = np.clip(x, -self._options.x_max, self._options.x_max)
-        weights = self.network.vector().reshape(-1, self._width).copy()
+        clipped = np.clip(x, -self.options.x_max, self.options.x_max)
+        weights = self._weights()
         rounding = hashlib.sha256(b"prediction" + weights.tobytes()).digest()
-        return coded_data(clipped, self._degree, self._options, self.name), weights, rounding
+        return coded_data(clipped, self.degree, self.options, self.name), weights, rounding
 
-    # Events.
+    def _weights(self) -> Array:
+        return self.network.vector().reshape(self.terms, self.width).copy()
 
-    def handle(self, event: Event, now: int) -> list[Effect]:
-        """One event."""
-        match event:
-            case Received(sender=sender, message=message):
-                return self.received(sender, message)
-            case WorkDone(token=token, result=result):
-                return self._done(token, result)
-            case Started(entropy=entropy):
-                return self._start(entropy)
-            case PeerJoined(peer=peer, anew=True) if peer == SERVER:
-                return self._anew()
-            case PeerJoined() | PeerLost() | TimerFired():
-                return []
-            case Resumed(entropy=entropy):
-                self._key.renew(entropy)
-                return []
-        raise LocalProtocolError(f"{self.name}: no rule for {type(event).__name__}")
+    # Coming and going.
 
-    def received(self, sender: str, message: Message) -> list[Effect]:
-        """One message."""
-        if sender == SERVER:
-            return self._ordered(message)
-        n = self._number.get(sender)
-        if n is not None:
-            match message:
-                case ModelShare():
-                    return self._take_model(sender, n, message)
-                case DataShare():
-                    return self._take_data(sender, n, message)
-                case DataRequest():
-                    return self._share_again(n)
-        raise RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
+    def started(self, entropy: bytes) -> None:
+        """Alg. 1 l. 2: share the data."""
+        self.key.renew(entropy)
+        self.state.doing = SHARING
+        self._work("share data", self.costs.share_data(self.terms, self.walk.cut.length), ShareData(-1))
 
-    def _ordered(self, message: Message) -> list[Effect]:
-        match message:
-            case ShareModels():
-                return self._share_ordered(message)
-            case Sum():
-                return self._sum_ordered(message)
-            case Gradient():
-                return self._learn_ordered(message)
-            case WhoHolds(round=round, attempt=attempt):
-                side = self._side(message.testing)
-                return [side.holding(self.clipped)] if side.is_at(round, attempt) else []
-            case FetchData(of=of) if set(of) <= set(range(len(self._names))):
-                return [Send(self._names[n], DataRequest()) for n in of if n != self._index]
-        raise RemoteProtocolError(SERVER, f"{self.name} does not expect a {type(message).__name__}")
+    def resumed(self, entropy: bytes) -> None:
+        """Masks come from a new key."""
+        self.key.renew(entropy)
 
-    def _done(self, token: int, result: Payload) -> list[Effect]:
-        """A job has ended."""
-        if token == self.job:
-            self.doing = IDLE
-        if token in self.aside:
-            self.aside = [other for other in self.aside if other != token]
-        match result:
-            case DataShared():
-                return [*self._data_shared(result), *self._next()]
-            case ModelShared():
-                return [*self._model_shared(result), *self._next()]
-            case CodedSummed():
-                return [*self._summed(result), *self._next()]
-            case Stepped():
-                return self._stepped(result)
-        raise LocalProtocolError(f"{self.name}: no rule for the result {type(result).__name__}")
-
-    def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state."""
-        match job:
-            case ShareData():
-                return self._sharer.share_data(job)
-            case ShareModel():
-                return self._sharer.share_model(job)
-            case CodedSum():
-                values = coded_sum(job.x, job.w, job.blinding)
-                return CodedSummed(job.round, job.attempt, job.testing, job.summed, values)
-            case Take(update=update, x=x, values=values):
-                return Stepped(update, self.network.backward(x, -1 - update, 0, values), [])
-        raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
+    def joined(self, peer: str, anew: bool) -> None:
+        """The server may have forgotten what is here; what is lacking here is asked for."""
+        if not anew or peer != SERVER or not self._has_shared:
+            return
+        self._tell_prepared()
+        held = self.training.data.held()
+        for name, n in self.numbers.items():
+            if n not in held:
+                self.send(name, DataRequest())
 
     # Coded data: Alg. 1 l. 2–10.
 
-    def _start(self, entropy: bytes) -> list[Effect]:
-        self._key.renew(entropy)
-        self.doing = SHARING
-        amount = self._costs.share_data(self._terms, self._walk.cut.length)
-        return [self._work("share data", amount, ShareData(-1))]
-
-    def _share_again(self, n: int) -> list[Effect]:
-        """Somebody has lost what it held: the same shares once more."""
+    @on(DataRequest, PARTY)
+    def share_again(self, sender: str, message: DataRequest) -> None:
+        """A party has lost what it held: the same shares once more."""
         if not self._has_shared:
-            return []  # all will get them shortly
-        amount = self._costs.share_data(self._terms, self._walk.cut.length) / len(self._names)
-        return [self._aside("share data", amount, ShareData(n, *self.data_seeds))]
+            return  # all will get them shortly
+        amount = self.costs.share_data(self.terms, self.walk.cut.length) / len(self.names)
+        job = ShareData(self.numbers[sender], *self.state.data_seeds)
+        self.work("share data", amount, job, aside=True)
 
-    def _data_shared(self, result: DataShared) -> list[Effect]:
+    @job(ShareData)
+    def share_data(self, job: ShareData) -> DataShared:
+        """Alg. 1 l. 3–7."""
+        return self.sharer.share_data(job)
+
+    @done(DataShared)
+    def data_shared(self, token: int, result: DataShared) -> None:
         """Alg. 1 l. 8."""
-        if result.to < 0:
-            self.data_seeds, self.version = (result.train_seed, result.test_seed), result.version
-        effects: list[Effect] = []
-        for n, name in enumerate(self._names):
-            if n != self._index and result.to in (-1, n):
-                effects += in_chunks(name, self.version, result.train[n])
-                effects += in_chunks(name, self.version, result.test[n], testing=True)
-        if result.to >= 0:
-            return effects
-        self.training.data.put(self._index, self.version, np.ascontiguousarray(result.train[self._index]))
-        self.testing.data.put(self._index, self.version, np.ascontiguousarray(result.test[self._index]))
-        self._fit_weights()
-        return [*effects, self._prepared()]
+        self._ended(token)
+        s, everyone = self.state, result.to < 0
+        if everyone:
+            s.data_seeds, s.version = (result.train_seed, result.test_seed), result.version
+        for n, name in enumerate(self.names):
+            if n != self.index and (everyone or n == result.to):
+                self.do(in_chunks(name, s.version, result.train[n]))
+                self.do(in_chunks(name, s.version, result.test[n], testing=True))
+        if everyone:
+            for side, shares in ((self.training, result.train), (self.testing, result.test)):
+                side.data.put(self.index, s.version, np.ascontiguousarray(shares[self.index]))
+            self._fit_weights()
+            self._tell_prepared()
+        self._next()
 
-    def _take_data(self, sender: str, n: int, message: DataShare) -> list[Effect]:
+    @on(DataShare, PARTY)
+    def take_data(self, sender: str, message: DataShare) -> None:
         """Alg. 1 l. 9."""
-        complete = self._side(message.testing).data.take(sender, n, message)
+        complete = self._side(message.testing).data.take(sender, self.numbers[sender], message)
         if not complete or message.testing:
-            return []
+            return
         self._fit_weights()
-        return [self._prepared()] if self._has_shared else []
+        if self._has_shared:
+            self._tell_prepared()
+
+    @on(FetchData, SERVER)
+    def fetch_data(self, sender: str, message: FetchData) -> None:
+        """The server says whose data seem to be lacking here."""
+        if not set(message.of) <= set(range(len(self.names))):
+            raise RemoteProtocolError(SERVER, f"{self.name} does not expect a FetchData")
+        for n in message.of:
+            if n != self.index:
+                self.send(self.names[n], DataRequest())
 
     @property
     def _has_shared(self) -> bool:
-        return self._index in self.training.data.version
+        return self.index in self.training.data.version
 
     def _fit_weights(self) -> None:
-        """Once everybody's number of columns is known: the bound, and what it leaves to the weights."""
+        """Once the number of columns of all parties is known: the bound, and what it leaves to the weights."""
         data = self.training.data
-        if len(data.held()) == len(self._names):
+        if len(data.held()) == len(self.names):
             terms = sum(data.terms(n) for n in data.held())
-            self._options.check_bound(terms, self._degree)
-            self.w_max = _single(self._options.largest_w_max(terms, self._degree))
+            self.options.check_bound(terms, self.degree)
+            self.state.w_max = _single(self.options.largest_w_max(terms, self.degree))
 
-    def _prepared(self) -> Send:
+    def _tell_prepared(self) -> None:
         held, tested = self.training.data.held(), self.testing.exchange.key[0]
-        return Send(SERVER, Prepared(held, *self.training.exchange.key, self.answered.position, tested))
+        self.send(SERVER, Prepared(held, *self.training.exchange.key, self.answered.position, tested))
 
     # Sharing the model: Alg. 1 l. 14–20.
 
     def _side(self, testing: bool) -> Side:
         return self.testing if testing else self.training
 
-    def _share_ordered(self, message: ShareModels) -> list[Effect]:
+    def _tell(self, to: str, message: OfRows) -> None:
+        self.send(to, message, evaluation=message.testing)
+
+    @on(ShareModels, SERVER)
+    def share_ordered(self, sender: str, message: ShareModels) -> None:
         """An exchange begins; what was under way for an older one is dropped."""
-        side = self._side(message.testing)
+        s, side = self.state, self._side(message.testing)
         self._check_order(message, side)
         if (message.round, message.attempt) <= side.exchange.key or not self._has_shared:
-            self.dropped += 1
-            return []
-        side.exchange.begin(message)
+            s.dropped += 1
+            return
+        side.begin(message)
         if side.testing:
-            return [self._evaluation(self._share_job(side))]
+            return self._evaluate(self._share_job(side))
         self.answered.weights_of(message.round)
-        self.to_share, self.to_sum = True, None
-        return [*self._stop_summing(), *self._next()]
+        s.to_share, s.to_sum = True, None
+        self._stop_summing()
+        self._next()
 
     def _check_order(self, message: ShareModels, side: Side) -> None:
         among = message.among
-        numbers = sorted(set(among)) == among and set(among) <= set(range(len(self._names))) and self._index in among
-        places = 0 < message.places <= side.data.places if side.testing else message.places == self._walk.places
+        numbers = sorted(set(among)) == among and set(among) <= set(range(len(self.names))) and self.index in among
+        places = 0 < message.places <= side.data.places if side.testing else message.places == self.walk.places
         times = 0 <= message.round < LAST_ROUND and message.attempt >= 0
-        if not (numbers and times and places and len(among) >= self._options.least(len(self._names))):
+        if not (numbers and times and places and len(among) >= self.least):
             raise RemoteProtocolError(SERVER, f"an exchange that cannot be: {message!r:.120}")
 
     def _share_job(self, side: Side) -> ShareModel:
-        weights = self.network.vector().reshape(self._terms, self._width).copy()
-        return ShareModel(*side.exchange.key, side.testing, weights, side.exchange.blinded_places)
+        return ShareModel(*side.exchange.key, side.testing, self._weights(), side.exchange.blinded_places)
 
-    def _model_shared(self, result: ModelShared) -> list[Effect]:
+    @job(ShareModel)
+    def share_model(self, job: ShareModel) -> ModelShared:
+        """Alg. 1 l. 15–17."""
+        return self.sharer.share_model(job)
+
+    @done(ModelShared)
+    def model_shared(self, token: int, result: ModelShared) -> None:
         """Alg. 1 l. 18; a result for an exchange that is over goes nowhere."""
+        self._ended(token)
         side = self._side(result.testing)
         if not side.is_at(result.round, result.attempt):
-            self.dropped += 1
-            return []
-        exchange = side.exchange
-        if self._index in exchange.models:
-            return []  # shared before this party lost its memory
-        exchange.put(self._index, result.version, result.models[self._index], result.blindings[self._index])
-        shares = {n: (result.models[n], result.blindings[n]) for n in exchange.among if n != self._index}
-        sends: list[Effect] = [
-            side.send(self._names[n], ModelShare(*exchange.key, result.version, *share, testing=side.testing))
-            for n, share in shares.items()
-        ]
-        return [*sends, *side.tell_if_complete(self.clipped)]
+            self.state.dropped += 1
+        elif self.index not in side.exchange.models:  # else shared before this party lost its memory
+            self._send_model(side, result)
+        self._next()
 
-    def _take_model(self, sender: str, n: int, message: ModelShare) -> list[Effect]:
+    def _send_model(self, side: Side, result: ModelShared) -> None:
+        exchange = side.exchange
+        exchange.put(self.index, result.version, result.models[self.index], result.blindings[self.index])
+        for n in exchange.among:
+            if n != self.index:
+                share = result.models[n], result.blindings[n]
+                self._tell(self.names[n], ModelShare(*exchange.key, result.version, *share, testing=side.testing))
+        self._report_if_complete(side)
+
+    @on(ModelShare, PARTY)
+    def take_model(self, sender: str, message: ModelShare) -> None:
         """Alg. 1 l. 19; without the sender's data, which come first, its model is of no use."""
-        side, data = self._side(message.testing), self.training.data
-        if n not in data.held() or not side.exchange.take(sender, n, message, (data.terms(n), self._width)):
-            self.dropped += 1
-            return []
-        return side.tell_if_complete(self.clipped)
+        n, side, data = self.numbers[sender], self._side(message.testing), self.training.data
+        if n not in data.held() or not side.exchange.take(sender, n, message, (data.terms(n), self.width)):
+            self.state.dropped += 1
+            return
+        self._report_if_complete(side)
+
+    def _report_if_complete(self, side: Side) -> None:
+        """The server is told once."""
+        if not side.exchange.told and side.is_complete():
+            side.exchange.told = True
+            self._tell(SERVER, side.holding(self.state.clipped))
+
+    @on(WhoHolds, SERVER)
+    def report(self, sender: str, message: WhoHolds) -> None:
+        """The time for sharing is over."""
+        side = self._side(message.testing)
+        if side.is_at(message.round, message.attempt):
+            self._tell(SERVER, side.holding(self.state.clipped))
 
     # Evaluating the sum: Alg. 1 l. 22–24.
 
-    def _sum_ordered(self, message: Sum) -> list[Effect]:
+    @on(Sum, SERVER)
+    def sum_ordered(self, sender: str, message: Sum) -> None:
         """S is agreed."""
         side = self._side(message.testing)
         if not side.is_at(message.round, message.attempt):
-            self.dropped += 1
-            return []
+            self.state.dropped += 1
+            return
         self._check_sum(message, side)
-        if self.answered.would_tell_one_apart(side.testing, message) or not side.holds(message):
-            return [self._decline(side)]
-        self.answered.add(side.testing, message)
+        if self.answered.would_tell_one_apart(message) or not side.holds(message):
+            return self._decline(side)
+        self.answered.add(message)
         if side.testing:
-            return [self._evaluation(side.sum_job(message, self._test_places(message)))]
-        self.to_sum = message
-        return self._next()
+            return self._evaluate(side.sum_job(message, self._test_places(message)))
+        self.state.to_sum = message
+        self._next()
 
-    def _decline(self, side: Side) -> Send:
-        self.declined += 1
-        return side.send(SERVER, Declined(*side.exchange.key, testing=side.testing))
+    def _decline(self, side: Side) -> None:
+        self.state.declined += 1
+        self._tell(SERVER, Declined(*side.exchange.key, testing=side.testing))
 
     def _check_sum(self, message: Sum, side: Side) -> None:
-        summed, least = message.summed, self._options.least(len(self._names))
+        summed, least = message.summed, self.least
         if len(set(summed)) < max(least, len(summed)) or len(summed) != len(message.versions):
             raise RemoteProtocolError(SERVER, f"a sum over {summed}: {least} parties, each once, are the fewest")
         if not 0 <= message.position < (side.data.places if side.testing else LAST_ROUND):
@@ -360,52 +339,72 @@ class Party:
         stop = min(message.position + self.testing.exchange.places, self.testing.data.places)
         return np.arange(message.position, stop)
 
-    def _summed(self, result: CodedSummed) -> list[Effect]:
+    @job(CodedSum)
+    def coded_sum(self, job: CodedSum) -> CodedSummed:
+        """Eq. (5)."""
+        values = coded_sum(job.x, job.w, job.blinding)
+        return CodedSummed(job.round, job.attempt, job.testing, job.summed, values)
+
+    @done(CodedSummed)
+    def summed(self, token: int, result: CodedSummed) -> None:
+        """Alg. 1 l. 23."""
+        self._ended(token)
         side = self._side(result.testing)
-        if not side.is_at(result.round, result.attempt):
-            self.dropped += 1
-            return []
-        return [side.send(SERVER, Answer(*side.exchange.key, result.summed, result.values, testing=side.testing))]
+        if side.is_at(result.round, result.attempt):
+            self._tell(SERVER, Answer(*side.exchange.key, result.summed, result.values, testing=side.testing))
+        else:
+            self.state.dropped += 1
+        self._next()
 
     # The local step: Alg. 1 l. 33–35.
 
-    def _learn_ordered(self, message: Gradient) -> list[Effect]:
-        """The round is over; whoever was summed steps, whoever still evaluates stops."""
+    @on(Gradient, SERVER)
+    def learn_ordered(self, sender: str, message: Gradient) -> None:
+        """The round is over; a party that was summed steps, one that still evaluates stops."""
+        s = self.state
         if message.round != self.training.exchange.key[0] or message.round < self.answered.weights_round:
-            self.dropped += 1
-            return []
-        mine = self._index in message.summed
+            s.dropped += 1
+            return
+        mine = self.index in message.summed
         if mine:
             self._check_gradient(message)
         self.answered.weights_of(message.round + 1)
-        self.to_share, self.to_sum = False, None
-        self.to_take = message if mine else None
-        self.left_out += not mine
-        return [*self._stop_summing(), *self._next()]
+        s.to_share, s.to_sum = False, None
+        s.to_take = message if mine else None
+        s.left_out += not mine
+        self._stop_summing()
+        self._next()
 
     def _check_gradient(self, message: Gradient) -> None:
-        rows = self._walk.rows(message.position) if 0 <= message.position < LAST_ROUND else ()
-        expected, values = (len(rows), self._width), message.values
+        rows = self.walk.rows(message.position) if 0 <= message.position < LAST_ROUND else ()
+        expected, values = (len(rows), self.width), message.values
         if values.shape != expected or values.dtype != np.float32:
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")
         if not all_finite(values):
             raise RemoteProtocolError(SERVER, "a gradient that is not finite")
 
     def _take_job(self, message: Gradient) -> Take:
-        rows = self._walk.rows(message.position)
+        rows = self.walk.rows(message.position)
         of_own = message.values / np.float32(len(message.summed))  # ∇_{H_n} = ∇_H/|S|: H is the average over S
-        return Take(message.round, message.update, self._x[rows], of_own)
+        return Take(message.round, message.update, self.x[rows], of_own)
 
-    def _stepped(self, result: Stepped) -> list[Effect]:
+    @job(Take)
+    def take(self, job: Take) -> Stepped:
+        """∇_W from ∇_{H_n}."""
+        return Stepped(job.update, self.network.backward(job.x, -1 - job.update, 0, job.values), [])
+
+    @done(Stepped)
+    def stepped(self, token: int, result: Stepped) -> None:
         """Alg. 1 l. 34, and W stays within ±W_max: beyond it, sums could leave the field."""
-        self.network.apply(result.gradient, self._training.rule.rate(self._rate, result.update))
+        self._ended(token)
+        self.network.apply(result.gradient, self.rule.rate(self.rate, result.update))
         if not all_finite(self.network.vector()):
             raise TrainingDiverged(f"{self.name}: its weights are not finite; lower train.learning_rate")
-        self.clipped += self._clip()
-        return self._next()
+        self.state.clipped += self._clip()
+        self._next()
 
     def _clip(self) -> int:
-        theta, w_max = self.network.theta, self.w_max
+        theta, w_max = self.network.theta, self.state.w_max
         beyond = int((theta.abs() > w_max).sum())
         if beyond:
             theta.clamp_(-w_max, w_max)
@@ -413,112 +412,68 @@ class Party:
 
     # The lane.
 
-    def _next(self) -> list[Effect]:
+    def _next(self) -> None:
         """What is to be done next, if the lane is free."""
-        if self.doing:
-            return []
-        if self.to_take is not None:
-            message, self.to_take, self.doing = self.to_take, None, STEPPING
-            job = self._take_job(message)
-            return [self._work("step", self._costs.step(len(job.x)), job)]
-        if self.to_share:
-            self.to_share, self.doing = False, SHARING
-            amount = self._costs.share_model(self._terms, self._walk.places, self._options.blinding)
-            return [self._work("share", amount, self._share_job(self.training))]
-        if self.to_sum is not None:
-            order, self.to_sum = self.to_sum, None
+        s = self.state
+        if s.doing:
+            return
+        if s.to_take is not None:
+            message, s.to_take, s.doing = s.to_take, None, STEPPING
+            step = self._take_job(message)
+            self._work("step", self.costs.step(len(step.x)), step)
+        elif s.to_share:
+            s.to_share, s.doing = False, SHARING
+            amount = self.costs.share_model(self.terms, self.walk.places, self.options.blinding)
+            self._work("share", amount, self._share_job(self.training))
+        elif s.to_sum is not None:
+            order, s.to_sum = s.to_sum, None
             if not self.training.holds(order):
-                return [self._decline(self.training)]
-            self.doing, coded = SUMMING, self.training.sum_job(order, self._walk.batch(order.position))
-            return [self._work("sum", self._costs.coded_sum(*coded.x.shape), coded)]
-        return []
+                return self._decline(self.training)
+            s.doing, coded = SUMMING, self.training.sum_job(order, self.walk.batch(order.position))
+            self._work("sum", self.costs.coded_sum(*coded.x.shape), coded)
 
-    def _stop_summing(self) -> list[Effect]:
-        if self.doing != SUMMING:
-            return []
-        self.doing = IDLE
-        self.unfinished += 1
-        return [CancelWork(self.job)]
+    def _work(self, kind: str, amount: float, job: Payload) -> None:
+        self.state.job = self.work(kind, amount, job)
 
-    def _work(self, kind: str, amount: float, job: Payload) -> Work:
-        self.jobs += 1
-        self.job = self.jobs
-        return Work(self.jobs, kind, amount, job)
+    def _ended(self, token: int) -> None:
+        """The lane is free, if it was the lane's job."""
+        if token == self.state.job:
+            self.state.doing = IDLE
 
-    def _aside(self, kind: str, amount: float, job: Payload) -> Work:
-        self.jobs += 1
-        self.aside = [*self.aside, self.jobs]
-        return Work(self.jobs, kind, amount, job, aside=True)
+    def _stop_summing(self) -> None:
+        s = self.state
+        if s.doing == SUMMING:
+            s.doing = IDLE
+            s.unfinished += 1
+            self.cancel(s.job)
 
-    def _evaluation(self, job: Payload) -> Work:
+    def _evaluate(self, job: Payload) -> None:
         """Beside the lane, from the committed state."""
-        return self._aside(EVALUATION, 0.0, job)
+        self.work(EVALUATION, 0.0, job, aside=True)
 
-    def _anew(self) -> list[Effect]:
-        """The conversation with the server begins anew: it is told what is here, and what is lacking is asked for."""
-        if not self._has_shared:
-            return []  # still to come
-        held = self.training.data.held()
-        lacking = [name for name, n in self._number.items() if n not in held]
-        return [self._prepared(), *(Send(name, DataRequest()) for name in lacking)]
+    # Checks, and people.
 
     def validate(self) -> None:
         """Shares are of those who take part; the weights can be summed."""
+        s = self.state
         for exchange in (self.training.exchange, self.testing.exchange):
             if not set(exchange.models) <= set(exchange.among) or set(exchange.models) != set(exchange.blindings):
                 raise LocalProtocolError(f"{self.name}: shares of somebody who does not share")
-        if float(self.network.theta.abs().max()) > self.w_max:
-            raise LocalProtocolError(f"{self.name}: a weight has left ±{self.w_max:g}")
-        if self.to_sum is not None and not self.training.is_at(self.to_sum.round, self.to_sum.attempt):
+        if float(self.network.theta.abs().max()) > s.w_max:
+            raise LocalProtocolError(f"{self.name}: a weight has left ±{s.w_max:g}")
+        if s.to_sum is not None and not self.training.is_at(s.to_sum.round, s.to_sum.attempt):
             raise LocalProtocolError(f"{self.name}: a sum of another exchange waits")
-
-    def save(self) -> dict[str, Any]:
-        """Everything but the columns themselves."""
-        return {name: getattr(self, name) for name in _STATE} | {
-            "training": self.training.save(),
-            "testing": self.testing.save(),
-            "answered": self.answered.save(),
-            "network": self.network.save(),
-            "to_sum": _fields(self.to_sum),
-            "to_take": _fields(self.to_take),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, state[name])
-        self.training.load(state["training"])
-        self.testing.load(state["testing"])
-        self.answered.load(state["answered"])
-        self.network.load(state["network"])
-        self.to_sum = None if state["to_sum"] is None else Sum(**state["to_sum"])
-        self.to_take = None if state["to_take"] is None else Gradient(**state["to_take"])
 
     def summary(self) -> RoleSummary:
         """Steps taken, and what went past it."""
+        s = self.state
         return {
             "steps": self.network.steps,
-            "clipped": self.clipped,
-            "test_clipped": self._sharer.test_clipped,
-            "unfinished": self.unfinished,
-            "left_out": self.left_out,
-            "declined": self.declined,
-            "dropped": self.dropped,
+            "clipped": s.clipped,
+            "test_clipped": self.sharer.test_clipped,
+            "unfinished": s.unfinished,
+            "left_out": s.left_out,
+            "declined": s.declined,
+            "dropped": s.dropped,
             "weights": self.network.digest(),
         }
-
-
-def _single(value: float) -> float:
-    """The largest float32 that is not above: what a weight can be clipped to."""
-    nearest = np.float32(value)
-    return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(0)))
-
-
-def _fields(message: Sum | Gradient | None) -> dict[str, Any] | None:
-    return None if message is None else msgspec.structs.asdict(message)
-
-
-_STATE = (
-    *("data_seeds", "version", "doing", "job", "jobs", "to_share", "dropped"),
-    *("declined", "left_out", "unfinished", "aside", "clipped", "w_max"),
-)

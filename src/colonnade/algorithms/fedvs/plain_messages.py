@@ -1,7 +1,7 @@
 """What the plaintext baselines' roles say to each other, and the jobs they give themselves."""
 
 from colonnade.algorithms.fedvs.messages import Gradient, Stepped
-from colonnade.privacy.guard import Release
+from colonnade.privacy.guard import Released
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["PLAIN_PAYLOADS", "Average", "Averaged", "Begin", "Embed", "Embedded", "Learn", "Upload"]
@@ -20,12 +20,11 @@ class Upload(Message, frozen=True):
     values: Array  # (batch, width) float32
 
 
-class Embed(Payload, frozen=True):
-    """Party's job."""
+class Embed(Released, frozen=True):
+    """Party's job; its release is of rows that are clipped and perturbed."""
 
     round: int
     x: Array
-    release: Release | None = None  # of rows that are clipped and perturbed
 
 
 class Embedded(Payload, frozen=True):
@@ -36,14 +35,13 @@ class Embedded(Payload, frozen=True):
     receipt: str = ""  # of the privacy ledger
 
 
-class Learn(Payload, frozen=True):
-    """Party's job: the gradient of its network from ∇_{H_n}."""
+class Learn(Released, frozen=True):
+    """Party's job: the gradient of its network from ∇_{H_n}; its release names the noise of the upload."""
 
     round: int
     update: int
     x: Array
     values: Array
-    release: Release | None = None  # whose noise the batch was uploaded with
 
 
 class Average(Payload, frozen=True):

@@ -20,9 +20,14 @@ from colonnade.algorithms.fedvs.holdings import check_elements
 from colonnade.algorithms.fedvs.party import Party
 from colonnade.algorithms.fedvs.server import Server
 from colonnade.algorithms.prediction.messages import PAYLOADS
-from colonnade.algorithms.prediction.predictor import Predictor, PredictPartySetup, PredictServerSetup, TrainedRoles
+from colonnade.algorithms.prediction.predictor import (
+    Predictor,
+    PredictPartySetup,
+    PredictServerSetup,
+    RowsById,
+    TrainedRoles,
+)
 from colonnade.algorithms.prediction.sums import Contribute, SumParty, SumServer, SumServerState
-from colonnade.data import Lookup
 from colonnade.models import ServerNetwork
 from colonnade.privacy.field import MAX_INNER, total
 from colonnade.privacy.sharing import Segmentation
@@ -114,7 +119,7 @@ class CodedPartyState(RoleState):
 class CodedParty(SumParty[CodedPartyState]):
     """Holds W, its rows by id, and shares of sums that are under way."""
 
-    def __init__(self, trained: Party, table: Lookup, names: tuple[str, ...], options: FedvsOptions) -> None:
+    def __init__(self, trained: Party, table: RowsById, names: tuple[str, ...], options: FedvsOptions) -> None:
         everyone = list(range(len(names)))
         if any(summed != everyone for _, _, summed in trained.answered.sums):
             advice = (

@@ -1,25 +1,30 @@
 """Training rows or test rows, as a party sees them: everybody's coded data, and the newest exchange over them."""
 
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from colonnade.algorithms.fedvs.holdings import CodedData, Exchange
-from colonnade.algorithms.fedvs.messages import CodedSum, Holding, OfRows, Sum
+from colonnade.algorithms.fedvs.messages import CodedSum, Holding, ShareModels, Sum
 from colonnade.privacy.field import total
-from colonnade.protocol.events import Effect, Send
 from colonnade.protocol.messages import Array
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Side"]
 
 
-class Side:
+@dataclass(slots=True, eq=False)
+class Side(Component):
     """What is held, in which versions, and what can be summed of it."""
 
-    def __init__(self, testing: bool, places: int, blinded: bool) -> None:
-        self.testing = testing
-        self.data, self.exchange = CodedData(places), Exchange(blinded)
+    testing: bool = field(metadata=UNSAVED)
+    blinded: bool = field(metadata=UNSAVED)
+    data: CodedData
+    exchange: Exchange = field(default_factory=Exchange)
+
+    def begin(self, order: ShareModels) -> None:
+        """A new exchange."""
+        self.exchange.begin(order, self.blinded)
 
     def is_at(self, round: int, attempt: int) -> bool:
         """Whether this is the newest exchange."""
@@ -30,23 +35,15 @@ class Side:
         data = self.data.held()
         return [n for n in sorted(self.exchange.models) if n in data]
 
-    def tell_if_complete(self, clipped: int) -> list[Effect]:
-        """The server is told once everybody's share is here."""
-        exchange = self.exchange
-        if exchange.told or set(self.held()) < set(exchange.among):
-            return []
-        exchange.told = True
-        return [self.holding(clipped)]
+    def is_complete(self) -> bool:
+        """Whether the shares of all that take part are here."""
+        return not set(self.held()) < set(self.exchange.among)
 
-    def holding(self, clipped: int) -> Send:
+    def holding(self, clipped: int) -> Holding:
         """Whose shares are here."""
         held = self.held()
         versions = [self._version(n) for n in held]
-        return self.send(SERVER, Holding(*self.exchange.key, held, versions, clipped, testing=self.testing))
-
-    def send(self, to: str, message: OfRows) -> Send:
-        """A message about these rows."""
-        return Send(to, message, message.testing)
+        return Holding(*self.exchange.key, held, versions, clipped, testing=self.testing)
 
     def _version(self, n: int) -> int:
         """Of n's data and model together."""
@@ -63,12 +60,3 @@ class Side:
         w = np.concatenate([exchange.models[n] for n in summed])
         blinding = total([exchange.blindings[n][: len(batch)] for n in summed])
         return CodedSum(*exchange.key, self.testing, summed, self.data.rows(batch, summed), w, blinding)
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        return {"data": self.data.save(), "exchange": self.exchange.save()}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        self.data.load(saved["data"])
-        self.exchange.load(saved["exchange"])

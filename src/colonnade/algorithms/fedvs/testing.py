@@ -4,9 +4,9 @@ A chunk of places after the other is an exchange of its own, with fresh masks an
 with the present weights are not decoded again, lest another S should tell a party's embedding apart.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from math import nan
-from typing import Any
 
 import numpy as np
 
@@ -19,35 +19,43 @@ from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
 from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.events import CancelTimer, Effect, SetTimer, Work
-from colonnade.protocol.messages import Message
+from colonnade.protocol.messages import Array
 from colonnade.protocol.role import EVALUATION
+from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["CodedEvaluation"]
+__all__ = ["TEST_DEADLINE", "CodedEvaluation"]
 
 TRIES = 3  # at one chunk
 TOKEN = -1  # of evaluation jobs, downwards
-Deadline = Callable[[int], int | None]
+TEST_DEADLINE = "evaluation deadline"  # the timer of the exchange
 
 
-class CodedEvaluation:
-    """One evaluation after another."""
+@dataclass(slots=True, eq=False)
+class CodedEvaluation(Component):
+    """One evaluation after another. The agreement saves itself."""
 
-    TIMER = "evaluation deadline"
+    setup: ServerSetup[FedvsOptions] = field(metadata=UNSAVED)
+    agreement: Agreement = field(metadata=UNSAVED)
+    fewest: int = field(metadata=UNSAVED)  # parties that an exchange needs
+    patience: int | None = field(metadata=UNSAVED)  # ns until the deadline of an exchange; None: no deadline
+    cut: Segmentation = field(init=False, metadata=UNSAVED)
+    running: bool = False
+    given_up: bool = False
+    number: int = 0
+    start: int = 0
+    tries: int = 0
+    jobs: int = 0
+    among: list[int] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    summed: list[int] = field(default_factory=list)  # S that the present chunk was announced with
+    weights_round: int = -1  # whose weights the values are of
+    complete: bool = False  # all of them
+    values: Array = field(init=False)
 
-    def __init__(self, setup: ServerSetup[FedvsOptions], agreement: Agreement, fewest: int, deadline: Deadline) -> None:
-        self._parties, self._y, self._metric = setup.parties, setup.y_test, setup.training.metric
-        self._task = setup.task
-        self._cut = Segmentation(len(setup.y_test), setup.options.K)
-        self._fewest, self._deadline = fewest, deadline
-        self.agreement = agreement
-        self.running = self.given_up = False
-        self.number = self.start = self.tries = self.jobs = 0
-        self.among: list[int] = []
-        self.missing: list[str] = []
-        self.summed: list[int] = []  # S that the present chunk was announced with
-        self.weights_round = -1  # whose weights the values are of
-        self.complete = False  # all of them
-        self.values = np.zeros((setup.options.K, self._cut.length, setup.widths[0]), np.float32)
+    def __post_init__(self) -> None:
+        segments, width = self.setup.options.K, self.setup.widths[0]
+        self.cut = Segmentation(len(self.setup.y_test), segments)
+        self.values = np.zeros((segments, self.cut.length, width), np.float32)
 
     def skip_to(self, number: int) -> None:
         """Parties remember evaluations that this server has forgotten."""
@@ -55,7 +63,7 @@ class CodedEvaluation:
         self.agreement.newest = max(self.agreement.newest, (number, 0))
 
     def begin(self, now: int, among: list[int], weights_round: int) -> list[Effect]:
-        """All test rows, by those who are here."""
+        """All test rows, by the parties that are here."""
         self.running = True
         self.among = among
         if self.complete and self.weights_round == weights_round:
@@ -63,50 +71,52 @@ class CodedEvaluation:
         if self.weights_round != weights_round:
             self.weights_round, self.start, self.summed = weights_round, 0, []
         self.complete, self.tries = False, 0
-        self.missing = [name for n, name in enumerate(self._parties) if n not in among]
+        self.missing = self._without(among)
         return self._exchange(now)
+
+    def _without(self, numbers: list[int]) -> list[str]:
+        return [name for n, name in enumerate(self.setup.parties) if n not in numbers]
 
     def _exchange(self, now: int) -> list[Effect]:
         """A chunk's models are shared."""
-        if len(self.among) < self._fewest:
+        if len(self.among) < self.fewest:
             return self._give_up()
         self.number += 1
-        places = min(CHUNK_PLACES, self._cut.length - self.start)
-        return [*self.agreement.begin((self.number, 0), self.among, places), *self._set_timer(now)]
+        return [*self.agreement.begin((self.number, 0), self.among, self._places()), *self._set_timer(now)]
+
+    def _places(self) -> int:
+        """Of the present chunk."""
+        return min(CHUNK_PLACES, self.cut.length - self.start)
 
     def _set_timer(self, now: int) -> list[Effect]:
-        at = self._deadline(now)
-        return [SetTimer(self.TIMER, at)] if at is not None else []
+        return [] if self.patience is None else [SetTimer(TEST_DEADLINE, now + self.patience)]
 
-    def receive(self, sender: str, message: Message, now: int, present: Collection[str], width: int) -> list[Effect]:
-        """A report, an answer, or a refusal."""
-        match message:
-            case Holding():
-                taken = self.agreement.report(sender, message) and self.running
-                return self._settle(now, present) if taken and not self.agreement.unreported(present) else []
-            case Answer():
-                return self._answer(sender, message, width)
-            case Declined(round=number) if number == self.number and self.running:
-                return self._give_up()
-        return []
+    def report(self, sender: str, message: Holding, now: int, present: Collection[str]) -> list[Effect]:
+        """Whose shares a party holds."""
+        taken = self.agreement.report(sender, message) and self.running
+        return self._settle(now, present) if taken and not self.agreement.unreported(present) else []
 
     def _settle(self, now: int, present: Collection[str]) -> list[Effect]:
         settled = self.agreement.settle(present)
         if not settled or (self.summed and self.agreement.summed != self.summed):
             return self._give_up()
         self.summed = self.agreement.summed
-        self.missing = [name for n, name in enumerate(self._parties) if n not in self.summed]
-        places = min(CHUNK_PLACES, self._cut.length - self.start)
-        return [*self.agreement.announce(self.start, places), *self._set_timer(now)]
+        self.missing = self._without(self.summed)
+        return [*self.agreement.announce(self.start, self._places()), *self._set_timer(now)]
 
-    def _answer(self, sender: str, message: Answer, width: int) -> list[Effect]:
+    def answer(self, sender: str, message: Answer) -> list[Effect]:
+        """A coded sum; R are enough, and the others are too late."""
         if not self.running or self.agreement.decodable() or (message.round, message.attempt) != self.agreement.key:
-            return []  # R were enough
-        self.agreement.answer(sender, message, width)
+            return []
+        self.agreement.answer(sender, message, self.setup.widths[0])
         if not self.agreement.decodable():
             return []
         answers, who = self.agreement.taken()
-        return [self._work(DecodeTest(answers, who, len(self.summed), self.start)), CancelTimer(self.TIMER)]
+        return [self._work(DecodeTest(answers, who, len(self.summed), self.start)), CancelTimer(TEST_DEADLINE)]
+
+    def declined(self, message: Declined) -> list[Effect]:
+        """A party has answered for these rows over another S."""
+        return self._give_up() if message.round == self.number and self.running else []
 
     def _work(self, job: DecodeTest | EvaluateAll) -> Work:
         self.jobs += 1
@@ -119,7 +129,7 @@ class CodedEvaluation:
         stop = result.start + result.values.shape[1]
         self.values[:, result.start : stop] = result.values
         self.start, self.tries, self.summed = stop, 0, []
-        if stop < self._cut.length:
+        if stop < self.cut.length:
             return self._exchange(now)
         self.complete = True
         return [self._judge()]
@@ -129,9 +139,10 @@ class CodedEvaluation:
 
     def judge(self, network: ServerNetwork) -> Evaluated:
         """The metric and the loss over all test rows."""
-        h = self._cut.samples(self.values, np.arange(self._cut.length))
-        loss, prediction = network.evaluate(h, network.objective.targets(self._y))
-        return Evaluated(self.number, loss, measure(self._metric, self._task, self._y, prediction, loss))
+        y, metric = self.setup.y_test, self.setup.training.metric
+        h = self.cut.samples(self.values, np.arange(self.cut.length))
+        loss, prediction = network.evaluate(h, network.objective.targets(y))
+        return Evaluated(self.number, loss, measure(metric, self.setup.task, y, prediction, loss))
 
     def deadline_passed(self, now: int, present: Collection[str]) -> list[Effect]:
         """Ask what they hold; then do without; then once more."""
@@ -143,8 +154,8 @@ class CodedEvaluation:
             return [*self.agreement.ask(), *self._set_timer(now)]
         return self._settle(now, present)
 
-    def lose(self, now: int, present: Collection[str], anew: str = "") -> list[Effect]:
-        """Somebody is gone, or has forgotten."""
+    def lose(self, now: int, present: Collection[str], *, anew: bool = False) -> list[Effect]:
+        """A party is gone, or has forgotten (`anew`)."""
         if not self.running or self.complete or self.agreement.decodable():
             return []
         if anew or self.agreement.hopeless(present):
@@ -156,33 +167,18 @@ class CodedEvaluation:
 
     def _once_more(self, now: int, present: Collection[str]) -> list[Effect]:
         self.tries += 1
-        self.among = [n for n in self.among if self._parties[n] in present]
+        self.among = [n for n in self.among if self.setup.parties[n] in present]
         if self.tries >= TRIES:
             return self._give_up()
         return self._exchange(now)
 
     def _give_up(self) -> list[Effect]:
         self.given_up = True
-        return [CancelTimer(self.TIMER)]
+        return [CancelTimer(TEST_DEADLINE)]
 
     def nothing(self) -> Evaluated:
         """What is known when too few can answer."""
-        values = {self._metric: nan} | ({"accuracy": nan} if self._task.kind != "regression" else {})
+        values = {self.setup.training.metric: nan}
+        if self.setup.task.kind != "regression":
+            values["accuracy"] = nan
         return Evaluated(self.number, nan, values)
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        return {name: getattr(self, name) for name in _STATE} | {"agreement": self.agreement.save()}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, saved[name])
-        self.values = np.array(saved["values"])
-        self.agreement.load(saved["agreement"])
-
-
-_STATE = (
-    *("running", "given_up", "number", "start", "tries", "jobs", "among", "missing", "summed"),
-    *("weights_round", "complete", "values"),
-)

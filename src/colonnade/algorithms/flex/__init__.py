@@ -26,6 +26,7 @@ from colonnade.algorithms.flex.config import (
     SyncMinOptions,
 )
 from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
+from colonnade.algorithms.flex.observations import OBSERVATIONS
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Capabilities, Method
@@ -42,6 +43,7 @@ _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 def _method(name: str, paper: str, summary: str, options: type[RoundOptions]) -> Method[Any]:
     return Method(
         name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
+        observations=OBSERVATIONS,
         predictor=PlainPredictor(), capabilities=_CAN, page="flex.md",
     )  # fmt: skip
 

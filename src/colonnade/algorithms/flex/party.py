@@ -29,7 +29,7 @@ from colonnade.algorithms.leaving import Guarded
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
-from colonnade.data import Task
+from colonnade.data.task import Task
 from colonnade.models import (
     Network,
     Objective,

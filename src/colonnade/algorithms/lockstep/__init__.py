@@ -12,6 +12,7 @@ from colonnade.algorithms.lockstep.centralised import (
     centralised,
 )
 from colonnade.algorithms.lockstep.config import SyncOptions
+from colonnade.algorithms.lockstep.observations import OBSERVATIONS
 from colonnade.algorithms.lockstep.party import Party
 from colonnade.algorithms.lockstep.server import Server
 from colonnade.algorithms.method import Capabilities, Method
@@ -45,6 +46,7 @@ METHODS = (
         VAFL_PAYLOADS + EVALUATION_PAYLOADS,
         Server,
         Party,
+        observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True),
         page=_PAGE,

@@ -13,8 +13,8 @@ import numpy as np
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, on
 from colonnade.algorithms.chassis.rules import Sender
 from colonnade.algorithms.prediction.messages import Ask, Find, Found, Mean, TakeMean
+from colonnade.algorithms.prediction.predictor import RowsById
 from colonnade.algorithms.sane import are_sane
-from colonnade.data import Lookup
 from colonnade.protocol.errors import RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import Resumed
 from colonnade.protocol.messages import Array, Payload
@@ -33,7 +33,7 @@ S = TypeVar("S", bound=RoleState)
 class AnsweringParty(Chassis[S], Generic[S]):
     """What predicting parties share: the server asks them for ids. Nothing of it outlives the process."""
 
-    def __init__(self, name: str, senders: Mapping[str, Sender], table: Lookup, state: S) -> None:
+    def __init__(self, name: str, senders: Mapping[str, Sender], table: RowsById, state: S) -> None:
         super().__init__(name, {SERVER: SERVER, **senders}, state)
         self.table = table
 
@@ -76,7 +76,7 @@ class PredictPartyState(RoleState):
 class PredictParty(AnsweringParty[PredictPartyState]):
     """Holds a trained role of its method, and the party's rows by id."""
 
-    def __init__(self, trained: Embedding, table: Lookup, width: int, train: Array | None) -> None:
+    def __init__(self, trained: Embedding, table: RowsById, width: int, train: Array | None) -> None:
         super().__init__(trained.name, {}, table, PredictPartyState())
         self._trained, self._width = trained, width
         self._train = train  # rows whose mean embedding is told; None: the server has learned something better

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from colonnade.data import Lookup, Task
+from colonnade.data.task import Task
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import Role
 
 if TYPE_CHECKING:
     from colonnade.algorithms.method import Options
 
-__all__ = ["PredictPartySetup", "PredictServerSetup", "PredictingServer", "Predictor", "TrainedRoles"]
+__all__ = ["PredictPartySetup", "PredictServerSetup", "PredictingServer", "Predictor", "RowsById", "TrainedRoles"]
 
 O_co = TypeVar("O_co", bound="Options", covariant=True)
 S_co = TypeVar("S_co", bound=Role, covariant=True)  # the trained server
@@ -22,6 +22,17 @@ P_co = TypeVar("P_co", bound=Role, covariant=True)  # a trained party
 O_contra = TypeVar("O_contra", bound="Options", contravariant=True)
 S_contra = TypeVar("S_contra", bound=Role, contravariant=True)
 P_contra = TypeVar("P_contra", bound=Role, contravariant=True)
+
+
+class RowsById(Protocol):
+    """A party's rows, trained on or not."""
+
+    @property
+    def x(self) -> Array:
+        """Features, float32 (rows, columns)."""
+
+    def find(self, ids: Sequence[str]) -> Array:
+        """The row of each id; below 0: the party does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class PredictPartySetup(Generic[O_co, P_co]):
     options: O_co
     trained: P_co
     parties: tuple[str, ...]  # all of them
-    table: Lookup
+    table: RowsById
     width: int  # of its embeddings
     train: Array | None = None  # rows whose mean embedding may be told; None: none is needed, or it would be accounted
 

@@ -14,9 +14,9 @@ import numpy as np
 from colonnade.algorithms.chassis import PARTY, RoleState, job
 from colonnade.algorithms.prediction.messages import Computed, Find, Found
 from colonnade.algorithms.prediction.party import MAX_ASKED, AnsweringParty
+from colonnade.algorithms.prediction.predictor import RowsById
 from colonnade.algorithms.prediction.server import AskingServer, AskingState, Request
 from colonnade.algorithms.prediction.standing_in import AWAY, SENT
-from colonnade.data import Lookup
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Emit
@@ -40,7 +40,7 @@ class Contribute(Message, frozen=True):
 class SumParty(AnsweringParty[P], Generic[P]):
     """Shows which ids it has, and nothing of their rows."""
 
-    def __init__(self, name: str, table: Lookup, names: tuple[str, ...], state: P) -> None:
+    def __init__(self, name: str, table: RowsById, names: tuple[str, ...], state: P) -> None:
         super().__init__(name, {other: PARTY for other in names if other != name}, table, state)
         self.names, self.own = names, names.index(name)
         self.key = SecretKey()

@@ -16,6 +16,7 @@ from colonnade.algorithms.method import Capabilities, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
+from colonnade.algorithms.vafl.observations import OBSERVATIONS
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
 
@@ -36,6 +37,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
@@ -49,6 +51,7 @@ METHODS = (
         _PAYLOADS,
         Server,
         Party,
+        observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,

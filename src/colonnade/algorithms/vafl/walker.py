@@ -15,7 +15,14 @@ from colonnade.algorithms.chassis import Member, MemberState, done, done_blind, 
 from colonnade.algorithms.chassis.member import Reads
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.algorithms.sane import LARGEST, are_sane
-from colonnade.algorithms.vafl.messages import Embed, Embedded, Embeddings, Gradient, Refine, Refined
+from colonnade.algorithms.vafl.messages import (
+    Embed,
+    Embedded,
+    Embeddings,
+    Gradient,
+    Refine,
+    Refined,
+)
 from colonnade.models import Network, OptimiserSpec, Regulariser, party_module
 from colonnade.privacy.accountant import STEP
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged

@@ -17,6 +17,7 @@ from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
 from colonnade.algorithms.zeroth.messages import ZEROTH_PAYLOADS
+from colonnade.algorithms.zeroth.observations import FROZEN, OBSERVATIONS, ROUNDS
 from colonnade.algorithms.zeroth.party import LockStepParty, TableParty
 from colonnade.algorithms.zeroth.server import LockStepProbing, TableProbing
 
@@ -43,6 +44,7 @@ METHODS = (
         _PAYLOADS,
         TableProbing,
         TableParty,
+        observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
@@ -56,6 +58,7 @@ METHODS = (
         _PAYLOADS,
         TableProbing,
         TableParty,
+        observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
@@ -69,6 +72,7 @@ METHODS = (
         _PAYLOADS,
         LockStepProbing,
         LockStepParty,
+        observations=ROUNDS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,
@@ -82,6 +86,7 @@ METHODS = (
         _PAYLOADS,
         TableProbing,
         TableParty,
+        observations=FROZEN,
         predictor=PlainPredictor(),
         capabilities=_CAN,
         page=_PAGE,

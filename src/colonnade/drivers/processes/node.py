@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from colonnade.drivers.files import KeepsFiles, lock_file, replace_file
+from colonnade.drivers.files import lock_file, replace_file
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
 from colonnade.drivers.processes.jobs import Jobs
 from colonnade.drivers.processes.journal import Journal, Record, read_journal
@@ -19,6 +19,7 @@ from colonnade.drivers.processes.limits import Limits
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.peer import FarPeer, Peer
 from colonnade.drivers.processes.wire import seal_message
+from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.checkpoint import work_in, work_out
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol import state
@@ -44,7 +45,7 @@ from colonnade.protocol.events import (
 )
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Message, Payload
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import Releasing, Role, Storing
 from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
@@ -87,6 +88,10 @@ class Node:
         far: Iterable[str] = (),  # parties behind the relay
     ) -> None:
         self.role, self.folder, self.limits, self.log = role, folder, limits, log
+        self.guard = role.guard if isinstance(role, Releasing) else None
+        self._storing = role if isinstance(role, Storing) else None
+        if self._storing is not None:
+            self._storing.open(FileStorage())  # for `read`, which looks at no table
         self.keeper = keeper or Keeper()
         types = tuple(payloads)
         self._codec = Codec(types)
@@ -117,8 +122,8 @@ class Node:
         """Begin, or go on from checkpoint and log; from here on events are handled."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = lock_file(self.folder / "lock")
-        if isinstance(self.role, KeepsFiles):
-            self.role.open(self.folder, anew=not self._checkpoint_path.exists())
+        if self._storing is not None:
+            self._storing.open(FileStorage(self.folder, anew=not self._checkpoint_path.exists()))
         known = self._recover()
         if self.error is not None:
             return  # it had failed before; its files stay as they are, and say so at every start
@@ -183,8 +188,8 @@ class Node:
             replace_file(path, state.chunks(saved), 0o600)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
-        if isinstance(self.role, KeepsFiles):
-            self.role.kept(saved["role"])
+        if self._storing is not None:
+            self._storing.kept(saved["role"])
         if old is not None:
             old.close()
         self._plan_checkpoint(path.stat().st_size)

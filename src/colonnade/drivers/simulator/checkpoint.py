@@ -5,7 +5,6 @@ A simulator that was made in the same way and loads this goes on bit for bit as 
 
 from typing import Any
 
-from colonnade.drivers.files import KeepsFiles
 from colonnade.drivers.simulator.engine import Simulator, finished
 from colonnade.drivers.simulator.node import Job
 from colonnade.protocol.codec import Codec
@@ -71,8 +70,8 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
 def kept(simulator: Simulator, state: dict[str, Any]) -> None:
     """What `save` gave is on the disk: roles need not be able to go back to before it."""
     for node, saved in zip(simulator.nodes, state["nodes"], strict=True):
-        if isinstance(node.role, KeepsFiles):
-            node.role.kept(saved["role"])
+        if node.storing is not None:
+            node.storing.kept(saved["role"])
 
 
 def work_out(work: Work, codec: Codec) -> tuple[Any, ...]:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.clock import Pace
 from colonnade.drivers.simulator.lanes import Promise
 from colonnade.protocol.events import Work
-from colonnade.protocol.role import Role
+from colonnade.protocol.ports import Releases
+from colonnade.protocol.role import Releasing, Role, Storing
 
 __all__ = ["Job", "Node"]
 
@@ -39,6 +41,15 @@ class Node:
     aside_ns: int = 0
     wait_jobs: list[Work] = field(default_factory=list)  # cut off by a crash, to be run again
     running: Promise | None = None  # the last that workers compute for it
+    storing: Storing | None = field(init=False)  # the role, if it has tables of its own
+    guard: Releases | None = field(init=False)  # of a party that may perturb its uploads
+
+    def __post_init__(self) -> None:
+        role = self.role
+        self.storing = role if isinstance(role, Storing) else None
+        self.guard = role.guard if isinstance(role, Releasing) else None
+        if self.storing is not None:
+            self.storing.open(FileStorage())  # until a run with a folder opens it there
 
     def settle(self) -> None:
         """Wait until nobody reads the role any more; if that failed, it fails here."""

@@ -20,11 +20,25 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.data.task import Array
-from colonnade.data.undo import Position, UndoLog
+from colonnade.drivers.undo import Position, UndoLog
 from colonnade.protocol.errors import CheckpointError
+from colonnade.protocol.messages import Array
 
-Folder = Path
+__all__ = ["FileStorage", "RowFile"]
+
+
+class FileStorage:
+    """A role's tables in a folder; without one, in temporary files that have no name."""
+
+    def __init__(self, folder: Path | None = None, *, anew: bool = True) -> None:
+        self._folder, self._anew = folder, anew  # anew: what lies there is of no use
+
+    def rows(self, name: str, count: int, row_bytes: int, hint: str = "") -> "RowFile":
+        """See `protocol.ports.Storage`."""
+        file = RowFile(count, row_bytes, hint)
+        if self._folder is not None:
+            file.open(self._folder / "table", name, anew=self._anew)
+        return file
 
 
 class RowFile:
@@ -37,8 +51,8 @@ class RowFile:
         self._file = -1
         self._writes = 0  # to a file without a name
 
-    def open(self, folder: Folder, name: str, *, anew: bool) -> None:
-        """Lie there from now on: empty, or as it was left, for `load` to take back to the checkpoint."""
+    def open(self, folder: Path, name: str, *, anew: bool) -> None:
+        """Lie there from now on: empty, or as it was left, for `back_to` to take back to the checkpoint."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path = folder / f"{name}.rows"
         if anew:

@@ -1,0 +1,125 @@
+"""What an attacker sees of the zeroth-order methods: c and ĉ with their rows go up, losses h and ĥ come down."""
+
+from dataclasses import replace
+
+import msgspec
+
+from colonnade.algorithms.observations import LOSSES, Answer, Asking, Batches, Experiment, Observations, Upload
+from colonnade.algorithms.training import Training
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Skip
+from colonnade.algorithms.vafl.observations import EmbeddingsPen, walk_of
+from colonnade.algorithms.zeroth.config import SynZooOptions, TableOptions, ZerothOptions, ZooOptions
+from colonnade.algorithms.zeroth.messages import Losses, Probe
+from colonnade.algorithms.zeroth.server import Probing
+from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.messages import Message
+from colonnade.protocol.role import Role
+
+__all__ = ["FROZEN", "OBSERVATIONS", "ROUNDS"]
+
+
+class ProbePen(EmbeddingsPen):
+    """Uploads as `Probe`."""
+
+    def upload(self, upload: Upload, now: int) -> Message:
+        """Without ĉ it is a message that the server refuses."""
+        if upload.perturbed is None:
+            return super().upload(upload, now)
+        return Probe(upload.step, len(upload.rows), upload.rows, upload.values, perturbed=upload.perturbed)
+
+
+def read_upload(message: Message, walk: Batches) -> Upload | None:
+    """A `Probe` shows c and ĉ of a batch, other `Embeddings` c alone."""
+    if not isinstance(message, Embeddings):
+        return None
+    perturbed = message.perturbed if isinstance(message, Probe) else None
+    renewed = len(message.rows) - message.batch
+    return Upload(message.step, message.rows, message.values, perturbed, renewed)
+
+
+def read_answer(message: Message) -> Answer | None:
+    """h and ĥ of the uploaded batch."""
+    match message:
+        case Losses(step=step, values=values):
+            return Answer(step, values, step + 1)
+        case Skip(step=step):
+            return Answer(step - 1, None, step)
+    return None
+
+
+class _SummingZoo(ZooOptions, frozen=True):
+    server_zeroth = ""
+
+
+class _SummingSynZoo(SynZooOptions, frozen=True):
+    server_zeroth = ""
+
+
+def _summing(options: ZerothOptions) -> ZerothOptions:
+    """`zoo` and `syn-zoo` refuse a server without parameters to estimate; here it has no step, and answers as ever."""
+    if type(options) is ZooOptions:  # a subclass may have fields that these do not know
+        return _SummingZoo(**msgspec.structs.asdict(options))
+    if type(options) is SynZooOptions:
+        return _SummingSynZoo(**msgspec.structs.asdict(options))
+    return options
+
+
+def _switch(server: Role, rules: bool, per_sample: bool) -> None:
+    assert isinstance(server, Probing)
+    server.rules, server.per_sample = rules, per_sample
+
+
+def _mean(message: Message) -> Message:
+    """Losses per row would stop an honest party."""
+    if isinstance(message, Losses) and message.values.ndim == 2:
+        return Losses(message.step, message.update, message.values.mean(1))
+    return message
+
+
+def _walk(training: Training, options: TableOptions, index: int) -> Batches:
+    return walk_of(training, options.batches == "shared", index, options.min_batch)
+
+
+def _asking(options: TableOptions) -> Asking:
+    return Asking(False, options.min_batch, options.directions, options.smoothing)
+
+
+def _walk_of_all(training: Training, options: SynZooOptions, index: int) -> Batches:
+    return walk_of(training, True, index, options.min_batch)
+
+
+def _asking_all(options: SynZooOptions) -> Asking:
+    return Asking(True, options.min_batch, options.directions, options.smoothing)
+
+
+def _no_differences(options: TableOptions) -> None:
+    advice = (
+        "its parties send no perturbed embeddings, and the attackers here read differences of losses; take cascaded"
+    )
+    raise ConfigError("--protocols", "frozen", advice)
+
+
+_EXPERIMENT = Experiment[ZerothOptions](_summing, _switch, _mean)
+_SILENT = (Embeddings, FreshRequest)
+
+OBSERVATIONS = Observations[TableOptions](
+    answers=LOSSES,
+    answer=read_answer,
+    silent=_SILENT,
+    upload=read_upload,
+    pen=ProbePen,
+    walk=_walk,
+    asking=_asking,
+    experiment=_EXPERIMENT,
+)
+FROZEN = replace(OBSERVATIONS, check=_no_differences)
+ROUNDS = Observations[SynZooOptions](
+    answers=LOSSES,
+    answer=read_answer,
+    silent=_SILENT,
+    upload=read_upload,
+    pen=ProbePen,
+    walk=_walk_of_all,
+    asking=_asking_all,
+    experiment=_EXPERIMENT,
+)

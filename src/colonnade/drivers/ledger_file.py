@@ -1,0 +1,107 @@
+"""The file of a privacy ledger: appended, synced and locked; what is in it belongs to `privacy.ledger`."""
+
+import fcntl
+import os
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from colonnade.privacy.accountant import Account
+from colonnade.privacy.ledger import audit
+from colonnade.protocol.errors import CheckpointError
+
+__all__ = ["LedgerFile", "read_ledger"]
+
+
+class LedgerFile:
+    """See `protocol.ports.Lines`; the file is made and locked when the ledger opens it."""
+
+    _file: int | None = None
+
+    def __init__(self, path: Path, alone: AbstractContextManager[Any] | None = None) -> None:
+        self.path, self.name = path, str(path)
+        self.alone = nullcontext() if alone is None else alone  # a lock, if jobs run on several threads
+
+    def open(self) -> bytes:
+        """Lock the file for this process; returns what it holds."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._lock(file)
+            if os.fstat(file).st_size:
+                return self.read()
+            _sync_folder(self.path.parent)  # the name of a new file, too
+            return b""
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self, file: int) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(f"{self.path}: another process writes this ledger; stop it first") from None
+
+    def read(self) -> bytes:
+        """What the file holds."""
+        return _content(self.path)
+
+    def append(self, line: bytes) -> None:
+        """Write a line; all of it, or it raises."""
+        try:
+            written = os.write(self._number, line)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be written ({error.strerror}): nothing is uploaded") from None
+        if written != len(line):
+            raise CheckpointError(f"{self.path}: only {written} of {len(line)} bytes were written: nothing is uploaded")
+
+    def sync(self) -> None:
+        """Until here it survives a power cut."""
+        try:
+            os.fsync(self._number)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be synced ({error.strerror}): nothing is uploaded") from None
+
+    def cut_back(self, size: int) -> None:
+        """Forget all but so many bytes."""
+        os.ftruncate(self._number, size)
+
+    def time(self) -> str:
+        """UTC."""
+        return datetime.now(UTC).isoformat(timespec="seconds")
+
+    @property
+    def _number(self) -> int:
+        if self._file is None:
+            raise CheckpointError(f"{self.path}: is closed: nothing is uploaded")
+        return self._file
+
+    def close(self) -> None:
+        """Write no more, and unlock."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def read_ledger(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], Account]:
+    """The terms, the releases and what they cost together; refused, with the line, if the chain is broken."""
+    return audit(_content(path), str(path))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
