@@ -12,11 +12,12 @@ from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, done, job, o
 from colonnade.algorithms.evaluation import Evaluation
 from colonnade.algorithms.prediction.messages import Ask, Asked, Compute, Computed, Found, Mean
 from colonnade.algorithms.prediction.party import MAX_ASKED
-from colonnade.algorithms.prediction.standing_in import AWAY, LACKS, SENT, StandIns, blocks_of
+from colonnade.algorithms.prediction.standing_in import AWAY, LACKS, SENT, StandIns
 from colonnade.algorithms.sane import are_sane
+from colonnade.algorithms.table import blocks_of
 from colonnade.models import ServerNetwork
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
-from colonnade.protocol.events import NANOSECONDS, Emit, Event, TimerFired
+from colonnade.protocol.events import NANOSECONDS, Emit, Event
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import SERVER, RoleSummary
 from colonnade.protocol.saved import transient
@@ -74,15 +75,15 @@ class AskingServer(Chassis[S], Generic[S]):
     # Events.
 
     def gate(self, event: Event | Asked) -> bool:
-        """Questions come from the door, not from a peer; timers bear the numbers of requests."""
-        match event:
-            case Asked():
-                self._asked(event)
-            case TimerFired(name=name):
-                self.too_late(int(name))
-            case _:
-                return False
+        """Questions come from the door, not from a peer."""
+        if not isinstance(event, Asked):
+            return False
+        self._asked(event)
         return True
+
+    def rang(self, timer: str, due: int) -> None:
+        """The deadline of the request with this number."""
+        self.too_late(int(timer))
 
     def joined(self, peer: str, anew: bool) -> None:
         """A party that starts again has forgotten what it was asked."""

@@ -10,13 +10,13 @@ about nobody.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 
+from colonnade.algorithms.table import blocks_of
 from colonnade.protocol.messages import Array
 
-__all__ = ["AWAY", "CACHED", "FALLBACK", "LACKS", "SENT", "Cache", "StandIns", "blocks_of", "why_refused"]
+__all__ = ["AWAY", "CACHED", "FALLBACK", "LACKS", "SENT", "Cache", "StandIns", "why_refused"]
 
 SENT, CACHED, FALLBACK, AWAY, LACKS = range(5)  # what a block is; the last two: nothing stands in
 
@@ -43,12 +43,6 @@ class Cache:
     def get(self, party: int, id: str) -> Array | None:
         """The block, if it is known."""
         return self._of[party].get(id)
-
-
-def blocks_of(widths: Sequence[int]) -> tuple[slice, ...]:
-    """Where each party's block lies in h."""
-    edges = np.cumsum([0, *widths]).tolist()
-    return tuple(slice(start, stop) for start, stop in pairwise(edges))
 
 
 class StandIns:

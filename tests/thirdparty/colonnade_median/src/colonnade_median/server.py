@@ -1,0 +1,121 @@
+"""The server of `median`: gather all parties' embeddings, take their middle, answer."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+import numpy as np
+
+from colonnade.algorithms.batches import Walk
+from colonnade.algorithms.chassis import PARTY, Coordinator, CoordinatorState, done, job, on
+from colonnade.algorithms.evaluation import Evaluation
+from colonnade.algorithms.method import SERVER, ServerSetup
+from colonnade.algorithms.sane import are_sane
+from colonnade.models import Objective, ServerNetwork, aggregated_width, server_module
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError, TrainingDiverged
+from colonnade.protocol.messages import Array
+from colonnade.protocol.seeds import derive
+from colonnade_median.config import MedianOptions
+from colonnade_median.messages import Center, Centered, GoOn, Gradient, Upload
+
+__all__ = ["Server", "middle"]
+
+
+def middle(h: Array, kept: int) -> tuple[Array, Array]:
+    """H (batch, width) of all h_m (parties, batch, width), and ∂H/∂h_m."""
+    above = (len(h) - kept) // 2
+    share = np.zeros_like(h)
+    np.put_along_axis(share, np.argsort(h, axis=0, kind="stable")[above : above + kept], 1 / kept, axis=0)
+    return (h * share).sum(0), share
+
+
+class MiddleEvaluation(Evaluation):
+    """Judges the middle; predictions take it, too."""
+
+    kept = 1
+
+    def gathered(self, h: Array) -> Array:
+        """From blocks side by side."""
+        return middle(np.moveaxis(h.reshape(len(h), len(self._index), -1), 1, 0), self.kept)[0]
+
+
+@dataclass(slots=True, kw_only=True)
+class State(CoordinatorState):
+    """The round that is gathered; the one before it may still be computed."""
+
+    round: int = 0
+    uploads: dict[str, Array] = field(default_factory=dict)
+    working: bool = False
+
+
+class Server(Coordinator[State]):
+    """Holds θ_0 and the labels."""
+
+    def __init__(self, setup: ServerSetup[MedianOptions]) -> None:
+        if setup.aggregate != "mean":
+            raise ConfigError("model.aggregate", setup.aggregate, "median takes the middle of embeddings: use 'mean'")
+        training, width = setup.training, aggregated_width("mean", setup.widths)
+        evaluation = MiddleEvaluation(setup.parties, setup.widths, setup.y_test, training.metric)
+        super().__init__(setup, State(), evaluation, everyone=True)
+        self.middle = evaluation.kept = setup.options.kept_of(len(setup.parties))
+        module = server_module(setup.model, width, setup.task.outputs, derive(training.seed, "init", SERVER))
+        objective = Objective(setup.task, setup.y_train)
+        self.network = ServerNetwork(module.to(setup.device), training.server_optimiser, objective, "concat", 1)
+        self.targets, self.width = objective.targets(setup.y_train), width
+        self.walk = Walk(training.rows, training.batch_size, training.seed, "batches")
+        self.layers = derive(training.seed, "layers", SERVER)
+
+    @on(Upload, PARTY)
+    def upload(self, sender: str, message: Upload) -> None:
+        """Keep it until all are here; the party or this server may have forgotten some rounds."""
+        s, values, round = self.state, message.values, message.round
+        expected = (len(self.walk.batch(round)) if 0 <= round < 2**53 else 0, self.width)
+        if values.shape != expected or values.dtype != np.float32 or not are_sane(values):
+            raise RemoteProtocolError(sender, f"embeddings {values.shape} of round {round}, expected {expected} sane")
+        if round < s.round:
+            return self.send(sender, GoOn(s.round))
+        if round > s.round:
+            for name in s.uploads:
+                self.send(name, GoOn(round))
+            s.round, s.uploads = round, {}
+        s.uploads[sender] = values
+        self.advance()
+
+    def advance(self) -> None:
+        """One pass, once all embeddings are here; what is due comes first."""
+        s = self.state
+        if s.working or self.progress.ending or self.judging() or len(s.uploads) < len(self.names):
+            return
+        if s.due:
+            return self.settle()
+        rows, h = self.walk.batch(s.round), np.stack([s.uploads[name] for name in self.names])
+        self.work("step", len(rows) / self.training.batch_size, Center(s.round, h, self.targets[rows]))
+        s.round, s.uploads, s.working = s.round + 1, {}, True
+
+    @job(Center)
+    def center(self, job: Center) -> Centered:
+        """Both gradients from one pass; ∂ℓ/∂h_m by the chain rule."""
+        h, share = middle(job.h, self.middle)
+        passed = self.network.gradients(h, job.targets, (self.layers + job.round) % 2**63)
+        buffers = self.network.buffers_after_forward()
+        return Centered(job.round, passed.loss, share * passed.h, passed.theta_0, buffers)
+
+    @done(Centered)
+    def centered(self, token: int, result: Centered) -> None:
+        """The step of θ_0, and the answers."""
+        s, training, k = self.state, self.training, self.k
+        if not isfinite(result.loss):
+            raise TrainingDiverged(f"server: the loss is not finite at update {k}; lower train.learning_rate")
+        self.network.apply(result.theta_0, training.rule.rate(training.server_rate, k), result.buffers)
+        self.counted(result.h.shape[0] * result.h.shape[1], [result.loss])
+        for name, values in zip(self.names, result.h, strict=True):
+            self.send(name, Gradient(result.round, k, values))
+        s.working = False
+        self.advance()
+
+    def forget(self, peer: str) -> None:
+        """It sends its embeddings again."""
+        self.state.uploads.pop(peer, None)
+
+    def waits_for(self) -> list[str]:
+        """The parties whose embeddings are missing."""
+        return [name for name in self.names if name not in self.state.uploads]
