@@ -139,7 +139,7 @@ def passes(model: str) -> None:
     for line in sys.stdin:
         for step in range(int(line)):
             party = parties[step % PARTIES]
-            x = party._x[:BATCH]
+            x = party.x[:BATCH]
             party.network.forward(x, step, 0)
             party.network.backward(x, step, 0, gradient)
         print("done", flush=True)

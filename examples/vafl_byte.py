@@ -11,6 +11,7 @@ from colonnade.algorithms.method import Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
+from colonnade.algorithms.vafl.observations import OBSERVATIONS
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
 from colonnade.protocol.messages import Array
@@ -44,4 +45,5 @@ METHOD = Method(
     server=ByteServer,
     party=ByteParty,
     predictor=PlainPredictor(),
+    observations=OBSERVATIONS,
 )

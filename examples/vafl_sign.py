@@ -5,6 +5,7 @@ cd examples; colonnade compare sign.toml --protocols sync,vafl,vafl-sign
 
 import numpy as np
 
+from colonnade.algorithms.chassis import on
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
 from colonnade.algorithms.method import Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
@@ -13,8 +14,8 @@ from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Gradient
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
-from colonnade.protocol.events import Effect, Event, Received
 from colonnade.protocol.messages import Array, Message
+from colonnade.protocol.role import SERVER
 
 
 class Signs(Message, frozen=True):
@@ -33,12 +34,10 @@ class SignServer(Server):
 
 
 class SignParty(Party):
-    def handle(self, event: Event, now: int) -> list[Effect]:
-        match event:
-            case Received(sender=sender, message=Signs() as m):
-                signs = np.unpackbits(m.bits, axis=1, count=m.width).astype(np.float32) * 2 - 1
-                event = Received(sender, Gradient(m.step, m.update, signs * m.scale[:, None]))
-        return super().handle(event, now)
+    @on(Signs, SERVER)
+    def signs(self, sender: str, m: Signs) -> None:
+        signs = np.unpackbits(m.bits, axis=1, count=m.width).astype(np.float32) * 2 - 1
+        self.gradient(sender, Gradient(m.step, m.update, signs * m.scale[:, None]))
 
 
 METHOD = Method(

@@ -46,6 +46,6 @@ def test_a_method_that_sends_bytes_is_judged_on_them_and_its_evaluation_is_small
         assert packed[direction] < 0.35 * plain[direction], direction
     assert packed["accuracy"] > 0.8
     server, party, *_ = (node.role for node in run.simulator.nodes)
-    judged, exact = server.evaluation.table.values[:, : party._width], party.network.read(party._x_test)
+    judged, exact = server.evaluation.table.values[:, : party.width], party.network.read(party.x_test)
     np.testing.assert_allclose(judged, party.decode(party.encode(exact)), atol=1e-6)
     assert 0 < np.abs(judged - exact).max() <= np.abs(exact).max() / 254 * 1.01

@@ -261,8 +261,8 @@ def test_the_server_treats_it_as_lost_for_good(data):
     server.handle(Received("party-1", Withdrawn("spent" * 1000)), 0)
     server.handle(Received("party-1", Withdrawn("again")), 0)
     server.handle(PeerJoined("party-1"), 0)
-    assert list(server.present) == ["party-2", "party-3"] and server._needed() == 2
-    assert len(server.withdrawn["party-1"]) == 200
+    assert list(server.state.present) == ["party-2", "party-3"] and server._needed() == 2
+    assert len(server.state.withdrawn["party-1"]) == 200
     server.validate()
 
 

@@ -81,8 +81,7 @@ def rows_of(party, message):
     """Which rows an upload is about."""
     if hasattr(message, "rows"):
         return message.rows
-    walk = party.walk if hasattr(party, "walk") else party._walk
-    return walk.batch(0) if hasattr(walk, "batch") else walk.rows(0)
+    return party.walk.batch(0) if hasattr(party.walk, "batch") else party.walk.rows(0)
 
 
 def sent(party, event):
@@ -152,16 +151,16 @@ def test_everything_that_enters_the_table_is_encoded(name, make):
         assert message.values.dtype == np.float16
         server.handle(Received("party-1", message), 0)
     if name == "cascaded":
-        assert messages[1].perturbed.dtype == np.float16 and server.taken[0].perturbed.dtype == np.float32
+        assert messages[1].perturbed.dtype == np.float16 and server.state.taken[0].perturbed.dtype == np.float32
     held = server.table.values[:, :WIDTH]
-    np.testing.assert_array_equal(held, np.rint(party.network.read(party._x) * 4) / 4)
+    np.testing.assert_array_equal(held, np.rint(party.network.read(party.x) * 4) / 4)
 
 
 def test_a_method_may_ask_to_be_judged_on_exact_embeddings(make):
     server, party, *_ = make("vafl", Careful).roles()
     assert sent(party, Started(b"key")).values.dtype == np.float16
     reply = sent(party, Received("server", EvaluationRequest(1, 0, ROWS)))
-    np.testing.assert_array_equal(server.decoded("party-1", reply).values, party.network.read(party._x))
+    np.testing.assert_array_equal(server.decoded("party-1", reply).values, party.network.read(party.x))
 
 
 @pytest.mark.parametrize("name", ["vafl", "flex", "wait"])
