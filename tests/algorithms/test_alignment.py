@@ -21,7 +21,7 @@ from colonnade.privacy.blinding import Blinder
 from colonnade.protocol import state
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import DataError, LocalProtocolError
-from colonnade.protocol.events import PeerJoined, Received, Send
+from colonnade.protocol.events import PeerJoined, Received, Resumed, Send, Started
 
 DROP = IdRules(duplicates="drop", empty="drop")
 
@@ -390,6 +390,19 @@ def test_the_whole_state_is_saved():
     again.load(saved)
     assert state.pack(again.save()) == state.pack(plain.server.save())
     assert again.done == plain.server.done == (3 * (30 + 28 + 25),) * 2
+
+
+def test_what_comes_before_the_beginning_waits_for_it_in_the_state():
+    points, secret = Points("bank", 1, 0, True, Blinder(bytes(32)).hashed(["a", "c"])), Secret(b"s" * 32)
+    early, again = (AligningParty("shop", ids_of(["a", "b"]), 3) for _ in range(2))
+    early.handle(Started(bytes(32)), 0)
+    assert [early.handle(Received("bank", message), 0) for message in (points, secret)] == [[], []]
+    again.load(state.unpack(state.pack(early.save())))
+    again.handle(Resumed(bytes(32)), 0)
+    again.handle(Received("server", Begin(("bank", "shop"), (2, 2))), 0)
+    assert again.state.early == [] and again.member.seed == secret.seed and again.member.taken == {"bank": 2}
+    refused = [Send("server", Trouble("bank", "sends Raised to a member"))]
+    assert early.handle(Received("bank", Raised(1)), 0) == refused
 
 
 def test_links_that_lose_and_delay_change_nothing_but_the_time():

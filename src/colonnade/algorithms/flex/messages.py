@@ -5,6 +5,7 @@ A phase is the local part of a round; a round that only measures (Alg. 2, τ^0) 
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
+from colonnade.data.task import Kind
 from colonnade.privacy.guard import Released
 from colonnade.protocol.messages import Array, Message, Payload
 
@@ -55,7 +56,7 @@ class Snapshot(Payload, frozen=True):
     theta_0: Array
     buffers: list[Array]
     targets: Array
-    task: str
+    task: Kind
     outputs: int
 
 
