@@ -16,7 +16,7 @@ from colonnade.results.summary import Summary
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
 
-FORMAT = 4
+FORMAT = 5
 
 
 def note_command(folder: Path, command: str) -> None:
