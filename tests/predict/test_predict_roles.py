@@ -1,14 +1,18 @@
 """The predicting server and party by hand: who is asked, what is waited for, what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from colonnade.algorithms import METHODS
 from colonnade.algorithms.prediction.messages import Ask, Asked, Compute, Computed, Find, Found, Mean
 from colonnade.algorithms.prediction.party import MAX_ASKED, PredictParty
 from colonnade.algorithms.prediction.server import PredictServer
 from colonnade.algorithms.prediction.standing_in import AWAY, FALLBACK, LACKS, SENT, StandIns
 from colonnade.data import Lookup
-from colonnade.protocol.errors import RemoteProtocolError
+from colonnade.predict.in_one_place import predictor_of
+from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import (
     CancelTimer,
     Emit,
@@ -205,6 +209,12 @@ def test_a_party_answers_nobody_but_the_server(party):
     for sender, message in (("shop", Ask(1, 0, ["a"])), ("server", Mean(np.zeros(2, np.float32)))):
         with pytest.raises(RemoteProtocolError, match="does not expect"):
             party.handle(Received(sender, message), 0)
+
+
+def test_a_method_without_a_predictor_is_refused():
+    with pytest.raises(ConfigError, match="protocol.name = 'vafl': never shows the server a party's own embedding"):
+        predictor_of(replace(METHODS["vafl"], predictor=None))
+    assert all(predictor_of(method) is method.predictor for method in METHODS.values())
 
 
 def test_the_result_has_the_shape_of_its_rows(server):

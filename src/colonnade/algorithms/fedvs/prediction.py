@@ -152,12 +152,12 @@ class CodedParty(SumParty[CodedPartyState]):
     @on(CodedShare, PARTY)
     def share(self, sender: str, message: CodedShare) -> None:
         """Another party's; it may come before the order."""
-        n, pending = self.names.index(sender), self._pending(message.nonce)
-        if n in pending.shares:
+        n, pending = self.names.index(sender), self.state.sums.get(message.nonce)
+        if pending is not None and n in pending.shares:
             raise RemoteProtocolError(sender, "sends shares of one sum twice")
-        if pending.places >= 0:
+        if pending is not None and pending.places >= 0:
             self._check(n, message, pending)
-        pending.shares[n] = message
+        self._pending(message.nonce).shares[n] = message
         self._add_up(message.nonce)
 
     def _check(self, n: int, share: CodedShare, pending: Pending) -> None:
@@ -241,11 +241,12 @@ class CodedServer(SumServer[CodedServerState]):
     def answer(self, sender: str, message: CodedAnswer) -> None:
         """A coded sum; R of them decode."""
         rows = self.rows_of(message.nonce)
-        answers = self.state.answers.setdefault(message.nonce, {}) if rows is not None else {}
+        answers = self.state.answers.get(message.nonce, {})
         if rows is None or len(answers) >= self._code.needed:
             return  # too late: R were enough
         places = Segmentation(len(rows), self._options.K).length
         check_elements(sender, "a coded sum", message.values, (places, *self.shape))
+        self.state.answers[message.nonce] = answers
         answers[self.index[sender]] = message.values
         if len(answers) == self._code.needed:
             job = DecodeSum(message.nonce, len(rows), list(answers.values()), list(answers))
