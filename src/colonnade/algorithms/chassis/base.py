@@ -120,7 +120,8 @@ class Chassis(Generic[S]):
 
     def handle(self, event: Event, now: int) -> list[Effect]:
         """Dispatch one event; returns what its handler asked for. A refusal forgets what was asked for before it."""
-        turn, effects = self._turn, list[Effect]()
+        turn = self._turn
+        effects: list[Effect] = []
         turn.now, turn.effects = now, effects
         if self.gated and self.gate(event):
             return effects
