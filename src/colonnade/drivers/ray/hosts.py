@@ -195,7 +195,8 @@ def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, An
     hosts = _hosts(max(1, min(len(nodes), int(_cpus()))))
     try:
         for index, node in enumerate(nodes):
-            node.role = Away(node.role, hosts[index % len(hosts)], make, setups[node.role.name])
+            there = Away(node.role, hosts[index % len(hosts)], make, setups[node.role.name])
+            node.role, node.start = there, there.start
             simulator.resume(node)  # its state is there, its key is not
         yield
     except WorkerLost:
@@ -209,5 +210,5 @@ def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, An
 def _come_home(simulator: Simulator, nodes: Sequence[Node]) -> None:
     for node in nodes:
         if isinstance(node.role, Away):
-            node.role = node.role.come_home()
+            node.role, node.start = node.role.come_home(), None
             simulator.resume(node)

@@ -394,8 +394,8 @@ class Simulator:
 
     def _compute(self, node: Node, work: Work, end: int) -> Any:
         """The result, or the promise of it; a role computes one thing at a time."""
-        if hasattr(node.role, "start"):  # it lives elsewhere
-            return node.role.start(work.job)
+        if node.start is not None:
+            return node.start(work.job)
         if self.workers is None:
             return node.role.compute(work.job)
         due = None if work.blind else end

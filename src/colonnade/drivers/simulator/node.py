@@ -1,5 +1,6 @@
 """What the simulator keeps for one role: its lane, its timers, its share of the bytes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,6 +8,7 @@ from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator.clock import Pace
 from colonnade.drivers.simulator.lanes import Promise
 from colonnade.protocol.events import Work
+from colonnade.protocol.messages import Payload
 from colonnade.protocol.ports import Releases
 from colonnade.protocol.role import Releasing, Role, Storing
 
@@ -34,6 +36,7 @@ class Node:
     lane: int | None = None  # the token of the job on the lane
     timers: dict[str, int] = field(default_factory=dict)  # name → number of the valid TimerFired
     seen: dict[int, int] = field(default_factory=dict)  # newest message number by sender
+    start: Callable[[Payload], Any] | None = None  # begins a job elsewhere, if the role lives there; gives a promise
     up: bool = True  # not crashed
     finished: str = ""
     started_at: int = -1
