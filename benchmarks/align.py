@@ -23,7 +23,7 @@ from pathlib import Path
 import tomli_w
 
 from colonnade.cli import main as cli
-from colonnade.cli.align import Bars
+from colonnade.cli.align_bars import Bars
 from colonnade.data import load_alignment
 from colonnade.deployment.align_all import AlignAll
 from colonnade.deployment.up import Child

@@ -1,33 +1,18 @@
-"""The command line of alignment: one side of it, or all sides on this machine."""
+"""`colonnade align`: one side of an alignment, or all sides on this machine."""
 
-import asyncio
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from colonnade.cli.network import (
-    LogJson,
-    LogLevel,
-    Out,
-    Parent,
-    Setting,
-    checked_config,
-    leave_if_stopped,
-    log_of,
-    own_folder,
-    run_process,
-)
+from colonnade.cli.one_side import checked_config, log_of
+from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Setting
+from colonnade.cli.printing import console, say_note
+from colonnade.protocol.errors import ConfigError
 
 __all__ = ["align"]
-
-console = Console()
-SAY_EVERY_S = 10.0  # where there is no terminal for a bar
 
 
 def align(
@@ -52,8 +37,6 @@ def align(
       colonnade align clinic.toml
       colonnade align server/server.toml clinic/clinic.toml lab/lab.toml
     """
-    from colonnade.protocol.errors import ConfigError
-
     if len(configs) > 1:
         if party or settings or out:
             raise ConfigError("CONFIG", [str(path) for path in configs], "options go with a single config only")
@@ -71,11 +54,14 @@ def _align_one(
     log_level: str,
     parent: int | None,
 ) -> None:
+    from colonnade.cli.align_bars import Bars
     from colonnade.deployment.alignment import aligning_host
+    from colonnade.deployment.process import leave_if_stopped, run_process
     from colonnade.drivers.processes.tls_log import tls_refusals_to
+    from colonnade.results.places import align_folder
 
     def folder(name: str) -> Path:
-        return out or own_folder(config, name).with_name(f"{own_folder(config, name).name}-align")
+        return out or align_folder(config, name)
 
     checked = checked_config(config, settings)
     with Bars(shown=not log_json) as bars:  # first: from here on the log is written above the bars
@@ -90,6 +76,9 @@ def _align_one(
 
 
 def _align_all(configs: list[Path]) -> None:
+    import asyncio
+
+    from colonnade.cli.align_bars import Bars
     from colonnade.deployment.align_all import AlignAll
 
     together = AlignAll(configs)
@@ -109,56 +98,6 @@ def _table(ids: dict[str, int], have: dict[str, int]) -> Table:
 
 
 def _end(status: str, note: str) -> None:
-    if note:
-        console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
+    say_note(note)
     if status not in ("finished", "stopped"):
         raise typer.Exit(1)
-
-
-class Bars:
-    """One for each member: ids raised, rate and time left."""
-
-    def __init__(self, shown: bool = True) -> None:
-        from colonnade.cli.progress import bar_columns
-
-        screen = Console(stderr=True)
-        self._shown = shown and screen.is_terminal
-        self._progress = Progress(*bar_columns(), console=screen, transient=True, disable=not self._shown)
-        self._tasks: dict[str, TaskID] = {}
-        self._began = self._said = time.monotonic()
-
-    def __enter__(self) -> "Bars":
-        self._progress.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._progress.__exit__(*error)
-
-    def show(self, bars: dict[str, Any]) -> None:
-        """How far everybody is."""
-        for name, (done, whole) in bars.items():
-            if not whole:
-                self._began = time.monotonic()  # not all are here yet
-                continue
-            if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(name, total=whole, text="")
-            rate = done / max(time.monotonic() - self._began, 1e-9)
-            text = f"{done:,} of {whole:,} points, {rate:,.0f}/s"
-            self._progress.update(self._tasks[name], completed=done, text=text)
-
-    async def watch(self, process: Any) -> Any:
-        """Run one side under its bars; without a terminal, a line in the log now and then."""
-        running = asyncio.ensure_future(process.run())
-        try:
-            while not running.done():
-                await asyncio.wait([running], timeout=0.25)
-                bars = process.application.bars()
-                self.show(bars)
-                if not self._shown and time.monotonic() - self._said >= SAY_EVERY_S:
-                    self._said = time.monotonic()
-                    far = {name: f"{done}/{whole}" for name, (done, whole) in bars.items() if whole}
-                    if far:
-                        process.log.info("raising", **far)
-            return running.result()
-        finally:
-            running.cancel()

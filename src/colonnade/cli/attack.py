@@ -1,7 +1,5 @@
 """`colonnade attack`: a command for every attack of the registry, all with the same options."""
 
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +8,8 @@ import typer
 from rich.console import Console
 
 from colonnade.attacks import ATTACKS, Entry
+from colonnade.cli.options import Setting, names_in
+from colonnade.cli.printing import console, say, typed_command
 
 __all__ = ["attack_app"]
 
@@ -32,12 +32,10 @@ def _command(name: str, entry: Entry) -> Callable[..., None]:
         protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = entry.protocols,
         attackers: Annotated[str | None, typer.Option(help="Which attackers; left out: all.")] = None,
         trials: Annotated[int, typer.Option(help="Seeds per attacker and method.")] = 5,
-        settings: Annotated[
-            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
-        ] = None,
+        settings: Setting = None,
         out: Annotated[Path | None, typer.Option(help="Folder for attack.json; must be new or empty.")] = None,
     ) -> None:
-        _attack(name, config, protocols, attackers, trials, settings or [], out)
+        _attack(name, config, protocols, attackers, trials, settings, out)
 
     run.__doc__ = (
         f"{entry.summary}\n\n    Example:\n"
@@ -56,7 +54,7 @@ def _attack(
     protocols: str,
     attackers: str | None,
     trials: int,
-    settings: list[str],
+    settings: list[str] | None,
     out: Path | None,
 ) -> None:
     from rich.progress import Progress
@@ -64,33 +62,27 @@ def _attack(
     from colonnade.attacks.attack import Order, attack
     from colonnade.attacks.registry import find_attack
     from colonnade.cli.progress import bar_columns, load_with_bar, report_with_bar
-    from colonnade.config.schema import apply_overrides, parse_override, read_toml
+    from colonnade.config.schema import typed_tables
 
-    console = Console()
     which = find_attack(name)
-    tables = read_toml(config) if config is not None else {}
-    tables = apply_overrides(tables, dict(parse_override(text) for text in settings))
-    chosen = _words(attackers) if attackers is not None else list(which.attackers)
+    tables = typed_tables(config, settings)
+    chosen = names_in(attackers) if attackers is not None else list(which.attackers)
     with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, total=1.0, text="")
         order = Order(
             tables,
-            _words(protocols),
+            names_in(protocols),
             chosen,
             trials,
             lambda config: load_with_bar(config, Console(quiet=True)),
             lambda text, done: progress.update(task, completed=done, text=text),
-            lambda data: console.print(f"Data: {data}", markup=False, highlight=False, soft_wrap=True),
+            lambda data: say(f"Data: {data}"),
         )
-        outcomes = attack(which, order, out, shlex.join(["colonnade", *sys.argv[1:]]))
+        outcomes = attack(which, order, out, typed_command())
     console.print(_table(outcomes) if hasattr(outcomes[0], "success") else _inversion_table(outcomes))
     if out is not None:
         report = report_with_bar(out, console)
-        console.print(f"Report: {report}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
+        say(f"Report: {report}")
 
 
 def _inversion_table(outcomes: list[Any]) -> Any:

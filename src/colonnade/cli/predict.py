@@ -1,19 +1,14 @@
-"""The command line of predictions."""
+"""`colonnade predict`: ask a trained federation."""
 
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-if TYPE_CHECKING:
-    from colonnade.predict.asking import Door
+from colonnade.cli.printing import console, say
 
 __all__ = ["predict"]
-
-console = Console()
 
 
 def predict(
@@ -39,11 +34,11 @@ def predict(
     from rich.progress import Progress
 
     from colonnade.cli.progress import bar_columns
-    from colonnade.predict.asking import ask, read_ids, write_answers
+    from colonnade.predict.asking import ask, open_door, read_ids, write_answers
 
     wanted = read_ids(ids, column)
     with (
-        _door(config, run) as door,
+        open_door(config, run) as door,
         Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("predicting", total=len(wanted), text="")
@@ -54,48 +49,12 @@ def predict(
     refused = Counter(answer["refused"] for answer in answers if answer["refused"])
     rests = Counter(_rests_on(answer) for answer in answers if not answer["refused"])
     for words, count in rests.most_common():
-        _say(f"{count} ids: {words}")
+        say(f"{count} ids: {words}")
     for words, count in refused.most_common():
-        _say(f"{count} ids without an answer: {words}")
-    _say(f"Written: {out}")
+        say(f"{count} ids without an answer: {words}")
+    say(f"Written: {out}")
     if len(refused) and not rests:
         raise typer.Exit(1)
-
-
-def _door(config: Path, run: Path | None) -> AbstractContextManager["Door"]:
-    from colonnade.config.schema import from_dict, read_toml
-    from colonnade.deployment.up import reopen_up
-    from colonnade.predict.asking import door_of, up_for_questions
-    from colonnade.protocol.errors import ConfigError
-    from colonnade.results.folder import tables_of
-
-    from_dict(read_toml(config))
-    folder = run or _usual_folder(config)
-    together = (folder / "nodes").is_dir()  # of `up`: all roles are here
-    door = door_of(folder / "nodes" / "server" / "run" if together else folder)
-    if door is not None and door.answers():
-        return nullcontext(door)
-    if not together:
-        where = f"nobody answers at {door.address}" if door is not None else "no server answers questions from it now"
-        advice = (
-            f"{where}: start `colonnade serve {config} --predict`, and the parties with `colonnade join ... --predict`"
-        )
-        raise ConfigError("--run", str(folder), advice)
-    return up_for_questions(reopen_up(from_dict(tables_of(folder)), folder, predict=True))
-
-
-def _usual_folder(config: Path) -> Path:
-    """The config's own, if it is a run's; where `serve` writes; else the newest that `up` made."""
-    from colonnade.cli.network import own_folder
-
-    if config.name == "config.toml" and (config.parent / "nodes").is_dir():
-        return config.parent
-
-    served = own_folder(config, "server")
-    made = [path for path in Path("runs").glob(f"{config.stem}-*") if path.name.rpartition("-")[2].isdecimal()]
-    made = [path for path in made if (path / "nodes").is_dir()]
-    newest = max(made, key=lambda path: int(path.name.rpartition("-")[2]), default=served)
-    return served if served.is_dir() else newest
 
 
 def _rests_on(answer: dict[str, Any]) -> str:
@@ -103,7 +62,3 @@ def _rests_on(answer: dict[str, Any]) -> str:
     parts = [f"rest on {', '.join(answer['parties']) or 'nobody now'}"]
     parts += [f"{kind}: {', '.join(answer[kind])}" for kind in ("cached", "fallback") if answer[kind]]
     return "; ".join(parts)
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

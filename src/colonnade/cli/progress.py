@@ -1,11 +1,10 @@
-"""Progress bars and tables in the terminal."""
+"""Progress bars, and the board of a race, in the terminal."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -15,9 +14,7 @@ from rich.table import Table
 from colonnade.config.resolve import load_partition
 from colonnade.config.schema import Config
 from colonnade.data import Partition
-from colonnade.data.suggest import listing
 from colonnade.experiments.compare import Entry
-from colonnade.experiments.ranking import Ranking, rank
 from colonnade.experiments.run import Run, Standing
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
@@ -25,10 +22,7 @@ from colonnade.results.verdict import flaw_of
 __all__ = [
     "RaceBoard",
     "bar_columns",
-    "comparison_table",
     "load_with_bar",
-    "print_summary",
-    "ranking_of",
     "report_with_bar",
     "run_with_bar",
 ]
@@ -141,94 +135,3 @@ def _outcome(entry: Entry) -> str:
         return escape(entry.error[:80])
     flaw = flaw_of(entry.summary)
     return f"{entry.summary['metric']} {entry.summary['value']:.4f}" + (f", {flaw}" if flaw else "")
-
-
-def comparison_table(entries: Sequence[Entry]) -> Table:
-    """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked.
-
-    A mean with a run that is no result in it is struck out, and beside the method's name stands why.
-    """
-    ranking = ranking_of(entries)
-    spread = ranking.seeds > 1
-    title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
-    failed = "; † nor do methods with a run that failed or has warnings" if ranking.flaws else ""
-    caption = f"an oracle takes no part in the race{failed}"
-    table = Table(title=title, box=SIMPLE_HEAD, caption=caption)
-    table.add_column("method", no_wrap=True)
-    for column in ranking.columns:
-        table.add_column(column.title, justify="right")  # a narrow terminal breaks before the deviation
-    for label, values in ranking.values.items():
-        flaw = ranking.flaws.get(label, "")
-        cells = []
-        for value, column, winners in zip(values, ranking.columns, ranking.winners, strict=True):
-            text = column.write(value, spread)
-            if flaw and value is not None:
-                text = f"[dim strike]{text}[/] †"
-            cells.append(f"[bold]{text} *[/]" if label in winners else text)
-        table.add_row(escape(label) + (f" [red]({flaw})[/]" if flaw else ""), *cells)
-    return table
-
-
-def ranking_of(entries: Sequence[Entry]) -> Ranking:
-    """The race so far."""
-    groups: dict[str, list[Summary | None]] = {}
-    for entry in entries:
-        groups.setdefault(entry.label, []).append(entry.summary)
-    return rank(groups)
-
-
-def print_summary(summary: Summary, console: Console) -> None:
-    """A run's summary for a person, its warnings and its note."""
-    console.print(_summary_table(summary))
-    for text in summary.get("warnings", ()):  # a run of an older release has none
-        console.print(f"[yellow]Warning: {escape(text)}[/]", soft_wrap=True)
-    if summary["note"]:
-        console.print(f"[yellow]{escape(summary['note'])}[/]", soft_wrap=True)
-
-
-def _summary_table(summary: Summary) -> Table:
-    flaw = flaw_of(summary)
-    how = ", ".join(dict.fromkeys(filter(None, (summary["status"], flaw))))
-    table = Table(show_header=False, title=f"{summary['protocol']}: {how}")
-    sizes = summary["bytes_up"], summary["bytes_down"], summary["bytes_eval"]
-    rows: list[tuple[str, str]] = [
-        (summary["metric"], _marked(summary, summary["value"], ".4f")),
-        ("loss", _marked(summary, summary["loss"], ".4f")),
-        ("updates, epochs", f"{summary['updates']}, {summary['epochs']:.2f}"),
-        ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
-        ("bytes up, down, evaluation", " , ".join(f"{size / 1e6:.2f} MB" for size in sizes)),
-        ("staleness mean, p95, max", ", ".join(f"{value:.1f}" for value in summary["staleness"].values())),
-        ("utilisation", escape(_shares(summary["utilisation"]))),
-        ("trace", summary["trace_sha256"][:16]),
-        ("weights", (summary["weights_sha256"] or "not all known")[:16]),  # a party left before the end
-    ]
-    spent = summary["privacy"]
-    if spent is not None:
-        rows.append(
-            ("privacy", f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g}, μ = {_number(spent['mu'])}")
-        )
-    if summary["metric"] == "loss":
-        del rows[1]  # it is there already
-    if summary["target"] is not None:
-        reached = summary["time_to_target_s"]
-        rows.insert(1, ("time to target", "not reached" if reached is None else _marked(summary, reached, ".2f", " s")))
-    for name, text in rows:
-        table.add_row(name, text)
-    return table
-
-
-def _marked(summary: Summary, value: float | None, form: str, unit: str = "") -> str:
-    """A number of the evaluations, never plain if the run is no result."""
-    flaw = flaw_of(summary)
-    if value is None or not flaw:
-        return "–" if value is None else f"{value:{form}}{unit}"
-    why = "see the warnings" if summary["status"] == "finished" else f"evaluated before it {flaw}"
-    return f"[dim strike]{value:{form}}{unit}[/] ({why})"
-
-
-def _shares(utilisation: dict[str, float]) -> str:
-    return listing(f"{role} {share:.0%}" for role, share in utilisation.items())
-
-
-def _number(value: float | None) -> str:
-    return "not told" if value is None else f"{value:.4g}"

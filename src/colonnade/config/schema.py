@@ -37,6 +37,7 @@ __all__ = [
     "parse_override",
     "read_toml",
     "to_dict",
+    "typed_tables",
 ]
 
 
@@ -311,6 +312,21 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+def typed_tables(
+    config: Path | None,
+    settings: Sequence[str] | None = None,
+    more: Mapping[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The tables of a config file with what was typed beside it: `KEY=VALUE` settings, then options as dotted keys.
+
+    Without a file: the tables of an earlier start, or none.
+    """
+    tables = read_toml(config) if config is not None else before or {}
+    overrides = dict(parse_override(text) for text in settings or [])
+    return apply_overrides(tables, {**overrides, **(more or {})})
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

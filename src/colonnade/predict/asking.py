@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from colonnade.config.schema import from_dict, read_toml
 from colonnade.data.formats import TABLES, format_of
 from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.tables import column_names, read_columns
-from colonnade.deployment.up import FederationUp
+from colonnade.deployment.up import FederationUp, reopen_up
 from colonnade.protocol.errors import ColonnadeError, ConfigError
+from colonnade.results.folder import tables_of
+from colonnade.results.places import nodes_of, usual_folder
 
-__all__ = ["Door", "ask", "door_of", "read_ids", "up_for_questions", "write_answers"]
+__all__ = ["Door", "ask", "door_of", "open_door", "read_ids", "up_for_questions", "write_answers"]
 
 PER_REQUEST = 1000
 PATIENCE_S = 60.0
@@ -70,6 +73,23 @@ def door_of(run: Path) -> Door | None:
         advice = f"cannot be read ({error.strerror}): only its owner may ask; a server that starts anew makes one"
         raise ConfigError("token", str(folder / "token"), advice) from None
     return Door((folder / "http").read_text("ascii"), token)
+
+
+def open_door(config: Path, run: Path | None) -> contextlib.AbstractContextManager[Door]:
+    """The endpoint of the run's server; if it is away and all roles are here, they are up for as long as it is open."""
+    from_dict(read_toml(config))
+    folder = run or usual_folder(config)
+    together = nodes_of(folder).is_dir()  # of `up`: all roles are here
+    door = door_of(nodes_of(folder) / "server" / "run" if together else folder)
+    if door is not None and door.answers():
+        return contextlib.nullcontext(door)
+    if not together:
+        where = f"nobody answers at {door.address}" if door is not None else "no server answers questions from it now"
+        advice = (
+            f"{where}: start `colonnade serve {config} --predict`, and the parties with `colonnade join ... --predict`"
+        )
+        raise ConfigError("--run", str(folder), advice)
+    return up_for_questions(reopen_up(from_dict(tables_of(folder)), folder, predict=True))
 
 
 def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> tuple[list[str], Answers]:

@@ -300,7 +300,7 @@ def test_after_close_nothing_is_delivered():
 ENDLESS = """
 import asyncio, threading
 from types import SimpleNamespace
-from colonnade.cli.network import leave_if_stopped
+from colonnade.deployment.process import leave_if_stopped
 from colonnade.drivers.processes.jobs import Jobs
 from colonnade.protocol.events import Work
 

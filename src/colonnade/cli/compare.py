@@ -1,0 +1,34 @@
+"""`colonnade compare`: a race of methods."""
+
+from typing import Annotated
+
+import typer
+
+from colonnade.cli.options import Address, ConfigFile, RaceOut, Setting, Workers, names_in
+
+__all__ = ["compare"]
+
+
+def compare(
+    config: ConfigFile = None,
+    protocols: Annotated[
+        str, typer.Option(help="Methods, or names under \\[methods], separated by commas.")
+    ] = "sync,vafl,t-sync",
+    seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
+    settings: Setting = None,
+    out: RaceOut = None,
+    workers: Workers = "1",
+    address: Address = None,
+) -> None:
+    """Race methods on the same data, stragglers and seeds.
+
+    Example:
+      colonnade compare race.toml --protocols sync,vafl,t-sync,centralised --seeds 3
+    """
+    from colonnade.cli.race import exit_if_any_failed, race_with_board
+    from colonnade.config.schema import typed_tables
+    from colonnade.experiments.compare import contestants
+
+    racing = contestants(typed_tables(config, settings), names_in(protocols))
+    name = f"{config.stem if config else 'digits'}-comparison"
+    exit_if_any_failed(race_with_board(racing, seeds, out, name, workers, address))

@@ -1,0 +1,74 @@
+"""`colonnade join`: a party of a federation."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from colonnade.cli.one_side import checked_config, log_of
+from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig
+from colonnade.cli.printing import say_note
+
+if TYPE_CHECKING:
+    from colonnade.deployment.party_side import PartySide
+    from colonnade.drivers.processes.logs import Log
+
+__all__ = ["join"]
+
+
+def join(
+    config: SideConfig,
+    party: Annotated[str, typer.Option(help="This party's name, as in network.parties and its certificate.")],
+    settings: Setting = None,
+    out: Out = None,
+    log_json: LogJson = False,
+    log_level: LogLevel = "info",
+    predict: Predict = False,
+    parent: Parent = None,
+) -> None:
+    """Take part in a federation with this party's own columns; dials out, opens no port.
+
+    Examples:
+      colonnade join clinic.toml --party clinic
+      colonnade join clinic.toml --party clinic --predict
+    """
+    from colonnade.deployment.party_host import PartyHost
+    from colonnade.deployment.party_training import PartyTraining
+    from colonnade.deployment.process import leave_if_stopped, run_process
+    from colonnade.drivers.processes.tls_log import tls_refusals_to
+
+    log = log_of(party, log_json, log_level)
+    side = _side(config, party, settings, out, log)
+    if predict:
+        with tls_refusals_to(log):
+            return _answer(side, parent)
+    process = PartyHost(PartyTraining(side))
+    with tls_refusals_to(log):
+        end = run_process(process.run(), parent)
+    leave_if_stopped(process.node)
+    say_note(end.note)
+    if end.status not in ("finished", "stopped"):
+        raise typer.Exit(1)
+    if end.status == "finished" and side.config.predict.stay and not process.node.stopped:
+        with tls_refusals_to(log):
+            _answer(side, parent)
+
+
+def _side(config: Path, name: str, settings: list[str] | None, out: Path | None, log: "Log") -> "PartySide":
+    from colonnade.deployment.party_side import PartySide
+    from colonnade.results.places import own_folder
+
+    side = PartySide(checked_config(config, settings), name, out or own_folder(config, name), log)
+    for note in side.share.notes:
+        log.info("note", about=note)
+    return side
+
+
+def _answer(side: "PartySide", parent: int | None) -> None:
+    """Until it is stopped."""
+    from colonnade.deployment.process import leave_if_stopped, run_process
+    from colonnade.predict.processes import predicting_party
+
+    answering = predicting_party(side)
+    run_process(answering.run(), parent)
+    leave_if_stopped(answering.node)

@@ -1,0 +1,59 @@
+"""The live table of a federation: of `up`, of `run` with processes or Ray, and of `status`."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from colonnade.deployment.up import FederationUp
+    from colonnade.results.summary import Summary
+
+__all__ = ["status_table", "up_with_table"]
+
+
+def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
+    """Run a federation under its live table."""
+    federation.say = lambda text: out.print(text, markup=False, highlight=False, soft_wrap=True)
+    with Live(console=out, refresh_per_second=4, transient=True) as live:
+        return asyncio.run(federation.run(lambda found: live.update(status_table(found))))
+
+
+def status_table(status: dict[str, Any]) -> Group:
+    """The live table."""
+    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen")
+    colours = {"connected": "green", "away": "yellow", "lost": "red"}
+    for party in status["parties"]:
+        colour = colours.get(party["state"], "dim")
+        seen = "" if party["last_seen_s"] is None else f"{party['last_seen_s']:.0f} s ago"
+        staleness = "" if party["staleness"] is None else f"{party['staleness']:.1f}"
+        table.add_row(
+            escape(party["name"]),
+            f"[{colour}]{party['state']}[/]",
+            f"{party['steps_per_s']:.1f}",
+            staleness,
+            _bytes(party["bytes_up"]),
+            _bytes(party["bytes_down"]),
+            seen,
+        )
+    value = "" if status["value"] is None else f" · {status['metric']} {status['value']:.4g}"
+    head = f"{status['protocol']} · {status['state']} · update {status['updates']} ({status['updates_per_s']:.1f}/s)"
+    lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
+    if status["state"] == "waiting" and status["waits_for"]:
+        names = escape(", ".join(status["waits_for"]))
+        lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
+    bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone ends no line
+    return Group(*lines, bar, table)
+
+
+def _bytes(count: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.1f} TB"

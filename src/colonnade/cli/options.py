@@ -1,0 +1,54 @@
+"""Options and arguments that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "Address",
+    "ConfigFile",
+    "LogJson",
+    "LogLevel",
+    "Out",
+    "Parent",
+    "Predict",
+    "RaceOut",
+    "RunOut",
+    "Seed",
+    "Setting",
+    "SideConfig",
+    "Workers",
+    "names_in",
+]
+
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a config key; repeatable.")
+]
+Seed = Annotated[int | None, typer.Option(help="Replaces train.seed.")]
+
+# Of commands that have all roles in one place.
+ConfigFile = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG.toml", help="What to run; left out: all defaults (digits).")
+]
+RunOut = Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")]
+RaceOut = Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")]
+Workers = Annotated[str, typer.Option(metavar="N|ray", help="Who computes: threads, or Ray; the result is the same.")]
+Address = Annotated[str | None, typer.Option(help="Of a Ray cluster that is up, host:port; left out: one of its own.")]
+
+# Of one side of a federation.
+SideConfig = Annotated[
+    Path, typer.Argument(metavar="CONFIG.toml", help="The shared config with this side's own settings.")
+]
+Out = Annotated[Path | None, typer.Option(help="This role's folder: made, or gone on with.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")]
+LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
+Predict = Annotated[
+    bool, typer.Option("--predict", help="Train no more: answer questions from what was trained in this folder.")
+]
+
+
+def names_in(text: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,124 @@
+"""`colonnade privacy plan`: the noise that an ε needs, and the reverse."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from colonnade.cli.options import Setting
+from colonnade.cli.printing import console
+from colonnade.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from colonnade.config.schema import Config
+    from colonnade.experiments.plan_noise import Asked, Planned
+
+__all__ = ["plan"]
+
+
+def plan(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="CONFIG.toml", help="Count the uploads of its run, instead of --rows … --warm-up."),
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Training rows, N.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of an upload.")] = None,
+    updates: Annotated[
+        int | None, typer.Option(help="Uploads, in the whole run, of the party that makes most.")
+    ] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="C: the norm that every row is shrunk to; left out: privacy.clip of CONFIG.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="The ε wanted; or --mu, or --noise for the reverse; left out: the budgets of CONFIG."),
+    ] = None,
+    mu: Annotated[float | None, typer.Option(help="The μ wanted.")] = None,
+    noise: Annotated[float | None, typer.Option(help="The noise (standard deviation): what ε is it?")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ; left out: privacy.delta of CONFIG, or 1e-5.")] = None,
+    extra_rows: Annotated[float | None, typer.Option(help="Further rows with each upload, in batches.")] = None,
+    test_rows: Annotated[int | None, typer.Option(help="Rows of an evaluation.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="How many of them.")] = None,
+    warm_up: Annotated[
+        bool | None, typer.Option("--warm-up/--no-warm-up", help="Whether all rows are uploaded once at the start.")
+    ] = None,
+    gradient_clip: Annotated[float | None, typer.Option(help="G: plan for local_updates = 'dp-sgd'.")] = None,
+    gradient_noise: Annotated[float | None, typer.Option(help="With --noise: the noise of the steps.")] = None,
+    share: Annotated[float, typer.Option(help="With 'dp-sgd': the share of μ² that embeddings get.")] = 0.75,
+    settings: Setting = None,
+) -> None:
+    """The noise that an ε or μ needs, and the reverse; for every party, against the server.
+
+    With CONFIG, a dry run of the simulator counts what each party uploads under its method, clock and length.
+
+    Examples:
+      colonnade privacy plan own.toml --epsilon 10 --clip 1
+      colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --epsilon 10
+      colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --noise 0.1
+      colonnade privacy plan --rows 60000 --batch-size 600 --updates 500 --clip 1 --epsilon 10 --gradient-clip 1
+    """
+    from colonnade.config.schema import from_dict, typed_tables
+    from colonnade.experiments.plan_noise import Asked
+    from colonnade.privacy.plan import Wish, Workload, planned
+
+    sizes = {"rows": rows, "batch_size": batch_size, "updates": updates}
+    more = {"extra_rows": extra_rows, "test_rows": test_rows, "evaluations": evaluations, "warm_up": warm_up}
+    asked = Asked(clip, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
+    if config is not None:
+        for name, value in (sizes | more).items():
+            if value is not None:
+                advice = f"is counted by a dry run of {config}: leave it away, or change the config with --set"
+                raise ConfigError(f"--{name.replace('_', '-')}", value, advice)
+        _plan_config(from_dict(typed_tables(config, settings)), asked)
+        return
+    if settings:
+        raise ConfigError("--set", settings[0], "changes a config: name one, or leave it away")
+    for name, value in (sizes | {"clip": clip}).items():
+        if value is None:
+            advice = "needed, unless a CONFIG.toml is named, whose uploads are then counted"
+            raise ConfigError(f"--{name.replace('_', '-')}", None, advice)
+    given: dict[str, Any] = {name: value for name, value in (sizes | more).items() if value is not None}
+    delta = 1e-5 if delta is None else delta
+    wish = Wish(clip or 0.0, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
+    for line in planned(Workload(**given), wish):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _plan_config(config: "Config", asked: "Asked") -> None:
+    from rich.progress import Progress
+
+    from colonnade.cli.progress import bar_columns, load_with_bar
+    from colonnade.experiments.plan_noise import plan_noise
+
+    data = load_with_bar(config, console)
+    with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("dry run", total=1.0, text="counts the uploads")
+        found = plan_noise(config, data, asked, lambda done: progress.update(task, completed=done))
+    console.print(_needs_table(found))
+    noise, gradient_clip = found.noise, found.gradient_clip
+    steps = f", privacy.dp_sgd = {{clip = {gradient_clip:g}, noise = {noise.steps:.6g}}}" if noise.steps else ""
+    lines = [
+        f"privacy.clip = {found.clip:g}, privacy.noise = {noise.rows:.6g}{steps}: no party spends more than this",
+        f"Assumed: {found.assumed}. The simulator makes exactly these uploads. On real machines a party that is faster "
+        "than here uploads more, and its budget stops it: plan with the speeds of your machines.",
+        *(f"Warning: {note}" for note in found.notes),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _needs_table(found: "Planned") -> Table:
+    from colonnade.privacy.gaussian import epsilon_of
+
+    caption = f"Of a whole run, as a dry run counted it; μ and ε (at δ = {found.delta:g}) with the noise below."
+    table = Table("party", box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    private = found.noise.steps is not None
+    for title in ("uploads", "rows", *(["private steps"] if private else []), "μ", "ε"):
+        table.add_column(title, justify="right")
+    for need in found.needs:
+        mu = need.mu(found.noise)
+        numbers = [need.uploads, need.rows, *([need.steps] if private else [])]
+        table.add_row(need.party, *map(str, numbers), f"{mu:.6g}", f"{epsilon_of(mu, found.delta):.6g}")
+    return table

@@ -1,0 +1,91 @@
+"""What `compare`, `sweep` and `demo` do alike: run a race under a board, and print its table, remarks and winners."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from colonnade.cli.printing import console, say, typed_command
+from colonnade.cli.progress import RaceBoard, report_with_bar
+from colonnade.cli.workers import cluster, parse_workers
+from colonnade.experiments.compare import Contestant, Entry, entries_of, race, ranking_of
+from colonnade.experiments.ranking import Ranking, in_words
+from colonnade.protocol.errors import ConfigError
+from colonnade.results.places import fresh_folder
+
+__all__ = ["exit_if_any_failed", "race_with_board"]
+
+
+def race_with_board(
+    racing: Sequence[Contestant],
+    seeds: int,
+    out: Path | None,
+    name: str,
+    workers: str = "1",
+    address: str | None = None,
+) -> list[Entry]:
+    """Run all, in `out` or in a new folder of this name; what is finished is kept on Ctrl-C."""
+    entries, hands = entries_of(racing, seeds), parse_workers(workers)
+    if hands not in (1, "ray"):
+        raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
+    folder = out or fresh_folder(name)
+    try:
+        with cluster(hands == "ray", address), RaceBoard(console) as board:
+            race(entries, folder, board.show, typed_command(), hands)
+        _show(entries, folder)
+    except KeyboardInterrupt:
+        done = sum(entry.summary is not None for entry in entries)
+        again = typed_command() if out is not None else f"{typed_command()} --out {shlex.quote(str(folder))}"
+        say(f"Stopped; {done} of {len(entries)} runs are finished and kept. To go on: {again}")
+        raise typer.Exit(130) from None
+    return entries
+
+
+def _show(entries: list[Entry], out: Path) -> None:
+    ranking = ranking_of(entries)
+    console.print(_table(ranking))
+    for entry in entries:
+        if entry.error:
+            console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)
+        for text in entry.remarks:
+            console.print(f"[yellow]{escape(entry.folder)}[/]: {escape(text)}", soft_wrap=True)
+    if any(entry.summary for entry in entries):
+        say(f"Report: {report_with_bar(out, console)}")
+    say(f"Folder: {out}")
+    if words := in_words(ranking):
+        say(words)
+
+
+def _table(ranking: Ranking) -> Table:
+    """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked.
+
+    A mean with a run that is no result in it is struck out, and beside the method's name stands why.
+    """
+    spread = ranking.seeds > 1
+    title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
+    failed = "; † nor do methods with a run that failed or has warnings" if ranking.flaws else ""
+    caption = f"an oracle takes no part in the race{failed}"
+    table = Table(title=title, box=SIMPLE_HEAD, caption=caption)
+    table.add_column("method", no_wrap=True)
+    for column in ranking.columns:
+        table.add_column(column.title, justify="right")  # a narrow terminal breaks before the deviation
+    for label, values in ranking.values.items():
+        flaw = ranking.flaws.get(label, "")
+        cells = []
+        for value, column, winners in zip(values, ranking.columns, ranking.winners, strict=True):
+            text = column.write(value, spread)
+            if flaw and value is not None:
+                text = f"[dim strike]{text}[/] †"
+            cells.append(f"[bold]{text} *[/]" if label in winners else text)
+        table.add_row(escape(label) + (f" [red]({flaw})[/]" if flaw else ""), *cells)
+    return table
+
+
+def exit_if_any_failed(entries: Sequence[Entry]) -> None:
+    """With code 1."""
+    if any(entry.error for entry in entries):
+        raise typer.Exit(1)

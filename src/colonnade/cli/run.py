@@ -1,0 +1,110 @@
+"""`colonnade run`: train once, on any driver."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from colonnade.cli.options import Address, ConfigFile, RunOut, Seed, Setting, Workers
+from colonnade.cli.printing import console, say, typed_command
+from colonnade.cli.workers import cluster, parse_workers
+from colonnade.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from colonnade.deployment.up import FederationUp
+    from colonnade.experiments.run import Run
+    from colonnade.results.summary import Summary
+
+__all__ = ["run"]
+
+
+def run(
+    config: ConfigFile = None,
+    settings: Setting = None,
+    seed: Seed = None,
+    out: RunOut = None,
+    driver: Annotated[
+        str, typer.Option(help="sim; processes: every role its own, over loopback; or ray: every role an actor.")
+    ] = "sim",
+    workers: Workers = "1",
+    address: Address = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
+) -> None:
+    """Train once.
+
+    Examples:
+      colonnade run
+      colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
+      colonnade run race.toml --resume runs/race-1
+    """
+    from colonnade.cli.progress import load_with_bar
+    from colonnade.config.schema import from_dict, typed_tables
+    from colonnade.deployment.up import refuse_network
+    from colonnade.experiments.launch import Load, launch, load_ahead, record_of
+    from colonnade.results.folder import note_command, tables_of
+    from colonnade.results.places import fresh_folder
+
+    if driver not in ("sim", "processes", "ray"):
+        raise ConfigError("--driver", driver, "this release has 'sim', 'processes' and 'ray'")
+    if resume is not None and out is not None:
+        raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
+    before = tables_of(resume) if config is None and resume is not None else None
+    tables = typed_tables(config, settings, {} if seed is None else {"train.seed": seed}, before)
+    checked = from_dict(tables)
+    if driver != "sim" and resume is None:
+        refuse_network(tables.get("network", {}))
+    load: Load = partial(load_with_bar, console=console)
+    out = resume or out or fresh_folder(config.stem if config else "digits")
+    if resume is not None and (over := record_of(checked, resume, driver)) is not None:
+        say(f"This run is over, and nothing was done. Its report: colonnade report {resume}")
+        if checked.predict.stay:
+            say(f"To answer questions: colonnade up --resume {resume} --predict")
+        return _show(over, resume)
+    hands = parse_workers(workers)
+    if driver != "sim" and hands != 1:
+        raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
+    on_ray = "ray" in (hands, driver)
+    if on_ray and resume is None:
+        load = load_ahead(checked, out, load)
+    with cluster(on_ray, address):
+        started = launch(checked, out, resume=resume is not None, load=load, driver=driver, workers=hands)
+        for note in started.notes:
+            say(f"Note: {note}")
+        note_command(out, typed_command())
+        try:
+            summary = _watch(started)
+        except KeyboardInterrupt:
+            say(f"Stopped. {_how_to_go_on(out, driver, address, checked.predict.stay)}")
+            raise typer.Exit(130) from None
+    _show(summary, out)
+
+
+def _watch(started: "Run | FederationUp") -> "Summary":
+    """To its end, under a bar or a table."""
+    from colonnade.cli.live import up_with_table
+    from colonnade.cli.progress import run_with_bar
+    from colonnade.experiments.run import Run
+
+    return run_with_bar(started, console) if isinstance(started, Run) else up_with_table(started, console)
+
+
+def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> str:
+    """After Ctrl-C: the command to type, and where it begins."""
+    from colonnade.experiments.launch import checkpoint_of
+
+    if stay and (out / "summary.json").is_file():
+        return f"To answer again: colonnade up --resume {out} --predict"
+    kept = checkpoint_of(out, driver).is_file()
+    where = "go on from the last checkpoint" if kept else "begin this run again, which has no checkpoint yet"
+    return f"To {where}: colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
+
+
+def _show(summary: "Summary", out: Path) -> None:
+    """What came of a run; the exit code says whether it finished."""
+    from colonnade.cli.summary import print_summary
+
+    print_summary(summary, console)
+    say(f"Folder: {out}")
+    if summary["status"] != "finished":
+        raise typer.Exit(1)

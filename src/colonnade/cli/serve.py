@@ -1,0 +1,79 @@
+"""`colonnade serve`: the server of a federation."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from colonnade.cli.one_side import checked_config, log_of
+from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig
+from colonnade.cli.printing import console, say_note
+
+if TYPE_CHECKING:
+    from colonnade.deployment.server_side import ServerSide
+    from colonnade.drivers.processes.logs import Log
+
+__all__ = ["serve"]
+
+
+def serve(
+    config: SideConfig,
+    settings: Setting = None,
+    out: Out = None,
+    log_json: LogJson = False,
+    log_level: LogLevel = "info",
+    predict: Predict = False,
+    parent: Parent = None,
+) -> None:
+    """Run the server of a federation: it holds the labels, and the parties dial it.
+
+    Started again with the same folder, it goes on from its checkpoint.
+
+    Examples:
+      colonnade serve server.toml
+      colonnade serve server.toml --predict
+    """
+    from colonnade.cli.summary import print_summary
+    from colonnade.deployment.process import leave_if_stopped, run_process
+    from colonnade.deployment.server_host import ServerHost
+    from colonnade.deployment.server_training import ServerTraining
+    from colonnade.drivers.processes.tls_log import tls_refusals_to
+
+    log = log_of("server", log_json, log_level)
+    side = _side(config, settings, out, log)
+    if predict:
+        with tls_refusals_to(log):
+            return _answer(side, parent)
+    process = ServerHost(ServerTraining(side))
+    with tls_refusals_to(log):
+        summary = run_process(process.run(), parent)
+    if not log_json and summary["status"] != "stopped":
+        print_summary(summary, console)
+    else:
+        say_note(summary["note"])
+    leave_if_stopped(process.node)
+    if summary["status"] not in ("finished", "stopped"):
+        raise typer.Exit(1)
+    if summary["status"] == "finished" and side.config.predict.stay and not process.node.stopped:
+        with tls_refusals_to(log):
+            _answer(side, parent)
+
+
+def _side(config: Path, settings: list[str] | None, out: Path | None, log: "Log") -> "ServerSide":
+    from colonnade.deployment.server_side import ServerSide
+    from colonnade.results.places import own_folder
+
+    side = ServerSide(checked_config(config, settings), out or own_folder(config, "server"), log)
+    for note in side.share.notes:
+        log.info("note", about=note)
+    return side
+
+
+def _answer(side: "ServerSide", parent: int | None) -> None:
+    """Until it is stopped."""
+    from colonnade.deployment.process import leave_if_stopped, run_process
+    from colonnade.predict.processes import predicting_server
+
+    answering = predicting_server(side)
+    run_process(answering.run(), parent)
+    leave_if_stopped(answering.node)

@@ -1,0 +1,37 @@
+"""`colonnade status`: how a running server is doing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from colonnade.cli.printing import console
+
+__all__ = ["status"]
+
+
+def status(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the server.")],
+    certificate: Annotated[Path, typer.Option(help="Of a member of the federation, or of the server.")],
+    key: Annotated[Path, typer.Option(help="Its private key.")],
+    authority: Annotated[Path, typer.Option(help="The federation's ca.pem.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Ask a running server how it is doing.
+
+    Example:
+      colonnade status 127.0.0.1:7450 --certificate clinic.pem --key clinic.key --authority ca.pem
+    """
+    import asyncio
+    import json
+
+    from colonnade.cli.live import status_table
+    from colonnade.drivers.processes.certificates import Identity
+    from colonnade.drivers.processes.dial import ask_status
+    from colonnade.drivers.processes.limits import Limits
+
+    answer = asyncio.run(ask_status(Identity.load(certificate, key, authority), address, Limits()))
+    if as_json:
+        print(answer.decode())
+    else:
+        console.print(status_table(json.loads(answer)))

@@ -1,0 +1,50 @@
+"""`colonnade up`: a whole federation on this machine."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from colonnade.cli.options import RunOut, Seed, Setting
+from colonnade.cli.printing import console
+from colonnade.cli.run import run
+
+__all__ = ["up"]
+
+
+def up(
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Left out: all defaults.")] = None,
+    settings: Setting = None,
+    seed: Seed = None,
+    out: RunOut = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was stopped.")] = None,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Stay up and answer questions; with --resume of a run that has ended.")
+    ] = False,
+) -> None:
+    """Start a whole federation on this machine, every role its own process, over loopback with mutual TLS.
+
+    Examples:
+      colonnade up
+      colonnade up race.toml --set protocol.name=sync
+      colonnade up race.toml --predict
+      colonnade up --resume runs/race-1 --predict
+    """
+    if predict and resume is not None:
+        _answer(resume)
+    else:
+        stay = ["predict.stay=true"] if predict else []
+        run(config, [*(settings or []), *stay], seed, out, "processes", resume=resume)
+
+
+def _answer(folder: Path) -> None:
+    """Until Ctrl-C."""
+    from colonnade.cli.live import up_with_table
+    from colonnade.config.schema import from_dict
+    from colonnade.deployment.up import reopen_up
+    from colonnade.results.folder import tables_of
+
+    federation = reopen_up(from_dict(tables_of(folder)), folder, predict=True)
+    with suppress(KeyboardInterrupt):
+        up_with_table(federation, console)

@@ -1,0 +1,25 @@
+"""`--workers` and `--address`: who computes in the simulator."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+from colonnade.protocol.errors import ConfigError
+
+__all__ = ["cluster", "parse_workers"]
+
+
+def parse_workers(text: str) -> int | str:
+    """A number of threads, or "ray"."""
+    if text == "ray":
+        return text
+    if not text.isdecimal():
+        raise ConfigError("--workers", text, "a number of threads, or 'ray'")
+    return int(text)
+
+
+def cluster(wanted: bool, address: str | None) -> AbstractContextManager[None]:
+    """Ray, if it is wanted."""
+    from colonnade.drivers.ray.cluster import connected
+
+    if not wanted and address is not None:
+        raise ConfigError("--address", address, "is of a Ray cluster: add --workers ray, or --driver ray")
+    return connected(address) if wanted else nullcontext()

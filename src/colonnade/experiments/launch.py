@@ -1,0 +1,52 @@
+"""A run on any driver, ready to start: in the simulator, as processes on this machine, or as actors of Ray."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from colonnade.config.resolve import refuse_unbuildable
+from colonnade.config.schema import Config
+from colonnade.data import Partition
+from colonnade.deployment.up import FederationUp, prepare_up, reopen_folder, reopen_up
+from colonnade.experiments.run import Run, prepare, reopen
+from colonnade.protocol.errors import ConfigError
+from colonnade.results.folder import RunFolder
+from colonnade.results.places import nodes_of
+from colonnade.results.summary import Summary
+
+__all__ = ["Load", "checkpoint_of", "launch", "load_ahead", "record_of"]
+
+Load = Callable[[Config], Partition]
+
+
+def launch(
+    config: Config, out: Path, *, resume: bool, load: Load, driver: str, workers: int | str
+) -> Run | FederationUp:
+    """A new run in `out`, or the one that lies there; `workers` are the simulator's."""
+    if driver == "sim":
+        return reopen(config, out, load, workers) if resume else prepare(config, None, out, load, workers)
+    kind: type[FederationUp] = FederationUp
+    if driver == "ray":
+        from colonnade.deployment.on_ray import FederationOnRay as kind  # noqa: PLC0415 - an extra
+    return reopen_up(config, out, kind=kind) if resume else prepare_up(config, out, None, load, kind)
+
+
+def load_ahead(config: Config, out: Path, load: Load) -> Load:
+    """Refuse what can be refused before a cluster is started, which takes a while; the data are loaded once."""
+    RunFolder.refuse_used(out)
+    data = load(config)
+    refuse_unbuildable(config, data)
+    return lambda _: data
+
+
+def record_of(config: Config, folder: Path, driver: str) -> Summary | None:
+    """The summary of a run that is over; None: it can go on."""
+    over = reopen_folder(config, folder).record()
+    if over is None and driver == "sim" and nodes_of(folder).is_dir():
+        raise ConfigError("--resume", str(folder), "its roles are processes: add --driver processes, or ray")
+    return over
+
+
+def checkpoint_of(folder: Path, driver: str) -> Path:
+    """The checkpoint that the run would go on from; it may not be there yet."""
+    state = folder if driver == "sim" else nodes_of(folder) / "server" / "run" / "state"
+    return state / "checkpoint.safetensors"
