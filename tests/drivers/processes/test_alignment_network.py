@@ -120,9 +120,9 @@ def wire(monkeypatch):
     read, relayed = [], []
     received, forward = Node.received, Relay.forward
 
-    def note(node, peer, sequence, body):
+    def note(node, peer, sequence, body, *more):
         read.append((node.role.name, peer.name, bytes(body)))
-        received(node, peer, sequence, body)
+        received(node, peer, sequence, body, *more)
 
     def note_relayed(relay, sender, body):
         relayed.append(bytes(body))
@@ -307,8 +307,8 @@ def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
     """In small messages, with a line that breaks at every tenth that the server or the lab gets."""
     received, count = Node.received, [0]
 
-    def note(node, peer, sequence, body):
-        received(node, peer, sequence, body)
+    def note(node, peer, sequence, body, *more):
+        received(node, peer, sequence, body, *more)
         count[0] += 1
         if count[0] % 10 == 0 and node.role.name in ("server", "lab"):
             line = organisations.processes["server"].node.peers["lab"].stream
