@@ -6,14 +6,11 @@ order.
 """
 
 import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from colonnade.algorithms import METHODS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "src/colonnade/protocol", ROOT / "src/colonnade/algorithms"]
@@ -160,18 +157,3 @@ def test_scan_finds(source: str) -> None:
 )
 def test_scan_lets_pass(source: str) -> None:
     assert scan(source) == []
-
-
-def test_the_contract_names_every_method_in_its_package() -> None:
-    """The layers block of docs/contract.md, a line for each package of methods."""
-    page = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-    block = page[page.index("Layers, imports") :]
-    named: dict[str, list[str]] = {}
-    for package, methods in re.findall(r"^ {28}(\w+) +(.*(?:\n {39}.*)*)$", block, re.MULTILINE):
-        named[package] = re.split(r",\s+", methods)
-    packages: dict[str, list[str]] = {}
-    for name, method in METHODS.items():
-        packages.setdefault(type(method.options()).__module__.split(".")[2], []).append(name)
-    assert {package: sorted(named[package]) for package in packages} == {
-        package: sorted(names) for package, names in packages.items()
-    }

@@ -1,6 +1,7 @@
 """The chassis alone, with small roles: dispatch, refusals, the outbox, and what a checkpoint holds."""
 
 import copy
+import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -276,3 +277,31 @@ def test_a_started_role_takes_no_new_attribute():
         role.total = 4
     with pytest.raises(AttributeError):
         role.state.other = 1
+
+
+def calls_of(act):
+    """The Python functions that are called, in order: what a profiler would see, without its clock."""
+    names = []
+
+    def note(frame, event, argument):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return names[1:]  # without `act` itself
+
+
+def test_an_event_costs_no_more_calls_than_it_must():
+    """Every event of every run passes here: a runtime Protocol check or an attribute hook would show at once."""
+    role = started()
+    role.handle(Received("ann", Number(3)), 2)  # the first time looks at base classes
+    role.handle(WorkDone(1, Squared(9)), 3)
+    assert calls_of(lambda: role.handle(WorkDone(1, Squared(9)), 3)) == ["handle", "_work_done", "squared"]
+    asked = calls_of(lambda: role.handle(Received("ann", Number(3)), 2))
+    assert asked == ["handle", "_received", "number", "work", "send"]
+    assert calls_of(lambda: role.compute(Square(3))) == ["compute", "rule_of", "square"]

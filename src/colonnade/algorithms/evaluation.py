@@ -12,7 +12,7 @@ from colonnade.algorithms.batches import rows_per_message
 from colonnade.algorithms.table import EmbeddingTable
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
-from colonnade.privacy.guard import Guard, Released
+from colonnade.privacy.guard import Guard, Receipted, Released
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import CancelWork, Effect, Send, Work
 from colonnade.protocol.messages import Array, EvaluationReply, EvaluationRequest, Payload
@@ -40,13 +40,12 @@ class EvaluateRows(Released, frozen=True):
     stop: int
 
 
-class RowsRead(Payload, frozen=True):
+class RowsRead(Receipted, frozen=True):
     """Its result."""
 
     number: int
     start: int
     values: Array
-    receipt: str = ""  # of the privacy ledger
 
 
 class EvaluateAll(Payload, frozen=True):

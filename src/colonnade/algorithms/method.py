@@ -154,7 +154,7 @@ class Method(Generic[O]):
     payloads: tuple[type[Payload], ...]
     server: Callable[[ServerSetup[O]], Coordinating] | None
     party: Callable[[PartySetup[O]], Role] | None
-    joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Role] | None = None  # an oracle that sees everything
+    joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Coordinating] | None = None  # an oracle that sees everything
     # Refuses what cannot work; or notes for the results.
     check: Callable[[ServerSetup[O], Sequence[PartySetup[O]]], tuple[str, ...]] | None = None
     predictor: Predictor[O, Any, Any] | None = None  # None: it cannot predict at its level of privacy

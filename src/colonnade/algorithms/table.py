@@ -6,6 +6,7 @@ int32, nothing else of that order. It may be float16, and it may lie in a file (
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Storage
 from colonnade.protocol.role import Histogram, StalenessSummary
+from colonnade.protocol.saved import Component
 
 __all__ = ["EmbeddingTable", "Staleness", "blank", "blocks_of"]
 
@@ -125,17 +127,24 @@ class EmbeddingTable:
         """A checkpoint with this state is on the disk."""
 
 
-class Staleness:
+@dataclass(slots=True, init=False)
+class Staleness(Component):
     """The distribution of τ over every embedding of another party that was used, or of a sample (`every`).
 
     Counted in bins of 2^shift updates: of 1 until τ outgrows them, then two become one. Mean and maximum stay exact.
     """
 
+    counts: Array  # how often each τ occurred
+    shift: int
+    total: int
+    largest: int
+    sums: Array  # of τ per party, since the last `take_means`
+    uses: Array
+
     def __init__(self, parties: int) -> None:
-        self.counts, self.shift = np.zeros(64, np.int64), 0  # how often each τ occurred
+        self.counts, self.shift = np.zeros(64, np.int64), 0
         self.total = self.largest = 0
-        self.sums = np.zeros(parties, np.int64)  # of τ per party, since the last `take_means`
-        self.uses = np.zeros(parties, np.int64)
+        self.sums, self.uses = np.zeros(parties, np.int64), np.zeros(parties, np.int64)
 
     def every(self, rows: int) -> int:
         """Of how many updates with so many rows one is counted: all, unless they are of many rows of many parties."""
@@ -188,16 +197,3 @@ class Staleness:
     def histogram(self) -> Histogram:
         """How often embeddings of each age were used, in bins of `width` updates."""
         return {"width": 1 << self.shift, "counts": self.counts.tolist()}
-
-    def save(self) -> dict[str, Any]:
-        """All of it."""
-        return {name: getattr(self, name) for name in _STATE}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
-        for name in _STATE:
-            setattr(self, name, np.copy(saved[name]) if name in _ARRAYS else saved[name])
-
-
-_ARRAYS = ("counts", "sums", "uses")
-_STATE = (*_ARRAYS, "shift", "total", "largest")

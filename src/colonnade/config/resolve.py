@@ -31,7 +31,7 @@ from colonnade.privacy.guard import check_budget
 from colonnade.privacy.settings import Budget, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Array
-from colonnade.protocol.role import Role
+from colonnade.protocol.role import Coordinating, Role
 
 __all__ = [
     "Federation",
@@ -81,12 +81,18 @@ class Federation:
         """The plan's."""
         return self.plan.training
 
+    def made(self) -> tuple[Coordinating, list[Role]]:
+        """Fresh roles: the one that coordinates, and the parties."""
+        method = self.method
+        if method.joint is not None:
+            return method.joint(self.server, self.parties), []
+        assert method.server is not None and method.party is not None
+        return method.server(self.server), [method.party(party) for party in self.parties]
+
     def roles(self) -> list[Role]:
-        """Fresh roles, the server first."""
-        if self.method.joint is not None:
-            return [self.method.joint(self.server, self.parties)]
-        assert self.method.server is not None and self.method.party is not None
-        return [self.method.server(self.server), *(self.method.party(party) for party in self.parties)]
+        """The same in one list, the server first."""
+        server, parties = self.made()
+        return [server, *parties]
 
 
 Labels = tuple[Task, Array, Array]  # and those to train and to test on

@@ -27,7 +27,7 @@ from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDive
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Payload
 from colonnade.protocol.ports import Releases
-from colonnade.protocol.role import SERVER, Histogram, RoleSummary
+from colonnade.protocol.role import SERVER, Counts, Histogram, RoleSummary
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import (
     Summary,
@@ -84,8 +84,9 @@ class Run:
         """Fresh roles, nothing done."""
         setting = self.federation
         self.rows: list[dict[str, Any]] = []
+        self._server, parties = setting.made()
         self.simulator = Simulator(
-            setting.roles(),
+            [self._server, *parties],
             Codec(setting.method.payloads, lazily=True),
             setting.config.clock,
             setting.config.train.seed,
@@ -243,8 +244,8 @@ class Run:
         """What the coordinating role says of the run."""
         return self.simulator.principal.role.summary()
 
-    def _progress(self) -> Any:
-        return self.simulator.principal.role.progress  # type: ignore[attr-defined]
+    def _progress(self) -> Counts:
+        return self._server.progress
 
     def _record(self, record: Payload, simulator: Simulator) -> None:
         if not isinstance(record, Measurement):

@@ -36,7 +36,7 @@ from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.ports import Lines
 from colonnade.protocol.role import PrivacySpent
 
-__all__ = ["Guard", "Release", "Released", "Withheld", "check_budget"]
+__all__ = ["Guard", "Receipted", "Release", "Released", "Withheld", "check_budget"]
 
 P = TypeVar("P", bound=Payload)
 J = TypeVar("J")
@@ -56,6 +56,12 @@ class Released(Payload, frozen=True, kw_only=True):
     """A job that the guard has a say in: its result leaves the party, or steps θ_m."""
 
     release: Release | None = None
+
+
+class Receipted(Payload, frozen=True, kw_only=True):
+    """The result of such a job."""
+
+    receipt: str = ""  # of the privacy ledger
 
 
 class Withheld(Payload, frozen=True):
@@ -146,7 +152,7 @@ class Guard:
 
     def note(self, result: Payload) -> None:
         """The receipt that a result carries."""
-        receipt = getattr(result, "receipt", "")
+        receipt = result.receipt if isinstance(result, Receipted) else ""
         if receipt and (not self._receipt or _number(receipt) > _number(self._receipt)):
             self._receipt = receipt
 

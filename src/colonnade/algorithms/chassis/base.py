@@ -146,7 +146,8 @@ class Chassis(Generic[S]):
         return effects
 
     def _received(self, sender: str, message: Message) -> None:
-        found = find(self.handlers.messages, type(message))
+        kind = type(message)
+        found = self.handlers.messages.get(kind) or find(self.handlers.messages, kind)  # `find` is for the first time
         if found is None or (self._senders.get(sender) != found[1] and found[1] != ANYONE):
             raise self.unexpected(sender, message)
         found[0](self, sender, message)
@@ -157,7 +158,7 @@ class Chassis(Generic[S]):
 
     def _work_done(self, event: WorkDone) -> None:
         kind = type(event.result)
-        found = find(self.handlers.results, kind)
+        found = self.handlers.results.get(kind) or find(self.handlers.results, kind)
         if found is None:
             raise LocalProtocolError(f"{self.name}: no handler for the result {kind.__name__}")
         found[0](self, event.token, event.result)
@@ -177,7 +178,8 @@ class Chassis(Generic[S]):
 
     def rule_of(self, job: Payload) -> tuple[Callable[[Any, Any], Payload], bool]:
         """The function that computes a job, and whether its result is released through the guard."""
-        found = find(self.handlers.jobs, type(job))
+        kind = type(job)
+        found = self.handlers.jobs.get(kind) or find(self.handlers.jobs, kind)
         if found is None:
             raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
         return found

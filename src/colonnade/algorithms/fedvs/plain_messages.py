@@ -1,7 +1,7 @@
 """What the plaintext baselines' roles say to each other, and the jobs they give themselves."""
 
 from colonnade.algorithms.fedvs.messages import Gradient, Stepped
-from colonnade.privacy.guard import Released
+from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["PLAIN_PAYLOADS", "Average", "Averaged", "Begin", "Embed", "Embedded", "Learn", "Upload"]
@@ -27,12 +27,11 @@ class Embed(Released, frozen=True):
     x: Array
 
 
-class Embedded(Payload, frozen=True):
+class Embedded(Receipted, frozen=True):
     """Its result."""
 
     round: int
     values: Array
-    receipt: str = ""  # of the privacy ledger
 
 
 class Learn(Released, frozen=True):

@@ -6,7 +6,7 @@ A phase is the local part of a round; a round that only measures (Alg. 2, τ^0) 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
 from colonnade.data.task import Kind
-from colonnade.privacy.guard import Released
+from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["FLEX_PAYLOADS", "Begin", "BeginWithGradient", "BeginWithSnapshot", "Late", "LocalStep", "LocalStepped",
@@ -103,12 +103,11 @@ class ServerStep(Payload, frozen=True):
     opened: Opened | None
 
 
-class LocalStepped(Payload, frozen=True):
+class LocalStepped(Receipted, frozen=True):
     """Its result."""
 
     gradient: Array
     buffers: list[Array]
-    receipt: str = ""  # of the privacy ledger
 
 
 FLEX_PAYLOADS = (

@@ -100,6 +100,11 @@ class Party(Member[State]):
         self._rate = training.party_rates[index] if given is None else given
         self.local = LocalPhase(self.network, rule)
 
+    @property
+    def k(self) -> int:
+        """The update that this round is."""
+        return self.state.k
+
     # Uploading: Alg. 1 l. 4–7.
 
     def begin(self) -> None:

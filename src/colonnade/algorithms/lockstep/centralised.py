@@ -173,6 +173,10 @@ class Centralised(Chassis[RoleState]):
         """The end that the clock asks for."""
         self._end("time is up")
 
+    def waits_for(self) -> list[str]:
+        """It has no parties."""
+        return []
+
     def summary(self) -> RoleSummary:
         """Updates, epochs and the weights' digest."""
         digests = "".join(network.digest() for network in (self.network, *self.parts))

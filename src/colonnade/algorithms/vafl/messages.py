@@ -1,7 +1,7 @@
 """What VAFL's roles say to each other, and the jobs they give themselves."""
 
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
-from colonnade.privacy.guard import Released
+from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = [
@@ -75,12 +75,11 @@ class Embed(Released, frozen=True):
     renew_seed: int = 0  # of the random layers in the pass over `renew`
 
 
-class Embedded(Payload, frozen=True):
+class Embedded(Receipted, frozen=True):
     """Its result."""
 
     values: Array
     buffers: list[Array]
-    receipt: str = ""  # of the privacy ledger
 
 
 class Refine(Released, frozen=True):
@@ -92,11 +91,10 @@ class Refine(Released, frozen=True):
     values: Array
 
 
-class Refined(Payload, frozen=True):
+class Refined(Receipted, frozen=True):
     """Its result."""
 
     gradient: Array
-    receipt: str = ""
 
 
 class Batch(Payload, frozen=True):

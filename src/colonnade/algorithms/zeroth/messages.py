@@ -1,7 +1,7 @@
 """What zeroth-order roles say to each other beyond VAFL, and the jobs they give themselves."""
 
 from colonnade.algorithms.vafl.messages import Batch, Embeddings
-from colonnade.privacy.guard import Released
+from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["ZEROTH_PAYLOADS", "Estimate", "Losses", "Perturb", "Perturbed", "Probe", "ProbedBlock", "ProbedStep",
@@ -30,14 +30,13 @@ class Perturb(Released, frozen=True):
     batch: Array
 
 
-class Perturbed(Payload, frozen=True):
+class Perturbed(Receipted, frozen=True):
     """Its result; the seed makes the directions again."""
 
     values: Array
     perturbed: Array
     directions: bytes
     buffers: list[Array]
-    receipt: str = ""  # of the privacy ledger
 
 
 class Estimate(Payload, frozen=True):

@@ -25,6 +25,13 @@ __all__ = ["Away", "away"]
 
 ROOM_S = 60.0  # for a first free CPU
 MORE_ROOM_S = 15.0  # for as many as there are
+CALLS: dict[str, Callable[..., Any]] = {
+    "compute": lambda role, job: role.compute(job),
+    "save": lambda role: role.save(),
+    "load": lambda role, state: role.load(state),
+    "validate": lambda role: role.validate(),
+    "summary": lambda role: role.summary(),
+}
 
 
 class Host:
@@ -55,8 +62,8 @@ class Host:
         return self._roles.pop(name).save()
 
     def call(self, name: str, what: str, *values: Any) -> Any:
-        """compute, save, load, validate or summary."""
-        return getattr(self._roles[name], what)(*values)
+        """One of `CALLS`."""
+        return CALLS[what](self._roles[name], *values)
 
 
 class Ticket:
