@@ -47,7 +47,7 @@ def test_ages_by_hand():
     assert table.ages(rows, 3).tolist() == [[3, 3], [0, 1], [3, 1], [3, 3]]
     assert table.ages(np.array([2, 1]), 5).tolist() == [[5, 3], [2, 3]]
     assert table.values.tolist() == [[1, 0, 0], [7, 3, 4], [0, 5, 6], [0, 0, 0]]
-    assert table.blocks == [slice(0, 1), slice(1, 3)]
+    assert table.blocks == (slice(0, 1), slice(1, 3))
     again = EmbeddingTable(4, (1, 2))
     again.load(table.save())
     assert again.values.tolist() == table.values.tolist() and again.renewed.tolist() == table.renewed.tolist()
