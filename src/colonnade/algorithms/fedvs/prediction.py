@@ -140,13 +140,15 @@ class CodedParty(SumParty[CodedPartyState]):
     def contribute(self, sender: str, message: Contribute) -> None:
         """Always over all parties: the server has no say in whose embeddings are summed."""
         self.check_sum(message.ids)
-        pending = self._pending(message.nonce)
-        if pending.places >= 0:
+        early = self.state.sums.get(message.nonce, Pending())
+        if early.places >= 0:
             raise RemoteProtocolError(SERVER, "asks for one sum twice")
-        pending.places = Segmentation(len(message.ids), self._options.K).length
-        pending.asked = hashlib.sha256(msgspec.msgpack.encode(message.ids)).digest()
-        for n, share in pending.shares.items():
-            self._check(n, share, pending)
+        places = Segmentation(len(message.ids), self._options.K).length
+        asked = hashlib.sha256(msgspec.msgpack.encode(message.ids)).digest()
+        for n, share in early.shares.items():
+            self._check(n, share, Pending(places, asked))
+        pending = self._pending(message.nonce)
+        pending.places, pending.asked = places, asked
         self.aside(ShareTerms(self.state.jobs + 1, message.nonce, message.ids))
 
     @on(CodedShare, PARTY)
