@@ -184,6 +184,8 @@ def weighted(*weights):
 class Tiny:
     """A server and parties of one column each (or as many as given), driven event by event, without a driver."""
 
+    server_type = party_type = None  # as the method with these options has them
+
     def __init__(self, options, x, y, weights, theta_0, task, batch=2, rates=(0.1, 0.2), limit=1000, rule=None):
         y = np.asarray(y)
         self.x = [np.asarray(columns, np.float32).reshape(len(y), -1) for columns in x]
@@ -197,12 +199,14 @@ class Tiny:
         )  # fmt: skip
         model = "none" if theta_0 is None else weighted(theta_0)
         method = next(method for method in METHODS.values() if method.options is type(options))
-        self.server = method.server(
+        self.server = (self.server_type or method.server)(
             ServerSetup(options, training, self.names, (1,) * len(x), model, "sum", task, y, y[:1])
         )  # fmt: skip
         shared = (options, training)
         self.parties = [
-            method.party(PartySetup(*shared, name, m, len(x), 1, weighted(weights[m]), own, own[:1], own.shape[1:]))
+            (self.party_type or method.party)(
+                PartySetup(*shared, name, m, len(x), 1, weighted(weights[m]), own, own[:1], own.shape[1:])
+            )
             for m, (name, own) in enumerate(zip(self.names, self.x, strict=True))
         ]
         self.told(self.server, Started(b""))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from colonnade.cli.main import main
+from colonnade.cli.printing import console
 from colonnade.report.page import write_report
 
 
@@ -15,7 +16,7 @@ from colonnade.report.page import write_report
 def colonnade(monkeypatch, capsys, tmp_path):
     """`colonnade ARGS` in a folder of its own: (exit code, output, errors)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(console, "width", 140)
     monkeypatch.setenv("TERM", "dumb")
 
     def call(*args):

@@ -419,8 +419,9 @@ class Gossip:
 def test_a_method_whose_parties_talk_to_each_other(data, shares, tmp_path, tools, monkeypatch):
     sync = METHODS["sync"]
     gossip = replace(
-        sync, name="gossip", peers=True, payloads=(*sync.payloads, Note), party=lambda setup: Gossip(sync.party(setup))
-    )
+        sync, name="gossip", capabilities=replace(sync.capabilities, peers=True), payloads=(*sync.payloads, Note),
+        party=lambda setup: Gossip(sync.party(setup)),
+    )  # fmt: skip
     monkeypatch.setitem(METHODS, "gossip", gossip)
     calm = prepare(from_dict(tables("gossip", {})), data)
     simulated = calm.execute()
