@@ -138,7 +138,8 @@ def check(found, folder):
     assert epsilon_of(0.4 * rows**0.5, DELTA) <= epsilon_of(account.mu, DELTA) <= BUDGET["epsilon"]
     # A kill costs the line of the job on the lane and of one beside it; so does withdrawing, of what still runs.
     assert len(uploads) + found.kills <= len(lines) <= len(uploads) + 2 * found.kills + 1
-    withdrawn = found.post.nodes["server"].role.state.withdrawn
+    server = found.post.nodes["server"].role
+    withdrawn = server.state.withdrawn
     assert list(withdrawn) == ["party-2"] and "its privacy budget has no room" in withdrawn["party-2"]
     assert sum(isinstance(message, Withdrawn) for message in found.received) == 1
     assert isinstance(found.received[-1], Withdrawn), "nothing comes after it"
