@@ -3,15 +3,12 @@
 cd examples; colonnade compare sign.toml --protocols vafl,vafl-byte
 """
 
+from dataclasses import replace
+
 import numpy as np
 
+from colonnade.algorithms import METHODS
 from colonnade.algorithms.encoding import Encoding
-from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
-from colonnade.algorithms.prediction.plain import PlainPredictor
-from colonnade.algorithms.vafl.config import VaflOptions
-from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
-from colonnade.algorithms.vafl.observations import OBSERVATIONS
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
 from colonnade.protocol.messages import Array
@@ -35,15 +32,12 @@ class ByteServer(Bytes, Server):
     pass
 
 
-METHOD = Method(
+METHOD = replace(
+    METHODS["vafl"],
     name="vafl-byte",
     paper="an example",
     summary="VAFL with one byte for each number of an embedding",
     reveals="as vafl, but the server sees embeddings that were rounded to one byte per number",
-    options=VaflOptions,
-    payloads=(*VAFL_PAYLOADS, *EVALUATION_PAYLOADS),
     server=ByteServer,
     party=ByteParty,
-    predictor=PlainPredictor(),
-    observations=OBSERVATIONS,
 )

@@ -3,15 +3,14 @@
 cd examples; colonnade compare sign.toml --protocols sync,vafl,vafl-sign
 """
 
+from dataclasses import replace
+
 import numpy as np
 
+from colonnade.algorithms import METHODS
 from colonnade.algorithms.chassis import on
-from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
-from colonnade.algorithms.prediction.plain import PlainPredictor
-from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.line import Request
-from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS, Gradient
+from colonnade.algorithms.vafl.messages import Gradient
 from colonnade.algorithms.vafl.party import Party
 from colonnade.algorithms.vafl.server import Server
 from colonnade.protocol.messages import Array, Message
@@ -40,14 +39,13 @@ class SignParty(Party):
         self.gradient(sender, Gradient(m.step, m.update, signs * m.scale[:, None]))
 
 
-METHOD = Method(
+METHOD = replace(
+    METHODS["vafl"],
     name="vafl-sign",
     paper="an example",
     summary="VAFL with one-bit gradients",
     reveals="as vafl, but a party sees only the signs of its gradients and their size",
-    options=VaflOptions,
-    payloads=(*VAFL_PAYLOADS, *EVALUATION_PAYLOADS, Signs),
+    payloads=(*METHODS["vafl"].payloads, Signs),
     server=SignServer,
     party=SignParty,
-    predictor=PlainPredictor(),
 )

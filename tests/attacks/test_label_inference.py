@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.vafl.messages import Embeddings, Gradient
-from colonnade.algorithms.vafl.observations import OBSERVATIONS
 from colonnade.algorithms.zeroth.messages import Probe
 from colonnade.attacks.attack import Order, Outcome, attack
 from colonnade.attacks.clients import Client, GradientReader, LossReader, PackedRows, RowByRow
@@ -290,8 +288,6 @@ def test_an_answer_that_nobody_can_read_is_not_called_safe(
     attacker: str, digits: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
-    vafl_sign = import_module("vafl_sign")
-    monkeypatch.setattr(vafl_sign, "METHOD", replace(vafl_sign.METHOD, observations=OBSERVATIONS))
     with pytest.raises(ConfigError, match="answers with Signs.*no attacker here can read this"):
         attacked(digits, "vafl_sign:METHOD", attacker)
 
