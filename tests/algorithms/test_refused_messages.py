@@ -17,7 +17,7 @@ from colonnade.protocol.messages import Message
 
 from .test_every_method import LINEAR, SETTINGS, USUAL
 
-TRIED = 60  # messages for each role
+TRIED = 40  # messages for each role
 
 
 def others(value, draw):
