@@ -37,8 +37,8 @@ from colonnade.protocol.events import (
     WorkDone,
 )
 
-CHUNK = 30  # schedules of a test
-CHUNKS = [0, pytest.param(1, marks=pytest.mark.slow)]
+CHUNK = 20  # schedules of a test
+CHUNKS = [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
 UPDATES, MOST_EVENTS = 14, 4000
 KEPT = 12  # saves of a role
 VARIANTS = {
