@@ -174,12 +174,11 @@ class Chassis(Generic[S]):
 
     def compute(self, job: Payload) -> Payload:
         """Compute a job; changes no state."""
-        return self.rule_of(job)[0](self, job)
+        return (self.handlers.jobs.get(type(job)) or self.rule_of(job))[0](self, job)
 
     def rule_of(self, job: Payload) -> tuple[Callable[[Any, Any], Payload], bool]:
         """The function that computes a job, and whether its result is released through the guard."""
-        kind = type(job)
-        found = self.handlers.jobs.get(kind) or find(self.handlers.jobs, kind)
+        found = find(self.handlers.jobs, type(job))
         if found is None:
             raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
         return found

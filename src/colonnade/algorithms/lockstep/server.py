@@ -68,10 +68,12 @@ class LockStepServer(Stepping[T], Generic[T]):
         s = self.state
         if s.working or self.progress.ending or self.evaluation.running or not s.line.has(len(self.names)):
             return
-        self.settle()
-        if not (self.progress.ending or self.evaluation.running):
-            s.taken = s.line.take(len(self.names))
-            self.run_pass([self._batch()])
+        if s.due:
+            self.settle()
+            if self.progress.ending or self.evaluation.running:
+                return
+        s.taken = s.line.take(len(self.names))
+        self.run_pass([self._batch()])
 
     def _batch(self) -> Batch:
         """All parties' blocks, side by side."""

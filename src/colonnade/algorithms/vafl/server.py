@@ -72,12 +72,16 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
     def advance(self) -> None:
         """Alg. 2 l. 9: take the first t distinct parties' requests from the line, if they are there."""
         s = self.state
-        if s.working or s.taken or self.progress.ending or not s.line or not s.line.has(self._needed()):
+        if s.working or s.taken or self.progress.ending:
             return
-        self.settle()
-        if self.progress.ending:
+        needed = self._needed()
+        if not s.line.has(needed):
             return
-        s.taken = s.line.take(self._needed())
+        if s.due:
+            self.settle()
+            if self.progress.ending:
+                return
+        s.taken = s.line.take(needed)
         if self.max_delay is not None:
             self._ask_for_fresh_rows(self.max_delay)
         if not s.asked:
@@ -93,16 +97,17 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
 
     def _batch(self, group: list[Request]) -> Batch:
         """From the table; the uploaders' own rows are still current: θ_m waits for this very step."""
-        rows, uploaders = group[0].rows, [request.party for request in group]
+        k, rows, uploaders = self.k, group[0].rows, [request.party for request in group]
         for party in uploaders:
-            self.table.renew([party], rows, self.k)
-        if self.k % self.staleness.every(len(rows)) == 0:
-            self.staleness.add_others(self.table.ages(rows, self.k), uploaders)
+            self.table.renew([party], rows, k)
+        if k % self.staleness.every(len(rows)) == 0:
+            self.staleness.add_others(self.table.ages(rows, k), uploaders)
         return Batch(self.table.gather(rows), self.targets[rows], len(group))
 
     def concluded(self, taken: list[Request]) -> None:
         """What is due is done at once, beside the training."""
-        self.settle()
+        if self.state.due:
+            self.settle()
 
     # Sec. 2.3: nothing older than D is used; the update process waits for the answers.
 

@@ -94,8 +94,9 @@ class Stepping(Coordinator[T], Generic[T]):
     @done(Stepped)
     def stepped(self, token: int, result: Stepped) -> None:
         """Alg. 1 l. 9–10 and 12–13: step θ_0, answer each uploader; both sides take the rate η_k of this update."""
+        k = self.k
         answers = [
-            (request, self.answer(request, self.k, block_of(h, self.blocks[request.party])))
+            (request, self.answer(request, k, block_of(h, self.blocks[request.party])))
             for group, h in zip(self.groups(), result.h, strict=True)
             for request in group
             if request.reply
