@@ -109,9 +109,10 @@ def test_a_run_costs_its_rounds(name, simulate):
 @pytest.fixture
 def phases(monkeypatch):
     """Every role's phases as they begin: its LocalPhase → [(scale, steps and w̄ of the phase before)]."""
-    found, begin = {}, LocalPhase.begin
+    found, alive, begin = {}, [], LocalPhase.begin
 
     def record(phase, now, number, timeout_s, limit, scale):
+        alive.append(phase)  # else a later run's phase may have the same id
         before = (phase.steps, phase.report().weight)
         found.setdefault(id(phase), []).append((scale, *before))
         return begin(phase, now, number, timeout_s, limit, scale)
