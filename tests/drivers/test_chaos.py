@@ -223,7 +223,7 @@ def test_jobs_from_a_checkpoint_can_run_again_after_a_crash(index: int) -> None:
 CHUNKS = range(FEDERATIONS // CHUNK)
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(n, marks=[pytest.mark.slow] * (n % 2)) for n in CHUNKS])
+@pytest.mark.parametrize("chunk", [pytest.param(n, marks=[pytest.mark.slow] * (n % 4 > 0)) for n in CHUNKS])
 def test_a_hundred_federations(chunk: int) -> None:
     outcomes = []
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
