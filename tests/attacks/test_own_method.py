@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -142,3 +143,15 @@ def test_attackers_that_need_what_the_method_has_not_are_left_out() -> None:
     assert asking.fits(SEEN) and not asking.fits(replace(SEEN, pen=None))
     unread, losses = replace(SEEN, upload=None), replace(SEEN, answers=LOSSES, upload=None)
     assert by_the_rules.fits(unread) and not Case("a", "a", LOSSES).fits(losses)
+
+
+def test_a_method_that_packs_its_uploads_is_refused_and_not_called_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server refuses every question in plain numbers, and the guesses would be as good as chance."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    order = Order({"train": {"batch_size": 32}}, ["vafl_byte:METHOD"], ["curious"], 1, few)
+    with pytest.raises(ConfigError, match="packs what its parties upload"):
+        attack(LABEL_INFERENCE, order)
+    heard = attack(LABEL_INFERENCE, replace(order, attackers=["eavesdropper"]))
+    assert heard[0].success == 1.0, "its gradients are not packed"
+    with pytest.raises(ConfigError, match="packs what its parties upload"):
+        FEATURE_INVERSION.run(replace(order, tables={"train": {"epochs": 1.0}}, attackers=["linear"]))

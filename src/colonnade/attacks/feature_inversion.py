@@ -26,6 +26,7 @@ from colonnade.algorithms.method import SERVER, Method
 from colonnade.algorithms.observations import Observations, Seen
 from colonnade.attacks.attack import Attack, Order, margin_of
 from colonnade.attacks.stage import Behind
+from colonnade.attacks.wires import refuse_packed
 from colonnade.config.resolve import Federation, federation, privacy_of
 from colonnade.config.schema import apply_overrides, from_dict
 from colonnade.data import Partition
@@ -135,8 +136,9 @@ def observe(setting: Federation, show: Callable[[float], None], victim: int = 0)
     roles, seen = setting.roles(), method.observations  # roles refuse what cannot be trained at all
     if seen is None or (seen.upload is None and seen.sums is None):
         raise _unreadable(method)
-    view = View(setting, seen, victim)
     server, party = roles[0], roles[1 + victim]
+    refuse_packed(method, party, setting.parties[victim].width)
+    view = View(setting, seen, victim)
     if seen.sums is not None:
         roles[0] = Watched(server, seen.sums(training, setting.options, len(setting.parties)), view)
     codec = Codec(method.payloads)

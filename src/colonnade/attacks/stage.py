@@ -15,7 +15,7 @@ from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.observations import Answer, Pen
 from colonnade.attacks.clients import Client, Place
 from colonnade.attacks.ears import Ear
-from colonnade.attacks.wires import observations_of, read_answer
+from colonnade.attacks.wires import observations_of, read_answer, refuse_packed
 from colonnade.config.resolve import Federation
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import ClockConfig, Simulator
@@ -217,8 +217,10 @@ class Stage:
         setting, setups = self.setting, self.setting.parties
         pen = observations_of(setting.method).pen
         assert setting.method.party is not None and pen is not None
+        replaced = setups[self.index]
+        refuse_packed(setting.method, setting.method.party(replaced), replaced.width)
         begin_s = HONEST_STEP_S * setting.training.rows / setting.training.batch_size if client.hurried else 0.0
-        intruder = Intruder(setups[self.index], client, pen(), begin_s)
+        intruder = Intruder(replaced, client, pen(), begin_s)
         roles: list[Role] = [self._server(intruder.name, rules, per_sample)]
         roles += [intruder if setup.index == self.index else setting.method.party(setup) for setup in setups]
         # An honest step takes long against the questions of one who hurries; it begins when the table is warm.

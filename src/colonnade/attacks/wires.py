@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import numpy as np
+
+from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.method import Method
 from colonnade.algorithms.observations import Answer, Observations
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import Message
+from colonnade.protocol.role import Role
 
-__all__ = ["observations_of", "read_answer"]
+__all__ = ["observations_of", "read_answer", "refuse_packed"]
 
 
 def observations_of(method: Method) -> Observations[Any]:
@@ -29,3 +33,12 @@ def read_answer(seen: Observations[Any], message: Message) -> Answer | None:
         advice = "no attacker here can read this; docs/attacks.md says how to add one that can"
         raise ConfigError("--protocols", f"answers with {type(message).__name__}", advice)
     return answer
+
+
+def refuse_packed(method: Method, party: Role, width: int) -> None:
+    """Refuse a method whose uploads are packed (`encode`): a server that refuses all questions would pass for safe."""
+    plain = np.zeros((2, width), np.float32)
+    packed = party.encode(plain) if isinstance(party, Encoding) else plain
+    if packed.shape != plain.shape or packed.dtype != plain.dtype:
+        advice = "packs what its parties upload (`encode`), and no attacker here packs or unpacks it"
+        raise ConfigError("--protocols", method.name, advice)
