@@ -53,13 +53,14 @@ class Network(Parameters):
         pairs = zip(self._trainer.parameters(), self._reader.parameters(), strict=True)
         twins = [read for trained, read in pairs if trained.requires_grad]
         super().__init__(flatten(self.parameters), optimiser, regulariser)
-        bind(twins, self.theta)
+        bind(twins, self.judged)
         self._buffers = flatten_by_dtype(list(self._trainer.buffers()))
         self._committed = flatten_by_dtype(list(self._reader.buffers()))
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
         self._recorder = None if self._draws else Recorder(self._trainer)
         self.averages = bool(self._buffers)  # of the rows it has seen (BatchNorm): then a row's output is the pass's
-        self._apart = self.twin() if self._draws or self.averages else None
+        # For training mode where `read` is not the same: it draws nothing, moves no buffer, and reads the average of θ.
+        self._apart = self.twin() if self._draws or self.averages or self.average is not None else None
         self._tape: tuple[int, Tensor] | None = None
 
     def run(self, x: Tensor, seed: int, onward: bool = False) -> Tensor:
@@ -160,7 +161,7 @@ class Network(Parameters):
 
     @torch.no_grad()
     def read(self, x: Array) -> Array:
-        """The output of the committed state in evaluation mode: moves no generator and no buffer."""
+        """The output in evaluation mode of the committed state, or of its average: moves no generator and no buffer."""
         starts = range(0, max(len(x), 1), READ_ROWS)
         parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -190,8 +191,8 @@ class Network(Parameters):
         return self._reader
 
     def digest(self) -> str:
-        """sha256 of parameters and buffers."""
-        parts = [self.theta, *self._reader.buffers()]
+        """sha256 of the parameters that `read` uses, and of the buffers."""
+        parts = [self.judged, *self._reader.buffers()]
         return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in parts)).hexdigest()
 
     def save(self) -> dict[str, Any]:

@@ -12,12 +12,13 @@ class VaflOptions(Options, frozen=True):
     """Algorithm 1 and its † options."""
 
     batches: Literal["own", "shared"] = "own"
-    table: Literal["warm", "zeros"] = "warm"
+    table: Literal["warm", "zeros", "mean"] = "warm"  # rows before they are sent
     max_delay: int | None = None  # D
     extra_rows: float = 0.0  # further rows with each upload, in batches (†)
     order: Literal["upload-first", "query-first"] = "upload-first"  # "query-first" is lines 6, 7, 4, 5 (†)
     pause_s: float | list[float] = 0.0  # mean of the exponential pause between a party's activations
     on_lost: Literal["continue", "wait"] = "continue"
+    average: bool = False  # evaluation and prediction use an average of the weights
 
     def threshold(self, parties: int) -> int:
         """t: how many distinct parties an update takes."""

@@ -39,10 +39,12 @@ T = TypeVar("T", bound=TableState)
 class TableServer(Tabled, Stepping[T], Generic[T]):
     """Holds θ_0, the labels and the table."""
 
-    def __init__(self, setup: ServerSetup[Options], state: T, *, t: int, max_delay: int | None, everyone: bool) -> None:
+    def __init__(
+        self, setup: ServerSetup[Options], state: T, *, t: int, max_delay: int | None, everyone: bool, fill: bool = False
+    ) -> None:
         super().__init__(setup, state, everyone=everyone)
         self.t, self.max_delay = t, max_delay
-        self.table = setup.tables.to_train(self.rows, setup.widths)
+        self.table = setup.tables.to_train(self.rows, setup.widths, fill)
         if setup.absent is not None:
             self.table.lack(setup.absent[0])
 
@@ -191,4 +193,5 @@ class Server(TableServer[TableState]):
     def __init__(self, setup: ServerSetup[VaflOptions]) -> None:
         options = setup.options
         t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
-        super().__init__(setup, TableState(), t=t, max_delay=options.max_delay, everyone=everyone)
+        fill = options.table == "mean"
+        super().__init__(setup, TableState(), t=t, max_delay=options.max_delay, everyone=everyone, fill=fill)

@@ -213,7 +213,8 @@ class FirstOrder(Walker[W], Generic[W]):
     ) -> Network:
         """θ_m; a method of one's own may have another kind."""
         module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
-        return Network(self.guard.wrap(module).to(setup.device), optimiser, regulariser)
+        spec = optimiser.averaging(setup.options.average)
+        return Network(self.guard.wrap(module).to(setup.device), spec, regulariser)
 
     def select(self) -> None:
         """Alg. 1 l. 4: choose the next batch and embed it, with further rows if the method asks for them (†)."""
