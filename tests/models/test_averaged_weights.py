@@ -19,13 +19,13 @@ def network(average, name="sgd", **options):
 def test_by_hand():
     """θ̄_n = θ̄_{n−1} + 9/(n + 8)·(θ_n − θ̄_{n−1}); θ steps by −rate·gradient as without it."""
     averaged, plain = network(True), network(False)
-    theta = plain.vector().copy()
+    theta = expected = plain.vector().copy()
     for n, (size, rate) in enumerate([(1.0, 0.5), (-2.0, 0.1), (3.0, 0.2)], 1):
         gradient = np.full(len(theta), size, np.float32)
         averaged.apply(gradient, rate)
         plain.apply(gradient, rate)
         theta = theta - np.float32(rate) * gradient
-        expected = theta if n == 1 else expected + 9 / (n + 8) * (theta - expected)
+        expected = expected + 9 / (n + 8) * (theta - expected)
         np.testing.assert_allclose(averaged.judged.numpy(), expected, rtol=1e-6, atol=1e-7)
         np.testing.assert_array_equal(averaged.vector(), plain.vector())
     weight, bias = expected[:6].reshape(3, 2), expected[6:]

@@ -92,6 +92,20 @@ class Network(Parameters):
         """A copy that runs at other parameters, or in another precision, and leaves this network alone."""
         return Twin(self._trainer, self._committed, self._draws, dtype)
 
+    def copy(self) -> "Network":
+        """Another network over a copy of the module: with its own θ, and without optimiser or average."""
+        return Network(copy.deepcopy(self._trainer), OptimiserSpec())
+
+    def follow(self, other: "Network") -> None:
+        """Take over the parameters and committed buffers of the network that this one was copied from."""
+        self.theta.copy_(other.theta)
+        self.commit(other._committed)
+
+    def commit(self, buffers: Sequence[Array | Tensor]) -> None:
+        """These buffers are what the next pass begins with."""
+        for committed, value in zip(self._committed, buffers, strict=False):
+            committed.copy_(value if isinstance(value, Tensor) else self.tensor(value))
+
     def buffers_after_forward(self) -> list[Array]:
         """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
         return [to_array(buffers.clone()) for buffers in self._buffers]
@@ -155,8 +169,7 @@ class Network(Parameters):
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
-        for committed, value in zip(self._committed, buffers or (), strict=False):
-            committed.copy_(self.tensor(value))
+        self.commit(buffers or ())
         super().apply(gradient, rate)
 
     @torch.no_grad()
