@@ -10,7 +10,7 @@ It is `vafl` with four of its keys set, and the same roles. Each of them can be 
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Method
+from colonnade.algorithms.method import Defaults, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.swift.config import SwiftOptions
 from colonnade.algorithms.vafl import CAPABILITIES
@@ -20,6 +20,9 @@ from colonnade.algorithms.vafl.party import party_of
 from colonnade.algorithms.vafl.server import Server
 
 __all__ = ["METHODS"]
+
+# Parties that are quick make tens of passes while the slow one makes a few; the decay keeps them from overtraining.
+DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}}, learning_rate=0.01)
 
 METHODS = (
     Method(
@@ -34,6 +37,7 @@ METHODS = (
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=CAPABILITIES,
+        defaults=DEFAULTS,
         page="swift.md",
     ),
 )
