@@ -3,8 +3,8 @@
     python benchmarks/swift.py --data DIR [--sets credit,a9a,mfeat] [--rows 10000] [--slow 1,2,3,4] [--seeds 3]
                                [--only swift,"zeros instead of means"] [--workers 2]
 
-Development tables only, four parties, `mlp:64`, embeddings of 16, batches of 64, a linear server. A step of 64 rows takes a
-party 20 ms, the slow one 200 ms, the server 1 ms; a message travels for 5 ms.
+Development tables only, four parties, `mlp:64`, embeddings of 16, batches of 64, a linear server. A step of 64 rows
+takes a party 20 ms, the slow one 200 ms, the server 1 ms; a message travels for 5 ms.
 
 1. `centralised` (Adam, the best of three rates, mean over the seeds) says what can be reached. The target is 0.5 points
    below it. A run is there at the first of three evaluations in a row that reach it.
@@ -12,8 +12,8 @@ party 20 ms, the slow one 200 ms, the server 1 ms; a message travels for 5 ms.
    seeds. Which party is slow makes no difference to it.
 3. Each variant runs until it is there, or for three times the time of tuned `sync`: such a run counts with that time.
 
-Printed: time to the target over that of tuned `sync`, the geometric mean over tables and slow parties (of the means over
-seeds), the worst cell, and how many runs did not get there. A row "without …" differs from `swift` in that alone.
+Printed: time to the target over that of tuned `sync`, the geometric mean over tables and slow parties (of the means
+over seeds), the worst cell, and how many runs did not get there. Each row differs from `swift` in what it names alone.
 """
 
 import argparse
