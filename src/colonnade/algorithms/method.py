@@ -37,6 +37,8 @@ class Top:
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A method's own fields of `[protocol]`; subclasses check themselves in `check`."""
 
+    average = False  # every network keeps an average of its weights, which evaluation and prediction use
+
     @property
     def reveals(self) -> str:
         """What whom learns with this very choice, where that depends on it; else what the method says."""
