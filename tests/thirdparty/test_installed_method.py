@@ -30,6 +30,8 @@ command("protocols")
 settings = ["data.source=breast-cancer", "data.parties=3", "model.aggregate=mean", "train.learning_rate=0.1",
             "train.epochs=3", "protocol.name=median", "protocol.kept=1"]
 command("run", "--out", "run", *(word for setting in settings for word in ("--set", setting)))
+race = ["data.source=breast-cancer", "data.parties=3", "train.updates=3"]
+command("compare", "--protocols", "sync,median", "--out", "race", *(word for one in race for word in ("--set", one)))
 who = ("--protocols", "median", "--attackers", "curious", "--trials", "1", "--set", settings[0])
 command("attack", "label-inference", *who, "--out", "attack")
 
