@@ -15,7 +15,7 @@ def sweep(
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values to try; repeatable.")
     ] = None,
-    protocols: Annotated[str, typer.Option(help="Methods, separated by commas; 'all': every method.")] = "vafl",
+    protocols: Annotated[str | None, typer.Option(help="Methods, separated by commas; 'all': every method.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
     settings: Setting = None,
     out: RaceOut = None,
@@ -27,13 +27,14 @@ def sweep(
     Example:
       colonnade sweep race.toml --grid train.learning_rate=0.01,0.03,0.1 --protocols sync,vafl --seeds 3
     """
+    from colonnade.algorithms import DEFAULT_METHOD
     from colonnade.cli.race import race_with_board
     from colonnade.config.schema import typed_tables
     from colonnade.experiments.compare import expanded
     from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid, that_ran
 
     tables, parsed = typed_tables(config, settings), parse_grid(grid or [])
-    labels = expanded(tables, names_in(protocols))
+    labels = expanded(tables, names_in(protocols or DEFAULT_METHOD))
     racing = grid_contestants(tables, labels, parsed)
     entries = race_with_board(racing, seeds, out, f"{config.stem if config else 'digits'}-sweep", workers, address)
     labels = that_ran(entries, labels, parsed)
