@@ -6,7 +6,7 @@ import pytest
 
 from colonnade.algorithms import METHODS
 from colonnade.config.fitting import fitted
-from colonnade.config.schema import from_dict, to_dict
+from colonnade.config.schema import from_dict
 from colonnade.experiments.run import prepare
 from colonnade.protocol.errors import ColonnadeError, ConfigError, ModelError
 
@@ -61,11 +61,12 @@ def test_what_is_meant_for_the_method_itself_stays() -> None:
     assert changes("asysqn-sgd", own, model=MLP, train=train) == {"train.optimiser": "own step"}
 
 
-def test_nothing_is_changed_that_a_config_does_not_say() -> None:
-    for name in METHODS:
-        config = from_dict({"protocol": {"name": name}, "model": {"party": "polynomial:1", "aggregate": "mean"}})
-        suited = fitted(config)
-        assert to_dict(suited.config)["train"] == to_dict(config)["train"]
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_config_leaves_open_is_the_methods_own_and_fits(name: str) -> None:
+    config = from_dict(tables(name, train={"updates": 1}))
+    suited = fitted(config)
+    assert suited.changes == {} and suited.config == config
+    assert prepare(suited.config).federation.config.model.party == (METHODS[name].defaults.party or "linear")
 
 
 @pytest.mark.parametrize("name", METHODS)

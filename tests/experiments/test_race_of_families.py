@@ -9,6 +9,7 @@ import pytest
 from colonnade.algorithms import METHODS
 from colonnade.config.schema import from_dict, read_toml
 from colonnade.experiments.compare import compare, contestants, entries_of, expanded, unsuitable
+from colonnade.experiments.run import prepare
 from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid, that_ran
 from colonnade.protocol.errors import ConfigError
 from colonnade.report.page import write_report
@@ -84,6 +85,26 @@ def test_a_mistake_that_is_the_same_for_all_is_told_once(tmp_path: Path) -> None
 def test_a_misspelt_option_of_one_method_refuses_the_race(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="protocol.KK = 1: fedvs: unknown key"):
         compare(TABLES | {"methods": {"fedvs": {"protocol.KK": 1}}}, ["sync", "fedvs"], 1, tmp_path / "race")
+
+
+def test_each_method_has_its_own_defaults_and_overrides_win() -> None:
+    own = {"fedvs": {"model.party": "polynomial:1"}, "vafl": {"train.learning_rate": 0.5}}
+    tables = {"data": TABLES["data"], "methods": own}
+    entries = entries_of(contestants(tables, ["sync", "vafl", "wait", "fedvs"]), 1)
+    assert [entry.adapted for entry in entries] == [{}] * 4
+    settled = {entry.label: prepare(entry.config).federation.config for entry in entries}
+    default = {name: METHODS[name].defaults for name in settled}
+    assert settled["sync"].model.party == default["sync"].party
+    assert settled["wait"].model.aggregate == default["wait"].aggregate == "mean"
+    assert settled["fedvs"].model.party == "polynomial:1" != default["fedvs"].party
+    assert settled["vafl"].train.learning_rate == 0.5
+
+
+def test_a_model_that_the_config_names_is_used_by_all_that_can() -> None:
+    entries = entries_of(contestants({"model": {"party": "dense"}}, ["all"]), 1)
+    assert {entry.label for entry in entries if entry.config.model.party != "dense"} == {
+        name for name, method in METHODS.items() if method.capabilities.party_models or method.defaults.party is None
+    }  # fmt: skip
 
 
 def test_all_is_every_method_and_every_variant() -> None:
