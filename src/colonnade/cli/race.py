@@ -13,7 +13,7 @@ from colonnade.cli.printing import console, say, typed_command
 from colonnade.cli.progress import RaceBoard, report_with_bar
 from colonnade.cli.workers import cluster, parse_workers
 from colonnade.experiments.compare import Contestant, Entry, entries_of, race, ranking_of, unsuitable
-from colonnade.experiments.ranking import Ranking, in_words
+from colonnade.experiments.ranking import Ranking, by_reason, in_words
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.places import fresh_folder
 
@@ -49,8 +49,9 @@ def race_with_board(
 def _show(entries: list[Entry], out: Path) -> None:
     ranking = ranking_of(entries)
     console.print(_table(ranking))
-    for label, reason in unsuitable(entries).items():
-        console.print(f"[yellow]{escape(label)}[/] takes no part: {escape(reason)}", soft_wrap=True)
+    for reason, labels in by_reason(unsuitable(entries)).items():
+        verb = "take" if len(labels) > 1 else "takes"
+        console.print(f"[yellow]{escape(', '.join(labels))}[/] {verb} no part: {escape(reason)}", soft_wrap=True)
     for entry in entries:
         if entry.error:
             console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)

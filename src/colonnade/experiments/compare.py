@@ -24,7 +24,7 @@ from colonnade.config.schema import Config, DataConfig, apply_overrides, from_di
 from colonnade.config.settle import settled
 from colonnade.data import Partition
 from colonnade.drivers.files import CUT_OFF_S, lock_file
-from colonnade.experiments.ranking import Ranking, rank
+from colonnade.experiments.ranking import Ranking, by_reason, rank
 from colonnade.experiments.run import RAY, Run, Standing, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError, DataError, ModelError
 from colonnade.results.folder import RunFolder, note_command
@@ -215,9 +215,10 @@ def _sort_out(entries: Sequence[Entry], load: Load) -> None:
             entry.unsuitable = reasons.get(entry.label, "")
     if not all(entry.unsuitable for entry in entries):
         return
-    if len(set(reasons.values())) == 1:  # it lies in the config, not in the methods
+    groups = by_reason(reasons)
+    if len(groups) == 1:  # it lies in the config, not in the methods
         raise next(iter(errors.values()))
-    listed = "".join(f"\n  {label}: {reason}" for label, reason in reasons.items())
+    listed = "".join(f"\n  {', '.join(labels)}: {reason}" for reason, labels in groups.items())
     raise ConfigError("--protocols", ",".join(reasons), f"none of them can run with these data and settings:{listed}")
 
 

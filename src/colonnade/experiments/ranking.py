@@ -14,7 +14,7 @@ from colonnade.models.metrics import METRICS
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaws_of
 
-__all__ = ["ORACLE", "Column", "Ranking", "in_words", "mean_and_spread", "rank"]
+__all__ = ["ORACLE", "Column", "Ranking", "by_reason", "in_words", "mean_and_spread", "rank"]
 
 ORACLE = "centralised"
 
@@ -103,6 +103,14 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
     settings = {label: words for label, group in groups.items() if (words := _adapted(group))}
     seeds = max((len(group) for group in groups.values()), default=0)
     return Ranking(columns, values, winners, seeds, flaws, settings)
+
+
+def by_reason(unsuitable: Mapping[str, str]) -> dict[str, list[str]]:
+    """Label → why it takes no part, the other way round: methods of one family have the same reason."""
+    groups: dict[str, list[str]] = {}
+    for label, reason in unsuitable.items():
+        groups.setdefault(reason, []).append(label)
+    return groups
 
 
 def _oracle(group: Sequence[Summary | None]) -> bool:

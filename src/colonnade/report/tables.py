@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from colonnade.experiments.ranking import in_words, rank
+from colonnade.experiments.ranking import by_reason, in_words, rank
 from colonnade.report.records import Record, by_label
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
@@ -55,7 +55,8 @@ def race(records: Sequence[Record]) -> str:
 def taking_no_part(unsuitable: Mapping[str, str]) -> str:
     """The methods that could not run, and why; nothing if all could."""
     rows = "".join(
-        f"<tr><td>{escape(label)}</td><td>{escape(reason)}</td></tr>" for label, reason in unsuitable.items()
+        f"<tr><td>{escape(', '.join(labels))}</td><td>{escape(reason)}</td></tr>"
+        for reason, labels in by_reason(unsuitable).items()
     )
     return f"<h2>Took no part</h2><div class='scroll'><table class='prose'>{rows}</table></div>" if rows else ""
 
