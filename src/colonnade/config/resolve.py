@@ -95,7 +95,7 @@ class Federation:
         return [server, *parties]
 
 
-Labels = tuple[Task, Array, Array]  # and those to train and to test on
+Labels = tuple[Task, Array, Array]  # and those to train on, and of the rows held out
 Loading = Callable[[str, float], None]  # told what is being read and how much of it is
 
 
@@ -120,6 +120,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
         scale=scale_of(config),
         missing=data.missing,
         test_fraction=data.test_fraction,
+        validation_fraction=data.validation_fraction,
         split_seed=data.split_seed,
         release=True,  # nobody else has this table
     )
@@ -137,7 +138,7 @@ def federation(
     """Resolve a config; `data` may be given instead of loaded."""
     method_of(config.protocol)  # before the data are read: that may take minutes
     data = load_data(config) if data is None else data
-    plan = make_plan(config, data.parties, len(data.y_train), data.task)
+    plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)
     config.clock.check(data.parties)
     refuse_fitted(config, any(scaler.fitted for scaler in data.scalers), "data.scale", scale_of(config))
     if not plan.method.capabilities.sparse and any(issparse(block) for block in data.train):
@@ -243,15 +244,18 @@ class Plan:
         return replace(setup, task=labels[0], y_train=labels[1], y_test=labels[2])
 
 
-def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None) -> Plan:
-    """Fill in and check everything that does not depend on the data; a party does not know the task."""
+def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None, validation: int = 0) -> Plan:
+    """Fill in and check everything that does not depend on the data; a party does not know the task.
+
+    `rows` are to train on, and `validation` of those held out are to validate on.
+    """
     method, options = method_of(config.protocol)
     count = len(parties)
     options.check(count)
     _check_party_dropout(config.train.party_dropout, method, options)
     privacy = options.mechanism or config.privacy
     budgets = _check_privacy(config, method, privacy, parties)
-    training = _training(config.train, count, rows, task, options)
+    training = _training(config.train, count, (rows, validation), task, options)
     return Plan(
         method=method,
         options=options,
@@ -368,7 +372,10 @@ def _device(name: str) -> str:
     return name
 
 
-def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, options: Options) -> Training:
+def _training(
+    train: TrainConfig, parties: int, sizes: tuple[int, int], task: Task | None, options: Options
+) -> Training:
+    rows, validation = sizes
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
     limit = limit_of(train)
@@ -379,6 +386,12 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
     if train.trace not in ("headers", "full"):
         raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
+    patience = train.patience or 0
+    if patience < 0:
+        raise ConfigError("train.patience", patience, "must be 1 or more evaluations, or 0 to train to the limit")
+    if patience and not validation:
+        advice = "needs validation rows: without them it would choose on the test rows; set data.validation_fraction"
+        raise ConfigError("train.patience", patience, advice)
     return Training(
         seed=train.seed,
         rows=rows,
@@ -393,6 +406,8 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
         eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
         metric=metric,
         party_dropout=train.party_dropout,
+        validation=validation,
+        patience=patience,
     )
 
 

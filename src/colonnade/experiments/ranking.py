@@ -61,6 +61,7 @@ class Ranking:
     winners: list[list[str]]
     seeds: int
     flaws: dict[str, str]  # by label, what is wrong with its runs; only of those with something wrong
+    judged_on: str = "test"  # the rows that the evaluations while training are of: "validation" or "test"
 
 
 def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
@@ -79,7 +80,9 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
     for index, column in enumerate(columns):
         best = column.best([values[label][index] for label in racing])
         winners.append([label for label in racing if best is not None and _mean(values[label][index]) == best])
-    return Ranking(columns, values, winners, max((len(group) for group in groups.values()), default=0), flaws)
+    seeds = max((len(group) for group in groups.values()), default=0)
+    judged_on = "validation" if first and first.get("validation_rows") else "test"
+    return Ranking(columns, values, winners, seeds, flaws, judged_on)
 
 
 def _oracle(group: Sequence[Summary | None]) -> bool:
