@@ -37,6 +37,8 @@ class Top:
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A method's own fields of `[protocol]`; subclasses check themselves in `check`."""
 
+    average = False  # every network keeps an average of its weights, which evaluation and prediction use
+
     @property
     def reveals(self) -> str:
         """What whom learns with this very choice, where that depends on it; else what the method says."""
@@ -133,15 +135,24 @@ class Capabilities:
     party_dropout: bool = False  # its server can learn to do without a party
     local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all
     lacking: bool = False  # it can train on rows that some parties lack (align.min_parties)
+    party_models: tuple[str, ...] = ()  # the kinds of model.party that it can use, e.g. "polynomial"; none named: all
+    aggregates: tuple[str, ...] = ()  # the values of model.aggregate that it can use; none named: all
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a method prefers."""
+    """What a method takes where the config says nothing; found on development data by benchmarks/defaults.py."""
 
-    scale: str | None = None  # data.scale, unless the config has one; None: the dataset's own
-    party: str | None = "mlp:16"  # model.party in the files of `colonnade init`; None: the method has no networks
-    aggregate: str = "concat"  # model.aggregate in the same files
+    scale: str | None = None  # None: the dataset's own
+    party: str | None = "mlp:64"  # None: the method has no networks
+    embedding: int = 32
+    server: str = "linear"
+    aggregate: str = "concat"
+    batch_size: int | None = None  # None: as many as fit the number of rows
+    optimiser: str | dict[str, Any] = "adam"
+    learning_rate: float | tuple[float, float] = 0.01  # of all, or of the server and the parties
+    epochs: float = 20.0
+    patience: int = 0  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def sweep(
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values to try; repeatable.")
     ] = None,
-    protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "vafl",
+    protocols: Annotated[str | None, typer.Option(help="Methods, separated by commas; 'all': every method.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
     by: Annotated[str, typer.Option(help="What is best: metric, loss or time-to-target.")] = "metric",
     settings: Setting = None,
@@ -31,14 +31,18 @@ def sweep(
     Example:
       colonnade sweep race.toml --grid train.learning_rate=0.01,0.03,0.1 --protocols sync,vafl --seeds 3
     """
+    from colonnade.algorithms import DEFAULT_METHOD
     from colonnade.cli.race import race_with_board
     from colonnade.config.schema import typed_tables
-    from colonnade.experiments.sweep import best_of, check_by, grid_contestants, parse_grid
+    from colonnade.experiments.compare import expanded
+    from colonnade.experiments.sweep import best_of, check_by, grid_contestants, parse_grid, that_ran
 
-    parsed, labels, tables = parse_grid(grid or []), names_in(protocols), typed_tables(config, settings)
+    tables, parsed = typed_tables(config, settings), parse_grid(grid or [])
     wanted = check_by(by, tables)
+    labels = expanded(tables, names_in(protocols or DEFAULT_METHOD))
     racing = grid_contestants(tables, labels, parsed)
     entries = race_with_board(racing, seeds, out, f"{config.stem if config else 'digits'}-sweep", workers, address)
+    labels = that_ran(entries, labels, parsed)
     found = best_of(entries, labels, parsed, wanted)
     for best in found:
         point = ", ".join(f"{key} = {value}" for key, value in best.point.items())

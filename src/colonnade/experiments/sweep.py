@@ -16,7 +16,7 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
 
-__all__ = ["Best", "By", "Grid", "best_of", "check_by", "grid_contestants", "parse_grid"]
+__all__ = ["Best", "By", "Grid", "best_of", "check_by", "grid_contestants", "parse_grid", "that_ran"]
 
 By = Literal["metric", "loss", "time-to-target"]
 
@@ -45,7 +45,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
 def grid_contestants(tables: Mapping[str, Any], labels: Sequence[str], grid: Grid) -> list[Contestant]:
     """Every method at every point of the grid."""
     return [
-        Contestant(_label(one.label, point), apply_overrides(one.tables, point))
+        Contestant(_label(one.label, point), apply_overrides(one.tables, point), one.own | point.keys())
         for one in contestants(tables, labels)
         for point in _points(grid)
     ]
@@ -141,6 +141,12 @@ def _rank(best: Best, by: By) -> tuple[float, ...] | None:
 
 def _chosen(best: Best) -> float | None:
     return best.validation if best.chosen_on == "validation" else best.test
+
+
+def that_ran(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[str]:
+    """The methods that could run at a point of the grid at least."""
+    ran = {entry.label for entry in entries if not entry.unsuitable}
+    return [label for label in labels if any(_label(label, point) in ran for point in _points(grid))]
 
 
 def _at_edge(values: list[Any], best: Any) -> bool:
