@@ -104,13 +104,13 @@ def warnings_about(run):
     said, setting = run.server.summary(), run.federation
     summary = {
         "status": run.status, "updates": said["updates"], "metric": setting.training.metric, "privacy": None,
-        "parties": len(setting.data.parties),
+        "parties": len(setting.data.parties), "validation_rows": 0, "test_rows": len(setting.data.y_test),
     }  # fmt: skip
     rows = [
         {"update": one.update, "value": one.values[summary["metric"]], "loss": one.loss, "missing": one.missing}
         for one in run.records
     ]
-    return warnings_of(summary, rows, len(setting.data.y_test), said.get("warnings", ()))
+    return warnings_of(summary, rows, said.get("warnings", ()))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
@@ -191,7 +191,7 @@ def test_predicts_what_its_last_evaluation_says(method, resolve, judged):
     result = Result(run, run.execute())
     rows = setting.data.ids[len(setting.data.y_train) :].cast(int).to_numpy()
     found = result.predict(load_data(source(method)).x[rows])
-    assert result.summary["status"] == "finished" and np.abs(judged[0] - judged[-1]).max() > 0.01, "it has learnt"
+    assert result.summary["status"] == "finished" and np.abs(judged[0] - judged[-1]).max() > 0.005, "it has learnt"
     np.testing.assert_allclose(found, judged[-1], rtol=0, atol=APART.get(method, 1e-6))
     if method not in APART:
         assert np.mean(found.argmax(1) == setting.data.y_test) == result.summary["accuracy"]
