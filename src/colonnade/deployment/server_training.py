@@ -188,6 +188,7 @@ class ServerTraining(Keeper):
             wall_s=node.clock() / NANOSECONDS,
             rows=self.rows,
             test_rows=len(self.side.share.y_test),
+            classes=len(self.side.share.task.classes),
             traffic=traffic_fields(node.traffic, given_up),
             utilisation={SERVER: node.utilisation()}
             | {name: byes[name].utilisation for name in node.peers if name in byes},

@@ -300,6 +300,7 @@ class Run:
             wall_s=self.wall_s,
             rows=self.rows,
             test_rows=len(setting.data.y_test),
+            classes=len(setting.data.task.classes),
             traffic=traffic_fields(simulator.traffic),
             utilisation={node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
             spent={name: own for name, one in said.items() if name != SERVER and (own := one.get("privacy"))},

@@ -90,6 +90,7 @@ def summarise(
     wall_s: float,
     rows: Sequence[dict[str, Any]],
     test_rows: int,
+    classes: int,
     traffic: TrafficFields,
     utilisation: dict[str, float],
     spent: Mapping[str, PrivacySpent],
@@ -99,7 +100,8 @@ def summarise(
     """The summary of a run, the same for every driver.
 
     `principal` is what the coordinating role says, `note` what the driver has to say beside it, `rows` are the lines
-    of metrics.jsonl, and `spent` holds the accounts of the parties that have told theirs.
+    of metrics.jsonl, `classes` is 0 where numbers are predicted, and `spent` holds the accounts of the parties that
+    have told theirs.
     """
     metric, withdrawn = plan.training.metric, principal.get("withdrawn", {})
     last = rows[-1] if rows else {}
@@ -131,7 +133,7 @@ def summarise(
         "trace_sha256": trace_sha256,
         "weights_sha256": weights_sha256,
     }
-    summary["warnings"] = warnings_of(summary, rows, test_rows, principal.get("warnings", ()))
+    summary["warnings"] = warnings_of(summary, rows, test_rows, principal.get("warnings", ()), classes)
     return summary
 
 

@@ -6,7 +6,7 @@ in every table and takes no part in a ranking.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
 from colonnade.data.suggest import listing
@@ -21,10 +21,10 @@ Summary = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
 
-def warnings_of(summary: Summary, rows: Rows, test_rows: int, said: Iterable[str] = ()) -> list[str]:
-    """Short sentences, [] if all is well; `said`: what the method itself warns of."""
+def warnings_of(summary: Summary, rows: Rows, test_rows: int, said: Iterable[str] = (), classes: int = 0) -> list[str]:
+    """Short sentences, [] if all is well; `said`: what the method itself warns of; `classes`: 0 of numbers."""
     finished = summary["status"] == FINISHED
-    about = _of_evaluations(summary, rows, test_rows) if finished and test_rows else []
+    about = _of_evaluations(summary, rows, test_rows, classes) if finished and test_rows else []
     return [*([] if finished else [_unfinished(summary, rows)]), *_of_members(summary, rows), *said, *about]
 
 
@@ -67,8 +67,8 @@ def _who(names: Collection[str], summary: Summary) -> str:
     return f"{listing(names)} ({len(names)} of {summary['parties']} parties)"
 
 
-def _of_evaluations(summary: Summary, rows: Rows, test_rows: int) -> list[str]:
-    """How it ended, compared with how it began."""
+def _of_evaluations(summary: Summary, rows: Rows, test_rows: int, classes: int) -> list[str]:
+    """How it ended, compared with how it began and with equal odds for all classes (all weights 0)."""
     if not summary["updates"]:
         return ["no update was made: the model is the untrained one"]
     last: Mapping[str, Any] = rows[-1] if rows else {"value": None, "loss": None}
@@ -80,9 +80,11 @@ def _of_evaluations(summary: Summary, rows: Rows, test_rows: int) -> list[str]:
     changed = _gain(metric, first["value"], last["value"])
     if changed < -margin:
         return [_worse(metric, first["value"], last["value"])]
-    # Of a metric that rose, a loss that rose too says only that the model is too sure of its few mistakes.
-    if metric != "loss" and changed <= margin and _gain("loss", first["loss"], last["loss"]) < -margin:
+    # A loss has no such margin: a model whose odds are worse than none is no result, whatever its classes are.
+    if first["loss"] is not None and last["loss"] > first["loss"]:
         return [_worse("loss", first["loss"], last["loss"])]
+    if classes and last["loss"] > log(classes):
+        return [f"the loss is worse than that of equal odds: {last['loss']:.4g}, and {log(classes):.4g}"]
     return []
 
 
