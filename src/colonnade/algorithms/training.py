@@ -65,6 +65,7 @@ class Training:
     limit: Every
     eval_every: Every
     metric: str
+    measured: bool = False  # the method measures how large steps may be; rates are factors of that
     party_dropout: float = 0.0  # p: how often a party's block of a row is replaced by its fallback, at the server
 
     @property

@@ -373,7 +373,7 @@ def _device(name: str) -> str:
 
 
 def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, options: Options) -> Training:
-    assert train.batch_size is not None and train.learning_rate != "auto" and train.optimiser is not None  # settled
+    assert train.batch_size is not None and train.optimiser is not None  # settled
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
     limit = limit_of(train)
@@ -381,7 +381,8 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
     if task is not None:
         require_metric(metric, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
-    server_rate, party_rates = _rates(train.learning_rate, parties)
+    measured = train.learning_rate == "auto"  # still, when all is settled: the method measures
+    server_rate, party_rates = _rates(1.0 if train.learning_rate == "auto" else train.learning_rate, parties)
     if train.trace not in ("headers", "full"):
         raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
     return Training(
@@ -397,6 +398,7 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
         limit=limit,
         eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
         metric=metric,
+        measured=measured,
         party_dropout=train.party_dropout,
     )
 

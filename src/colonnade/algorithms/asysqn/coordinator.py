@@ -342,7 +342,9 @@ class LinearCoordinator(Counting[State]):
         if sender != self.state.judge or message.number != self.state.number:
             return
         if self.training.metric not in message.values:
-            raise RemoteProtocolError(sender, f"a judgement without {self.training.metric}")
+            raise RemoteProtocolError(
+                sender, f"a judgement without {self.training.metric}: does protocol.loss fit the labels?"
+            )
         self.state.judge = ""
         self.forget_timer(JUDGE_TIMER)
         self.measured(Evaluated(message.number, message.loss, message.values), self.state.missing)
