@@ -272,7 +272,7 @@ def _race(data: Partition, name: str, slow: int, target: float) -> tuple[float |
     """Virtual time to the target, and the accuracy at the end."""
     compute = [{"kind": "fixed", "mean_s": 0.2 if party == slow else 0.02} for party in range(4)]
     times = {"compute": compute, "network": {"latency_s": 0.005, "bandwidth_mbps": 1000.0}}
-    summary = colonnade.prepare(data, name, clock=times, target=target, epochs=10.0, eval_every="0.1 epochs").execute()
+    summary = colonnade.prepare(data, name, clock=times, target=target, epochs=5.0, eval_every="0.1 epochs").execute()
     return summary["time_to_target_s"], float(summary["accuracy"] or 0.0)
 
 

@@ -69,8 +69,8 @@ def test_smoothness_by_hand():
     np.testing.assert_allclose(scale.gains, [1 / 3, 1.0])
     correlation = np.mean(x[:, 0] * x[:, 1]) / 3
     assert scale.smoothness == pytest.approx(0.25 * (1 + abs(correlation)), rel=1e-3)
-    assert scale.rate == pytest.approx(1 / (4 * 2)) and scale.start == 0.0
-    assert measured(held(x), AsyOptions(ahead=0), batch_size=4, parties=4).rate == pytest.approx(0.5 / 4)
+    assert scale.rate == pytest.approx(0.5 / 4) and scale.start == 0.0
+    assert measured(held(x), AsyOptions(ahead=3), batch_size=4, parties=4).rate == pytest.approx(0.5 / (4 * 3))
 
 
 def test_small_batches_make_smaller_steps():

@@ -136,7 +136,8 @@ class LinearCoordinator(Counting[State]):
             return
         others = [m for m in self.members if self.names[m] != sender]
         if not message.own or not self.state.begun or len(others) < self.fewest:
-            advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self.options.ahead)
+            slower = "take a larger train.batch_size" if self.training.measured else "lower train.learning_rate"
+            advice = slower + ", or take protocol.ahead = 0" * bool(self.options.ahead)
             raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
         self.state.left[sender] = message.cause[:200]
         self._changed(sender)

@@ -8,7 +8,7 @@ A party measures it on its own training rows when it is made, as it scales its c
     smoothness    L = a·λ_max(G(σXᵀX/n + Λ)G) + e·σ·max_i ‖Gx_i‖²: the expected smoothness of a batch, in u
     a, e          n(b − 1)/(b(n − 1)) and (n − b)/(b(n − 1)): of the mean over all rows, of the worst row; a + e = 1
     σ             the largest L″: `Loss.steepest`
-    rate          c/(q(1 + ahead)), a factor of H_k (first-order: of I/L)
+    rate          c/(q·max(1, ahead)), a factor of H_k (first-order: of I/L)
     floor         the least γ_k of Alg. 1, a share of L; L itself is γ before the first pair
 
 Gains make one rate fit columns of any unit. They change the way to the optimum, not the optimum. `e` is what a batch
@@ -16,8 +16,9 @@ adds by chance: a rare column weighs a lot in the few batches that have it (expe
 2018; Gazagnadou, Gower, Salmon, 2019).
 
 q blocks move at once: the Hessian is at most q times its diagonal blocks, so that a rate of 1/q never overshoots. With
-`ahead` a step rests on margins from before the last one: x ← x − c·x_before is stable for c < 1 instead of 2. The
-paper's conditions on γ (Thm. 4–6) have the same parts: L and L_max, the overlap τ₁ and the bounds of H.
+`ahead` a step rests on margins from before the last steps: x_k+1 = x_k − c·x_k−τ is stable for c < 2, 1, 0.62 and 0.45
+with τ = 0, 1, 2 and 3. The rest of the distance is for batches, whose curvature is noisy. The paper's conditions on γ
+(Thm. 4–6) have the same parts: L and L_max, the overlap τ₁ and the bounds of H.
 
 # DEVIATION: the paper tries rates and takes the best one. Its steps are on w itself (`GIVEN`), from w = 0.
 """
@@ -34,7 +35,7 @@ from colonnade.protocol.messages import Array
 __all__ = ["GIVEN", "Scale", "measured"]
 
 # Chosen on credit card, a9a, mfeat and digits (docs/methods/asysqn.md).
-FIRST_ORDER, QUASI_NEWTON = 1.0, 0.5  # c: the curvature of a batch is noisy
+FACTOR = 0.5  # c
 FLOOR = 0.1  # of L: a newest pair along a flat direction would make H large along all others
 SAMPLE, ITERATIONS = 1024, 10  # rows and steps of the power iteration
 
@@ -64,12 +65,11 @@ def measured(held: Holdings, options: LinearOptions, batch_size: int, parties: i
     curvature = _largest_eigenvalue(sample, steepest, penalties, gains)
     worst = steepest * float(_squares_of_rows(block.x, gains).max())
     smoothness = (1.0 - e) * curvature + e * worst
-    factor = QUASI_NEWTON if options.memory else FIRST_ORDER
     return Scale(
         gains,
         smoothness,
         FLOOR * smoothness,
-        factor / (parties * (1 + options.ahead)),
+        FACTOR / (parties * max(1, options.ahead)),
         held.loss.constant(held.y) if options.intercept else 0.0,
     )
 
