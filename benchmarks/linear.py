@@ -264,7 +264,9 @@ def straggler(arguments: argparse.Namespace) -> None:
             (first, _), (second, _) = runs
             ratio = f"{second / first:.2f}" if first and second else "-"
             ends = ", ".join(f"{accuracy:.4f}" for _, accuracy in runs)
-            table.add_row(estimator, data.parties[slow], _seconds(first), _seconds(second), ratio, ends)
+            row = (estimator, data.parties[slow], _seconds(first), _seconds(second), ratio, ends)
+            table.add_row(*row)
+            console.print(*row)
     console.print(table)
 
 
@@ -272,7 +274,7 @@ def _race(data: Partition, name: str, slow: int, target: float) -> tuple[float |
     """Virtual time to the target, and the accuracy at the end."""
     compute = [{"kind": "fixed", "mean_s": 0.2 if party == slow else 0.02} for party in range(4)]
     times = {"compute": compute, "network": {"latency_s": 0.005, "bandwidth_mbps": 1000.0}}
-    summary = colonnade.prepare(data, name, clock=times, target=target, epochs=5.0, eval_every="0.1 epochs").execute()
+    summary = colonnade.prepare(data, name, clock=times, target=target, epochs=3.0, eval_every="0.1 epochs").execute()
     return summary["time_to_target_s"], float(summary["accuracy"] or 0.0)
 
 
