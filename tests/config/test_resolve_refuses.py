@@ -140,7 +140,7 @@ def test_defaults(resolved):
     training = setting.training
     assert setting.method.name == "swift"
     assert training.limit == Every("epochs", 100) and training.eval_every == Every("epochs", 2.5)
-    assert setting.plan.checkpoint_every == Every("epochs", 10) and training.patience == 10
+    assert setting.plan.checkpoint_every == Every("epochs", 10) and training.patience == 0
     assert training.metric == "accuracy" and training.rule.kind == "constant"
     assert (training.server_rate, training.party_rates) == (0.01, (0.01,) * 4)
     assert [role.name for role in setting.roles()] == ["server", "party-1", "party-2", "party-3", "party-4"]
