@@ -193,7 +193,7 @@ def test_predicts_what_its_last_evaluation_says(method, resolve, judged):
     result = Result(run, run.execute())
     rows = setting.data.ids[len(setting.data.y_train) :].cast(int).to_numpy()
     found = result.predict(load_data(source(method)).x[rows])
-    assert result.summary["status"] == "finished" and np.abs(judged[0] - judged[-1]).max() > 0.01, "it has learnt"
+    assert result.summary["status"] == "finished" and np.abs(judged[0] - judged[-1]).max() > 0.005, "it has learnt"
     np.testing.assert_allclose(found, judged[-1], rtol=0, atol=APART.get(method, 1e-6))
     if method not in APART:
         assert np.mean(found.argmax(1) == setting.data.y_test) == result.summary["accuracy"]
