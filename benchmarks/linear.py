@@ -58,18 +58,18 @@ def data_of(name: str, folder: str | None, parties: int = Q) -> Partition:
         rows = np.random.default_rng(0)
         x = rows.standard_normal((20_000, 128))
         y = (x @ rows.standard_normal(128) + 4 * rows.standard_normal(20_000) > 0).astype(np.int64)
-        return split(colonnade.from_arrays(x / np.sqrt(128), y), parties=parties, scale="none")
+        return split(colonnade.from_arrays(x / np.sqrt(128), y), parties=parties, scale="none", validation_fraction=0)
     if name == "credit":
         categorical = ["SEX", "EDUCATION", "MARRIAGE", *(f"PAY_{i}" for i in (0, 2, 3, 4, 5, 6))]
         table = load(
             "UCI_Credit_Card.csv.gz", dir=folder, label="default.payment.next.month", id="ID", categorical=categorical
         )
-        return split(table, parties=parties)
+        return split(table, parties=parties, validation_fraction=0)
     dataset = load(name, dir=folder)
     if name == "mnist":
         high = (dataset.y >= 5).astype(np.int64)
         dataset = replace(dataset, y=high, task=classification(("below 5", "5 and more")), scale="none")
-    return split(dataset, parties=parties)
+    return split(dataset, parties=parties, validation_fraction=0)
 
 
 def joined(blocks: tuple[Any, ...]) -> np.ndarray:
@@ -380,7 +380,7 @@ def memory(arguments: argparse.Namespace) -> None:
     console.print(f"{rows} x {columns}, {x.nnz} nonzeros, {_peak():.2f} GB so far")
     dataset = colonnade.from_arrays(x, y)
     del x, at
-    data = split(dataset, parties=Q)
+    data = split(dataset, parties=Q, validation_fraction=0)
     del dataset
     run = make(data, {"name": arguments.methods.split(",")[0]}, updates=arguments.updates, batch_size=4096)
     summary = run.execute()

@@ -224,7 +224,8 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
     assert (summary["weights_sha256"] is None) == (summary["privacy"] is not None) == (variant[0] == "wait-dp")
     rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["update"] < rows[-1]["update"] == summary["updates"]
-    assert rows[-1]["value"] == summary["value"] and rows[-1]["missing"] == []
+    assert rows[-1]["test_value"] == summary["value"] and rows[-1]["missing"] == []
+    assert rows[-1]["value"] == summary["validation_value"] and {row["rows"] for row in rows} == {"validation"}
     assert (tmp_path / "server" / "staleness.json").is_file()
     assert [end.status for end in found.ends] == ["finished"] * 3
 
