@@ -1,0 +1,298 @@
+"""Methods with nothing but their name, on tables that nobody tuned them for, against a `sync` tuned for each table.
+
+    python benchmarks/transfer.py --data DIR --out FOLDER [--sets credit,wine] [--methods swift,vafl] [--slow 1,2,3,4]
+                                  [--rows 10000] [--seeds 3] [--workers 2] [--resume] [--minutes 9] [--report]
+    python benchmarks/transfer.py --learns --data DIR --out FOLDER [--methods …] [--workers 2]
+
+Four parties; `--slow` names patterns of tables.py: 1 to 4 (that party is ten times slower), two, none, far (equal
+speeds, a round trip as long as ten steps). For each table:
+
+1. `centralised`, the best of three rates, says what can be reached. The target is 0.5 points below it (of rmse: 0.5 %
+   of the labels' deviation above it). A run is there at the first of three evaluations in a row that reach it.
+2. `sync` is tuned: 12 settings, each with and without averaged weights, by the time to the target; the best four again
+   with all seeds. Its steps do not depend on the clock, so that one tuning serves all patterns: a setting's updates
+   times the time of its step say which setting is the best under which pattern.
+3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
+   such a run counts with that time, and is marked. Under the first pattern all runs go on to that limit, for the metric
+   at the end.
+4. The control (late_block.py) is a joint model with nothing stale, whose slow block is stepped every tenth time. It has
+   the settings of the tuned `sync`, or Adam 0.01, whichever is faster.
+
+All curves have 100 points up to the time of tuned `sync`, or one for each of its steps if those are fewer. FOLDER gets
+results.jsonl (a line per run; --resume goes on with it, --report only reads it), table.md and ratios.html (ratios.png
+where there is Chromium). `--learns` is the test "every method × every table with defaults learns": each runs once, with
+its own limit, and is held against a model that knows the labels' frequencies alone.
+"""
+
+import argparse
+from collections.abc import Sequence
+from itertools import product
+from math import inf
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from journal import Journal, OutOfTime, lines
+from tables import PATTERNS, SOURCES, batch_of, partition, trivial
+from transfer_report import CONTROL, TUNED, draw, learned, oracle_of, report
+from trial import DATA, trial
+
+from colonnade.algorithms import METHODS, find_method
+from colonnade.models.metrics import METRICS
+
+ORACLE = "centralised"
+CENTRAL_RATES, CENTRAL_EPOCHS = (0.001, 0.003, 0.01), 30.0
+POINTS, LIMIT = 100, 2.0  # of a curve, up to the time of tuned sync; times that time
+TUNE_EPOCHS, TUNE_UPDATES = 40, 1500  # at least, for a setting of sync
+SHORTLIST = 4
+Job = dict[str, Any]
+Record = dict[str, Any]  # a job and its result in one
+
+
+class Setting(NamedTuple):
+    """One of `sync`."""
+
+    optimiser: str
+    rate: float
+    batches: int  # times the usual batch size
+    average: bool
+
+    def tables(self, batch: int) -> dict[str, Any]:
+        """As a config."""
+        protocol = {"name": "sync"} | ({"average": True} if self.average else {})
+        train = {"optimiser": self.optimiser, "learning_rate": self.rate, "batch_size": self.batches * batch}
+        return {"protocol": protocol, "train": train}
+
+    def __str__(self) -> str:
+        averaged = ", averaged" if self.average else ""
+        return f"{self.optimiser} {self.rate:g}, {self.batches}× batch{averaged}"
+
+
+POINTS_OF_SYNC = [
+    *product(("adam",), (0.001, 0.003, 0.01, 0.03), (1, 4)),
+    *product(("momentum",), (0.03, 0.1), (1,)),
+    *product(("sgd",), (0.1, 0.3), (1,)),
+]
+GRID = [Setting(*point, average) for point in POINTS_OF_SYNC for average in (False,)]
+
+
+def main() -> None:
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / ("learns.jsonl" if options.learns else "results.jsonl")
+    if not options.report:
+        load(options)
+        with Journal(path, trial, options.workers, resume=options.resume, minutes=options.minutes) as journal:
+            try:
+                (learn if options.learns else study)(options, journal)
+            except OutOfTime:
+                print("out of time: --resume goes on")
+    records = [job | result for job, result in lines(path)]
+    text = learned(records) if options.learns else report(records)
+    (options.out / ("learns.md" if options.learns else "table.md")).write_text(text, encoding="utf-8")
+    print(text)
+    if not options.learns:
+        draw(records, options.out)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="", help="the folder of all data")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sets", type=_words, default=[*SOURCES])
+    parser.add_argument("--methods", type=_words, default=[name for name in METHODS if name != ORACLE])
+    parser.add_argument("--slow", type=_words, default=[*PATTERNS])
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--wall", type=float, default=300.0, help="seconds after which a run is given up")
+    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
+    for flag in ("--resume", "--report", "--learns"):
+        parser.add_argument(flag, action="store_true")
+    return parser.parse_args()
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",")
+
+
+def load(options: argparse.Namespace) -> None:
+    """All tables in all scales that the methods want; workers share them."""
+    scales = {None, *(find_method(name).defaults.scale for name in options.methods)}
+    for name, scale in product(options.sets, scales):
+        DATA[name, scale] = partition(name, options.data, options.rows, scale)
+
+
+# The stages.
+
+
+def study(options: argparse.Namespace, journal: Journal) -> None:
+    """Targets, then the tuned `sync`, then every cell; the results are in the journal."""
+    aims = targets(options, journal)
+    tuned = tune(options, journal, aims)
+    cells = [
+        cell
+        for method in (TUNED, CONTROL, *options.methods)
+        for pattern, seed, table in product(options.slow, range(options.seeds), options.sets)
+        if table in tuned and not (method == TUNED and pattern != _first_alike(pattern, options.slow))
+        for cell in _cells(options, method, table, pattern, seed, aims[table], tuned[table])
+    ]
+    journal.results("cells", cells)
+
+
+def _first_alike(pattern: str, patterns: Sequence[str]) -> str:
+    """The first under which a step of `sync` takes as long: it does not matter which party is slow."""
+    return next(name for name in patterns if PATTERNS[name].step_s(1) == PATTERNS[pattern].step_s(1))
+
+
+def targets(options: argparse.Namespace, journal: Journal) -> dict[str, float]:
+    """What counts as arrived, by table."""
+    jobs = [
+        _job(options, "centralised", table, "none", seed, tables, {"epochs": CENTRAL_EPOCHS, "eval_every": "1 epoch"})
+        | {"method": ORACLE, "setting": f"adam {rate:g}"}
+        for table, rate, seed in product(options.sets, CENTRAL_RATES, range(options.seeds))
+        for tables in [_settings(ORACLE, "adam", rate, batch_of(len(DATA[table, None].y_train)))]
+    ]
+    found = [job | result for job, result in zip(jobs, journal.results("centralised", jobs), strict=True)]
+    return {table: target_of(table, [one for one in found if one["table"] == table]) for table in options.sets}
+
+
+def target_of(table: str, records: Sequence[Record]) -> float:
+    """The best rate's mean at the end, less the slack."""
+    best, source = oracle_of(table, records), SOURCES[table]
+    if METRICS[source.metric].higher_is_better:
+        return best - source.slack
+    return best + source.slack * float(DATA[table, None].y_train.std())
+
+
+class Tuned(NamedTuple):
+    """The best setting under a pattern, and about how long it needs."""
+
+    setting: Setting
+    time_s: float
+
+
+def tune(options: argparse.Namespace, journal: Journal, aims: dict[str, float]) -> dict[str, dict[str, Tuned]]:
+    """By table and pattern; a table that no setting of `sync` can do is left out."""
+    first = _updates(options, journal, aims, dict.fromkeys(options.sets, GRID), range(1))
+    short = {table: _shortlist(options, table, first) for table in options.sets}
+    rest = _updates(options, journal, aims, short, range(1, options.seeds))
+    tuned: dict[str, dict[str, Tuned]] = {}
+    for table, settings in short.items():
+        batch = batch_of(len(DATA[table, None].y_train))
+        for pattern in options.slow if settings else ():
+            times = {}
+            for setting in settings:
+                updates = [*first[table, setting], *rest.get((table, setting), [])]
+                times[setting] = mean(updates) * PATTERNS[pattern].step_s(setting.batches * batch)
+            best = min(times, key=lambda setting: times[setting])
+            if times[best] < inf:
+                tuned.setdefault(table, {})[pattern] = Tuned(best, times[best])
+    return tuned
+
+
+def _shortlist(
+    options: argparse.Namespace, table: str, updates: dict[tuple[str, Setting], list[float]]
+) -> list[Setting]:
+    """The best few under each pattern."""
+    batch, chosen = batch_of(len(DATA[table, None].y_train)), {}
+    for pattern in options.slow:
+        step = {setting: PATTERNS[pattern].step_s(setting.batches * batch) for setting in GRID}
+        times = {setting: updates[table, setting][0] * step[setting] for setting in GRID}
+        chosen |= dict.fromkeys(sorted((one for one in GRID if times[one] < inf), key=times.__getitem__)[:SHORTLIST])
+    return list(chosen)
+
+
+def _updates(
+    options: argparse.Namespace,
+    journal: Journal,
+    aims: dict[str, float],
+    settings: dict[str, list[Setting]],
+    seeds: range,
+) -> dict[tuple[str, Setting], list[float]]:
+    """How many updates each setting needs to the target, by seed; infinitely many: it does not get there."""
+    keys, jobs = [], []
+    for table, chosen in settings.items():
+        rows = len(DATA[table, None].y_train)
+        batch = batch_of(rows)
+        for setting, seed in product(chosen, seeds):
+            steps = max(1, rows // (setting.batches * batch))  # in an epoch
+            train = {"updates": max(TUNE_UPDATES, TUNE_EPOCHS * steps), "eval_every": max(1, steps // 10)}
+            keys.append((table, setting))
+            jobs.append(
+                _job(options, "tune", table, "none", seed, setting.tables(batch), train, aims[table])
+                | {"method": TUNED, "setting": str(setting)}
+            )
+    found: dict[tuple[str, Setting], list[float]] = {}
+    for key, result in zip(keys, journal.results("tuning sync", jobs), strict=True):
+        found.setdefault(key, []).append(inf if result.get("time_s") is None else result["updates_to_target"])
+    return found
+
+
+def _cells(
+    options: argparse.Namespace,
+    method: str,
+    table: str,
+    pattern: str,
+    seed: int,
+    target: float,
+    tuned: dict[str, Tuned],
+) -> list[Job]:
+    """The runs of a method in a cell: one, or of the control two."""
+    batch, (setting, time_s) = batch_of(len(DATA[table, None].y_train)), tuned[pattern]
+    limit = LIMIT * time_s
+    every_s = max(time_s / POINTS, PATTERNS[pattern].step_s(setting.batches * batch))
+    train = {"seconds": limit, "eval_every": f"{every_s} s"}
+    to_end = pattern == options.slow[0]
+    made = [{"protocol": {"name": method}}]
+    if method in (TUNED, CONTROL):
+        made = [setting.tables(batch)]
+    if method == CONTROL:
+        made.append(Setting("adam", 0.01, 1, False).tables(batch))
+    return [
+        _job(options, "cell", table, pattern, seed, tables, train, target, to_end=to_end)
+        | {"method": method, "limit_s": limit, "control": method == CONTROL, "setting": str(setting)}
+        for tables in made
+    ]
+
+
+def _job(
+    options: argparse.Namespace,
+    stage: str,
+    table: str,
+    pattern: str,
+    seed: int,
+    tables: dict[str, Any],
+    train: dict[str, Any],
+    target: float | None = None,
+    *,
+    to_end: bool = False,
+) -> Job:
+    return {
+        "stage": stage, "table": table, "rows": options.rows, "pattern": pattern, "seed": seed, "tables": tables,
+        "train": train, "target": target, "to_end": to_end, "control": False, "wall_s": options.wall,
+    }  # fmt: skip
+
+
+def _settings(method: str, optimiser: str, rate: float, batch: int) -> dict[str, Any]:
+    train = {"optimiser": optimiser, "learning_rate": rate, "batch_size": batch}
+    return {"protocol": {"name": method}, "train": train}
+
+
+# Does it learn at all?
+
+
+def learn(options: argparse.Namespace, journal: Journal) -> None:
+    """Every method on every table, by its defaults alone, the last party slow."""
+    journal.results(
+        "learns",
+        [
+            _job(options, "learns", table, "4", 0, {"protocol": {"name": method}}, {}, to_end=True)
+            | {"method": method, "trivial": trivial(DATA[table, None], SOURCES[table].metric)}
+            for method, table in product(options.methods, options.sets)
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
