@@ -9,6 +9,7 @@ import numpy as np
 import polars
 from torch import nn
 
+from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.config.schema import Config, from_dict
 from colonnade.data import Dataset, Partition
 from colonnade.data import split as split_dataset
@@ -94,12 +95,12 @@ def _of_each(data: Partition, blocks: Sequence[Any]) -> list[np.ndarray]:
 
 def prepare(
     data: Partition,
-    protocol: str | Mapping[str, Any] = "vafl",
-    party_model: Model | Sequence[Model] = "mlp:64",
-    server_model: Model = "linear",
+    protocol: str | Mapping[str, Any] = DEFAULT_METHOD,
+    party_model: Model | Sequence[Model] | None = None,
+    server_model: Model | None = None,
     *,
-    embedding: int | Sequence[int] = 32,
-    aggregate: str = "concat",
+    embedding: int | Sequence[int] | None = None,
+    aggregate: str | None = None,
     device: str | Mapping[str, Any] = "cpu",
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
@@ -108,7 +109,7 @@ def prepare(
 ) -> Run:
     """A run that is ready to start; see `train`."""
     fields = {"name": protocol} if isinstance(protocol, str) else dict(protocol)
-    width = embedding if isinstance(embedding, int) else list(embedding)
+    width = list(embedding) if isinstance(embedding, Sequence) else embedding
     tables = {
         "protocol": fields,
         "model": {"embedding": width, "aggregate": aggregate, "device": device},
@@ -123,7 +124,7 @@ def _with_models(config: Config, party: Any, server: Any) -> Config:
     """Modules and callables have no place in TOML, so they are put in after the checks."""
     party = list(party) if isinstance(party, list | tuple) else party
     for model in (*(party if isinstance(party, list) else [party]), server):
-        if not (isinstance(model, str) or callable(model)):
+        if not (model is None or isinstance(model, str) or callable(model)):
             raise ConfigError("party_model or server_model", model, "give a name, a torch module or a callable")
     model = msgspec.structs.replace(config.model, party=party, server=server)
     return msgspec.structs.replace(config, model=model)
@@ -131,9 +132,9 @@ def _with_models(config: Config, party: Any, server: Any) -> Config:
 
 def train(
     data: Partition,
-    protocol: str | Mapping[str, Any] = "vafl",
-    party_model: Model | Sequence[Model] = "mlp:64",
-    server_model: Model = "linear",
+    protocol: str | Mapping[str, Any] = DEFAULT_METHOD,
+    party_model: Model | Sequence[Model] | None = None,
+    server_model: Model | None = None,
     *,
     progress: bool = False,
     **settings: Any,
@@ -142,7 +143,8 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
     (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
-    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20`.
+    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20`. What is
+    left out is as the method's defaults say.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

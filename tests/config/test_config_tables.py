@@ -7,6 +7,7 @@ import tomli_w
 
 from colonnade.config.schema import (
     Config,
+    RoleRates,
     apply_overrides,
     difference,
     from_dict,
@@ -14,6 +15,7 @@ from colonnade.config.schema import (
     read_toml,
     to_dict,
 )
+from colonnade.config.settle import settled
 from colonnade.protocol.errors import ConfigError
 
 
@@ -142,8 +144,33 @@ def test_the_resolved_config_survives_toml(tables):
 
 def test_every_default_is_written_out():
     written = to_dict(Config())
-    assert written["train"]["batch_size"] == 64 and written["clock"]["server"]["compute"]["mean_s"] == 0.001
+    assert written["train"]["seed"] == 0 and written["clock"]["server"]["compute"]["mean_s"] == 0.001
     assert "epochs" not in written["train"], "what is not set is left out"
+    written = to_dict(settled(Config(protocol={"name": "sync"}), rows=200))
+    assert (written["train"]["batch_size"], written["train"]["optimiser"], written["train"]["epochs"]) == (
+        12,
+        "adam",
+        20,
+    )
+    assert written["model"] == {
+        "party": "mlp:64", "embedding": 32, "server": "linear", "aggregate": "concat", "device": "cpu",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("train", "optimiser", "rate"),
+    [
+        ({}, "adam", 0.01),
+        ({"optimiser": "sgd"}, "sgd", 0.1),
+        ({"optimiser": "momentum"}, "momentum", 0.02),
+        ({"learning_rate": 0.3}, "sgd", 0.3),  # as before there were defaults of methods
+        ({"learning_rate": 0.3, "optimiser": "adam"}, "adam", 0.3),
+        ({"optimiser": {"server": "adam", "party": ["sgd", "adam"]}}, None, RoleRates(0.01, [0.1, 0.01])),
+    ],
+)
+def test_the_rate_is_that_of_the_optimiser(train, optimiser, rate):
+    found = settled(from_dict({"protocol": {"name": "sync"}, "train": train})).train
+    assert found.learning_rate == rate and found.optimiser == (optimiser or train["optimiser"])
 
 
 def test_difference_names_the_first_key_that_differs():

@@ -142,7 +142,7 @@ def test_defaults(resolved):
     assert training.limit == Every("epochs", 20) and training.eval_every == Every("epochs", 0.5)
     assert setting.plan.checkpoint_every == Every("epochs", 2)
     assert training.metric == "accuracy" and training.rule.kind == "constant"
-    assert (training.server_rate, training.party_rates) == (0.1, (0.1,) * 4)
+    assert (training.server_rate, training.party_rates) == (0.01, (0.01,) * 4)
     assert [role.name for role in setting.roles()] == ["server", "party-1", "party-2", "party-3", "party-4"]
 
 

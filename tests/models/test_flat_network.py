@@ -168,6 +168,10 @@ OPTIMISERS = [
     (OptimiserSpec("momentum", {"nesterov": True}), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, nesterov=True)),
     (OptimiserSpec("sgd", {"weight_decay": 0.1}), lambda p, lr: torch.optim.SGD(p, lr, weight_decay=0.1)),
     (OptimiserSpec("adam", {"betas": (0.8, 0.9)}), lambda p, lr: torch.optim.Adam(p, lr, betas=(0.8, 0.9))),
+    (OptimiserSpec("Adam", {"weight_decay": 0.1}), lambda p, lr: torch.optim.Adam(p, lr, weight_decay=0.1)),
+    (OptimiserSpec("AdamW"), torch.optim.AdamW),
+    (OptimiserSpec("AdamW", {"weight_decay": 0.1}), lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.1)),
+    (OptimiserSpec("adam", {"amsgrad": True}), lambda p, lr: torch.optim.Adam(p, lr, amsgrad=True)),
 ]
 
 
@@ -183,6 +187,19 @@ def test_optimisers_step_for_step(spec, make):
         network.apply(network.backward(x, step, 0, g), rate)
         np.testing.assert_allclose(network.theta.numpy(), vector(oracle), rtol=1e-5, atol=1e-6)
     assert network.steps == 5
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_the_own_adam_has_the_bits_of_torch(name):
+    spec = OptimiserSpec(name, {"weight_decay": 0.1})
+    theta, other = torch.from_numpy(rows(1, 40)[0]), nn.Parameter(torch.from_numpy(rows(1, 40)[0].copy()))
+    own, torchs = spec.over(theta), spec.build(other)
+    for step in range(20):
+        own.step(torch.from_numpy(rows(1, 40, seed=step)[0]), 0.1)
+        other.grad = torch.from_numpy(rows(1, 40, seed=step)[0])
+        torchs.param_groups[0]["lr"] = 0.1
+        torchs.step()
+        assert torch.equal(theta, other.detach()), step
 
 
 @pytest.mark.parametrize("kind", ["none", "l1", "l2"])
@@ -214,6 +231,9 @@ def test_regulariser_refusals(settings, key):
         OptimiserSpec("sdg"),
         OptimiserSpec("sgd", {"momentun": 1}),
         OptimiserSpec("adam", {"betas": (2.0, 2.0)}),
+        OptimiserSpec("adam", {"betas": 0.9}),
+        OptimiserSpec("AdamW", {"weight_decay": -0.1}),
+        OptimiserSpec("AdamW", {"eps": "small"}),
         OptimiserSpec("sgd", {"lr": 1.0}),
     ],
 )

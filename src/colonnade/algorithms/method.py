@@ -135,11 +135,17 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a method prefers."""
+    """What a method takes where the config says nothing; found on development data by benchmarks/defaults.py."""
 
-    scale: str | None = None  # data.scale, unless the config has one; None: the dataset's own
-    party: str | None = "mlp:16"  # model.party in the files of `colonnade init`; None: the method has no networks
-    aggregate: str = "concat"  # model.aggregate in the same files
+    scale: str | None = None  # None: the dataset's own
+    party: str | None = "mlp:64"  # None: the method has no networks
+    embedding: int = 32
+    server: str = "linear"
+    aggregate: str = "concat"
+    batch_size: int | None = None  # None: as many as fit the number of rows
+    optimiser: str | dict[str, Any] = "adam"
+    learning_rate: float | tuple[float, float] = 0.01  # of all, or of the server and the parties
+    epochs: float = 20.0
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from colonnade.algorithms import asysqn, fedvs, flex, lockstep, vafl, zeroth
 from colonnade.algorithms.method import Method
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["GROUP", "METHODS", "Installed", "find_method", "installed"]
+__all__ = ["DEFAULT_METHOD", "GROUP", "METHODS", "Installed", "find_method", "installed"]
 
 GROUP = "colonnade.methods"
+DEFAULT_METHOD = "vafl"  # where a config names none
 
 _PACKAGES = (lockstep, vafl, zeroth, flex, asysqn, fedvs)
 METHODS: dict[str, Method[Any]] = {method.name: method for package in _PACKAGES for method in package.METHODS}

@@ -20,9 +20,24 @@ from colonnade.data.suggest import did_you_mean, listing
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.folder import RunFolder, note_command
 
-__all__ = ["Attack", "Attacked", "Order", "Outcome", "Progress", "Trial", "attack", "choose", "margin_of"]
+__all__ = [
+    "NEVER",
+    "PLAIN_SGD",
+    "Attack",
+    "Attacked",
+    "Order",
+    "Outcome",
+    "Progress",
+    "Trial",
+    "attack",
+    "choose",
+    "margin_of",
+]
 
 LEVEL = 0.95
+NEVER = "1000000 epochs"  # between two evaluations
+# What is attacked unless the config says otherwise: steps as the papers have them, not what a method prefers.
+PLAIN_SGD: Mapping[str, Any] = {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": 64}
 Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
 
 

@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from colonnade.algorithms import find_method
 from colonnade.algorithms.method import SERVER, Method
 from colonnade.algorithms.observations import Observations, Seen
-from colonnade.attacks.attack import Attack, Order, margin_of
+from colonnade.attacks.attack import NEVER, PLAIN_SGD, Attack, Order, margin_of
 from colonnade.attacks.stage import Behind
 from colonnade.attacks.wires import refuse_packed
 from colonnade.config.resolve import Federation, federation, privacy_of
@@ -50,7 +50,6 @@ KNOWN = 0.1  # of the rows
 NOISES = (0.1, 0.3, 1.0, 3.0, 10.0)  # standard deviations, where the config says nothing of [privacy]
 CLIP = 3.0
 SLICE_EVENTS = 500
-NEVER = "1000000 epochs"
 
 
 @dataclass(slots=True)
@@ -223,7 +222,7 @@ def _defaults(tables: Mapping[str, Any]) -> dict[str, Any]:
         "aggregate": "mean",
         **tables.get("model", {}),
     }
-    train = {"eval_every": NEVER, **tables.get("train", {})}
+    train = {"eval_every": NEVER, **PLAIN_SGD, **tables.get("train", {})}
     if not {"epochs", "updates", "seconds"} & train.keys():
         train["epochs"] = 5.0
     return {**tables, "model": model, "train": train, "data": {"scale": "minmax", **tables.get("data", {})}}

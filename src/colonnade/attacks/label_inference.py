@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.algorithms import find_method
+from colonnade.algorithms import DEFAULT_METHOD, find_method
 from colonnade.algorithms.method import Method
 from colonnade.algorithms.observations import CODED, GRADIENTS, LOSSES, Observations
-from colonnade.attacks.attack import Attack, Order, Outcome, Trial
+from colonnade.attacks.attack import NEVER, PLAIN_SGD, Attack, Order, Outcome, Trial
 from colonnade.attacks.clients import UNKNOWN, Client, GradientReader, LossReader, PackedRows, RowByRow
 from colonnade.attacks.ears import Direction, Ear, known_direction, random_direction
 from colonnade.attacks.stage import Stage
@@ -36,7 +36,6 @@ ATTACKERS = {
     "adaptive": "a party that asks cleverly: row by row with and without the server's rules, and inside the rules",
     "per-sample": "the curious party, if the server told losses per sample",
 }
-NEVER = "1000000 epochs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def _method(entrant: Contestant) -> Method:
 def summing_tables(tables: Any, parties: int = 2) -> dict[str, Any]:
     """The config with the defaults of Sec. VI-B, refused if its server does more than add up (or average)."""
     model = dict(tables.get("model", {}))
-    method = find_method(str(tables.get("protocol", {}).get("name", "vafl")))
+    method = find_method(str(tables.get("protocol", {}).get("name", DEFAULT_METHOD)))
     summing = observations_of(method).summing
     allowed = {"server": ("none",), "aggregate": ("sum", "mean")}
     for key, default in (("server", "none"), ("aggregate", summing.aggregate)):
@@ -180,7 +179,7 @@ def summing_tables(tables: Any, parties: int = 2) -> dict[str, Any]:
     train = {
         key: value for key, value in tables.get("train", {}).items() if key not in ("epochs", "updates", "seconds")
     }
-    train |= {"epochs": 1e6, "eval_every": NEVER}  # the attacker ends the run
+    train = dict(PLAIN_SGD) | train | {"epochs": 1e6, "eval_every": NEVER}  # the attacker ends the run
     data = dict(tables.get("data", {}))
     if not isinstance(data.get("split"), dict):
         data.setdefault("parties", parties)

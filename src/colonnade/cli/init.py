@@ -19,7 +19,7 @@ def init(
     id: Annotated[str | None, typer.Option("--id", help="Its column with the ids.")] = None,
     label: Annotated[str | None, typer.Option(help="The column to be predicted, where it is held.")] = None,
     address: Annotated[str | None, typer.Option(help="host:port of the server.")] = None,
-    method: Annotated[str, typer.Option(help="See colonnade protocols; all agree upon it.")] = "vafl",
+    method: Annotated[str | None, typer.Option(help="See colonnade protocols; all agree upon it.")] = None,
 ) -> None:
     """Write a commented config and the folders of the server or of a party; asks what the flags do not say.
 
@@ -27,9 +27,10 @@ def init(
       colonnade init server --parties bank,shop --data data/labels.csv --id customer --label default
       colonnade init bank
     """
-    from colonnade.algorithms import find_method
+    from colonnade.algorithms import DEFAULT_METHOD, find_method
     from colonnade.config.first import Answers, write_first_config
 
+    method = method or DEFAULT_METHOD
     labelled = name == SERVER or find_method(method).capabilities.party_labels
     what = "the labels" if name == SERVER else "this party's columns"
     parties = _ask(parties, "--parties", "All parties, separated by commas, in the order that all agree upon")

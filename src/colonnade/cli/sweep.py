@@ -15,7 +15,7 @@ def sweep(
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values to try; repeatable.")
     ] = None,
-    protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "vafl",
+    protocols: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
     settings: Setting = None,
     out: RaceOut = None,
@@ -27,11 +27,12 @@ def sweep(
     Example:
       colonnade sweep race.toml --grid train.learning_rate=0.01,0.03,0.1 --protocols sync,vafl --seeds 3
     """
+    from colonnade.algorithms import DEFAULT_METHOD
     from colonnade.cli.race import race_with_board
     from colonnade.config.schema import typed_tables
     from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
 
-    parsed, labels = parse_grid(grid or []), names_in(protocols)
+    parsed, labels = parse_grid(grid or []), names_in(protocols or DEFAULT_METHOD)
     racing = grid_contestants(typed_tables(config, settings), labels, parsed)
     entries = race_with_board(racing, seeds, out, f"{config.stem if config else 'digits'}-sweep", workers, address)
     found = best_of(entries, labels, parsed)

@@ -4,12 +4,12 @@ The upper part is the same for all who give the same parties and method; the low
 """
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from colonnade.algorithms import find_method
+from colonnade.algorithms import DEFAULT_METHOD, find_method
 from colonnade.algorithms.method import SERVER, Defaults
 from colonnade.config.resolve import make_plan, parties_of
 from colonnade.config.schema import Config, from_dict
@@ -37,9 +37,7 @@ min_parties = 0 # 0: only rows that all have; 2: rows that the server and any tw
 [protocol]
 name = {method} # colonnade protocols lists them, and what each reveals
 
-[train]
-batch_size = 32
-learning_rate = 0.05
+[train] # batch_size, optimiser and learning_rate are left to the method
 epochs = 20
 seed = 0
 
@@ -53,9 +51,9 @@ parties = {parties} # in this order
 _MODEL = """\
 [model]
 party = {party}
-embedding = 8 # numbers that a party sends for a row
+embedding = {embedding} # numbers that a party sends for a row
 aggregate = {aggregate}
-server = "linear"
+server = {server}
 """
 
 _IGNORED = """\
@@ -78,7 +76,7 @@ class Answers:
     id: str
     label: str | None = None
     address: str = "127.0.0.1:7450"
-    method: str = "vafl"
+    method: str = DEFAULT_METHOD
 
 
 def write_first_config(folder: Path, answers: Answers) -> list[Path]:
@@ -130,9 +128,13 @@ def _model(method: str) -> str:
     preferred = find_method(method).defaults
     if preferred.party is None:
         return ""
-    usual = replace(preferred, scale=None) == Defaults()
-    party = _toml(preferred.party) + (_CHOICES if usual else "")
-    return _MODEL.format(party=party, aggregate=_toml(preferred.aggregate))
+    party = _toml(preferred.party) + (_CHOICES if preferred.party == Defaults().party else "")
+    return _MODEL.format(
+        party=party,
+        embedding=preferred.embedding,
+        aggregate=_toml(preferred.aggregate),
+        server=_toml(preferred.server),
+    )
 
 
 def _network(answers: Answers) -> str:

@@ -17,11 +17,12 @@ import msgspec
 import torch
 from scipy.sparse import issparse
 
-from colonnade.algorithms import METHODS, find_method
+from colonnade.algorithms import DEFAULT_METHOD, METHODS, find_method
 from colonnade.algorithms.method import SERVER, Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.config.schema import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
+from colonnade.config.settle import limits_of, settled
 from colonnade.data import Partition, Task, load, split
 from colonnade.data.suggest import listing
 from colonnade.models import Factory, OptimiserSpec, default_metric
@@ -137,6 +138,7 @@ def federation(
     """Resolve a config; `data` may be given instead of loaded."""
     method_of(config.protocol)  # before the data are read: that may take minutes
     data = load_data(config) if data is None else data
+    config = settled(config, len(data.y_train))
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     config.clock.check(data.parties)
     refuse_fitted(config, any(scaler.fitted for scaler in data.scalers), "data.scale", scale_of(config))
@@ -245,13 +247,15 @@ class Plan:
 
 def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None) -> Plan:
     """Fill in and check everything that does not depend on the data; a party does not know the task."""
+    config = settled(config, rows)
     method, options = method_of(config.protocol)
     count = len(parties)
     options.check(count)
     _check_party_dropout(config.train.party_dropout, method, options)
     privacy = options.mechanism or config.privacy
     budgets = _check_privacy(config, method, privacy, parties)
-    training = _training(config.train, count, rows, task, options)
+    training, model = _training(config.train, count, rows, task, options), config.model
+    assert model.embedding is not None and model.server is not None and model.aggregate is not None  # settled
     return Plan(
         method=method,
         options=options,
@@ -259,10 +263,10 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
         training=training,
         target=config.train.target,
         checkpoint_every=_every("train.checkpoint_every", config.train.checkpoint_every, training.limit, CHECKPOINTS),
-        widths=_embeddings(config.model.embedding, count),
-        models=_party_models(config.model.party, count),
-        server_model=config.model.server,
-        aggregate=config.model.aggregate,
+        widths=_embeddings(model.embedding, count),
+        models=_party_models(model.party, count),
+        server_model=model.server,
+        aggregate=model.aggregate,
         devices=_devices(config.model.device, count, method),
         privacy=privacy,
         budgets=budgets,
@@ -321,7 +325,7 @@ def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> 
 def method_of(protocol: dict[str, Any]) -> tuple[Method[Any], Options]:
     """The method, and its options as `[protocol]` has them."""
     fields = dict(protocol)
-    method = find_method(str(fields.pop("name", "vafl")))
+    method = find_method(str(fields.pop("name", DEFAULT_METHOD)))
     known = [field.name for field in msgspec.structs.fields(method.options)]
     for key, value in fields.items():
         if key not in known:
@@ -369,14 +373,15 @@ def _device(name: str) -> str:
 
 
 def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, options: Options) -> Training:
+    assert train.batch_size is not None and train.learning_rate != "auto" and train.optimiser is not None  # settled
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
     limit = limit_of(train)
     metric = train.metric or (default_metric(task) if task is not None else "")
     if task is not None:
         require_metric(metric, task)
-    server_rate, party_rates = _rates(train.learning_rate, parties)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
+    server_rate, party_rates = _rates(train.learning_rate, parties)
     if train.trace not in ("headers", "full"):
         raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
     return Training(
@@ -388,7 +393,7 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
         server_optimiser=server_optimiser,
         party_optimisers=party_optimisers,
         regularisers=_per_party("train.regulariser", train.regulariser, parties),
-        rule=_rule(train, limit, rows, parties, options),
+        rule=_rule(train, limit, min(train.batch_size, rows), rows, parties, options),
         limit=limit,
         eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
         metric=metric,
@@ -409,22 +414,22 @@ def _check_party_dropout(probability: float, method: Method[Any], options: Optio
 
 
 def limit_of(train: TrainConfig) -> Every:
-    given = {unit: getattr(train, unit) for unit in ("epochs", "updates", "seconds")}
-    given = {unit: amount for unit, amount in given.items() if amount is not None}
+    """Of a settled config."""
+    given = limits_of(train)
     if len(given) > 1:
         raise ConfigError("train." + " and train.".join(given), list(given.values()), "give only one of them")
-    unit, amount = next(iter(given.items()), ("epochs", 20.0))
+    unit, amount = next(iter(given.items()))
     if not 0 < amount < float("inf"):
         raise ConfigError(f"train.{unit}", amount, "must be above 0")
     return Every(unit, amount)  # type: ignore[arg-type]
 
 
-def _rule(train: TrainConfig, limit: Every, rows: int, parties: int, options: Options) -> StepRule:
+def _rule(train: TrainConfig, limit: Every, batch: int, rows: int, parties: int, options: Options) -> StepRule:
     if train.step_rule not in ("constant", "inverse-sqrt", "inverse"):
         raise ConfigError("train.step_rule", train.step_rule, "use 'constant', 'inverse-sqrt' or 'inverse'")
     if not train.step_offset > 0:
         raise ConfigError("train.step_offset", train.step_offset, "must be above 0 (the K0 of 1/(k + K0))")
-    planned = limit.updates(options.threshold(parties) * min(train.batch_size, rows), rows * parties)
+    planned = limit.updates(options.threshold(parties) * batch, rows * parties)
     if train.step_rule == "inverse-sqrt" and planned is None:
         raise ConfigError(
             "train.step_rule", train.step_rule, "c/√K needs the number of updates: limit by updates or epochs"

@@ -70,10 +70,10 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The networks."""
 
-    party: str | list[str] = "mlp:64"
-    embedding: int | list[int] = 32
-    server: str = "linear"
-    aggregate: str = "concat"
+    party: str | list[str] | None = None  # these four left out: as the method's defaults say
+    embedding: int | list[int] | None = None
+    server: str | None = None
+    aggregate: str | None = None
     device: "str | RoleDevices" = "cpu"
 
 
@@ -94,9 +94,9 @@ class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to train, how long, and how to judge."""
 
-    batch_size: int = 64
-    learning_rate: float | RoleRates = 0.1
-    optimiser: str | dict[str, Any] = "sgd"
+    batch_size: int | None = None  # left out: the method's own, or 64, and fewer where there are few rows
+    learning_rate: float | RoleRates | Literal["auto"] = "auto"
+    optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
     step_rule: str = "constant"
     step_offset: float = 1000.0
@@ -377,7 +377,7 @@ def _explain(message: str, tables: Mapping[str, Any]) -> ConfigError:
     """msgspec's message as key, value and advice."""
     found = _AT.search(message)
     path = found["path"].lstrip(".") if found else ""
-    text = _AT.sub("", message)
+    text = _AT.sub("", message).replace(" | null`", "`")  # a user has no word for null: the key is left out
     unknown = _UNKNOWN.search(text)
     if unknown is None:
         return ConfigError(path or "CONFIG", _lookup(tables, path), text[:1].lower() + text[1:])

@@ -16,6 +16,7 @@ from colonnade import __version__
 from colonnade.algorithms.method import SERVER
 from colonnade.config.resolve import Plan, find_optimiser, make_plan, parties_of, refuse_fitted, scale_of
 from colonnade.config.schema import Config, difference
+from colonnade.config.settle import auto_rate, settled
 from colonnade.data import PartyShare, load_party_share, read_party_share
 from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, limits_of, refuse_joint
 from colonnade.deployment.terms import DTYPE, shared_part
@@ -58,7 +59,7 @@ class PartySide(OwnSide):
         )  # fmt: skip
         self.guard = self.role.guard if isinstance(self.role, Releasing) else None
         self.width = self.plan.widths[index]
-        self.shared = shared_part(config, self.pins)
+        self.shared = shared_part(settled(config, len(share.train)), self.pins)
         for note in self.plan.privacy.notes(len(share.train)):
             log.warning(note)
 
@@ -129,6 +130,8 @@ def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
     optimisers, rates = list(training.party_optimisers), list(training.party_rates)
     if config.party.optimiser is not None:
         optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
+        if config.train.learning_rate == "auto":
+            rates[index] = auto_rate(config.party.optimiser)
     if config.party.learning_rate is not None:
         if not 0 <= config.party.learning_rate < float("inf"):
             raise ConfigError("party.learning_rate", config.party.learning_rate, "must be 0 or more")

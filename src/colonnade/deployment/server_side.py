@@ -12,6 +12,7 @@ import msgspec
 from colonnade.algorithms.method import SERVER
 from colonnade.config.resolve import make_plan, method_of, parties_of
 from colonnade.config.schema import Config, from_dict, read_toml
+from colonnade.config.settle import settled
 from colonnade.data import ServerShare, load_server_share, read_server_share, share_without_labels
 from colonnade.deployment.own_side import SHARE, OwnSide, alignment_of, limits_of, refuse_joint
 from colonnade.deployment.terms import SHARED_NETWORK, Terms, shared_part
@@ -31,6 +32,7 @@ class ServerSide(OwnSide):
         super().__init__(config, out, log)
         self.share = share = load_share(config)
         self.parties = parties = parties_of(config)
+        self.config = config = settled(config, len(share.y_train))
         self.plan = make_plan(config, parties, len(share.y_train), share.task)
         refuse_joint(self.plan)
         if share.absent is not None:

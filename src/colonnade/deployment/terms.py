@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from colonnade import __version__
+from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.config.schema import Config, difference, to_dict
 from colonnade.data.ids import digest_of_rows
 from colonnade.drivers.processes.service import Later
@@ -24,7 +25,7 @@ _OWN_TRAIN = ("checkpoint_every", "trace")  # everybody's own business
 
 
 def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
-    """The part of a config that all members must have alike."""
+    """The part of a settled config that all members must have alike."""
     tables = to_dict(config)
     train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
     privacy = {"privacy": tables["privacy"]} if config.privacy.on else {}
@@ -33,7 +34,7 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
         | privacy
         | {
             "model": {key: value for key, value in tables["model"].items() if key != "device"},
-            "protocol": {"name": "vafl"} | tables["protocol"],
+            "protocol": {"name": DEFAULT_METHOD} | tables["protocol"],
             "train": train,
             "data": {key: tables["data"][key] for key in ("test_fraction", "split_seed")},
         }

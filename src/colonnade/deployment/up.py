@@ -26,6 +26,7 @@ from scipy.sparse import issparse
 from colonnade.algorithms.method import SERVER
 from colonnade.config.resolve import load_partition, make_plan, privacy_of, refuse_unbuildable
 from colonnade.config.schema import Config, from_dict, read_toml, to_dict
+from colonnade.config.settle import settled
 from colonnade.data import Partition, party_share, save_share, server_share
 from colonnade.deployment.own_side import limits_of
 from colonnade.drivers.processes.certificates import Identity, throw_away
@@ -67,6 +68,7 @@ def prepare_up(
     """Make the folders of all roles; everything that can be refused is refused here."""
     RunFolder.refuse_used(out)
     data = load_data(config) if data is None else data
+    config = settled(config, len(data.y_train))
     plan = make_plan(config, data.parties, len(data.y_train), data.task)
     if plan.method.joint is not None:
         raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")

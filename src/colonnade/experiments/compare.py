@@ -15,6 +15,7 @@ import msgspec
 from colonnade.algorithms import METHODS, find_method
 from colonnade.config.resolve import load_partition, scale_of
 from colonnade.config.schema import Config, DataConfig, apply_overrides, from_dict, to_dict
+from colonnade.config.settle import settled
 from colonnade.data import Partition
 from colonnade.drivers.files import CUT_OFF_S, lock_file
 from colonnade.experiments.ranking import Ranking, rank
@@ -194,7 +195,7 @@ def _race_on_ray(entries: list[Entry], todo: list[Entry], out: Path, show: OnPro
                 continue  # not begun
             with suppress(FileNotFoundError):  # being made anew
                 rows = RunFolder(out / entry.folder).rows()
-                show(entries, entry, Standing.of(entry.config.train, rows[-1] if rows else NOTHING))
+                show(entries, entry, Standing.of(settled(entry.config).train, rows[-1] if rows else NOTHING))
 
 
 def _touched(path: Path) -> int | None:

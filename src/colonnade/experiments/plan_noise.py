@@ -12,6 +12,7 @@ import msgspec
 
 from colonnade.config.resolve import limit_of, method_of
 from colonnade.config.schema import Config
+from colonnade.config.settle import settled
 from colonnade.data import Partition
 from colonnade.experiments.run import Run, prepare
 from colonnade.privacy.accountant import STEP
@@ -126,7 +127,7 @@ def _needs(name: str, guard: Guard) -> Needs:
 
 
 def _assumed(config: Config, data: Partition) -> str:
-    limit, (method, _) = limit_of(config.train), method_of(config.protocol)
+    limit, (method, _) = limit_of(settled(config).train), method_of(config.protocol)
     return (
         f"{method.name} on {data.name} ({len(data.y_train)} training and {len(data.y_test)} test rows), "
         f"{limit.amount:g} {limit.unit}, the speeds of [clock], seed {config.train.seed}"

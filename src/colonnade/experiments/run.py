@@ -321,7 +321,7 @@ def prepare(
         RunFolder.refuse_used(out)
     run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may be refused too
     if out is not None:
-        run.folder = RunFolder.create(out, config)
+        run.folder = RunFolder.create(out, run.federation.config)
         run.keep_files()
     return run
 

@@ -8,6 +8,7 @@ from typing import Any
 import tomli_w
 
 from colonnade.config.schema import Config, apply_overrides, difference, from_dict, read_toml, to_dict
+from colonnade.config.settle import settled
 from colonnade.drivers.files import replace_file
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError
@@ -65,8 +66,10 @@ class RunFolder:
         path = Path(path)
         if not (path / "config.toml").is_file():
             raise CheckpointError(f"--resume {path}: no run lies there (config.toml is missing)")
-        there = to_dict(from_dict(tables_of(path)))
-        differs = difference(there, to_dict(config))
+        there, here = to_dict(settled(from_dict(tables_of(path)))), to_dict(settled(config))
+        if "batch_size" not in here["train"]:
+            there["train"].pop("batch_size", None)  # it followed from the number of rows, as it does now
+        differs = difference(there, here)
         if differs:
             raise CheckpointError(
                 f"{path}: that run has another config ({differs}); start a new one with --out, "

@@ -1,0 +1,89 @@
+"""What a config leaves open is settled by the method: its model, its optimiser, its rates, how long it trains.
+
+A method's `Defaults` come from development data (`benchmarks/defaults.py`). What a user says always wins. A settled
+config says everything, so that `config.toml` of a run and the handshake of a federation name the values that are used.
+"""
+
+from typing import Any
+
+import msgspec
+
+from colonnade.algorithms import DEFAULT_METHOD, find_method
+from colonnade.algorithms.method import Defaults
+from colonnade.config.schema import Config, ModelConfig, RoleRates, TrainConfig
+
+__all__ = ["auto_rate", "batch_size_of", "limits_of", "settled"]
+
+LIMITS = ("epochs", "updates", "seconds")
+LARGEST_BATCH, SMALLEST_BATCH, BATCHES = 64, 8, 16
+
+# Adam divides a step by the size of recent gradients, so that one rate fits any network and any table. Plain SGD does
+# not: its rate is a guess that holds for standardised columns.
+_RATES = {"sgd": 0.1, "SGD": 0.1, "momentum": 0.02}
+_ANY_OTHER = 0.01
+
+
+def settled(config: Config, rows: int | None = None) -> Config:
+    """The config with the method's defaults in all that it leaves open.
+
+    The batch size depends on the number of training rows, and stays open where `rows` is not known.
+    """
+    defaults = find_method(str(config.protocol.get("name", DEFAULT_METHOD))).defaults
+    model, train = _model(config.model, defaults), _train(config.train, defaults)
+    if train.batch_size is None and rows is not None:
+        train = msgspec.structs.replace(train, batch_size=batch_size_of(rows))
+    return msgspec.structs.replace(config, model=model, train=train)
+
+
+def batch_size_of(rows: int) -> int:
+    """At least sixteen batches in an epoch: a small table would have too few steps otherwise."""
+    return max(SMALLEST_BATCH, min(LARGEST_BATCH, rows // BATCHES))
+
+
+def limits_of(train: TrainConfig) -> dict[str, float]:
+    """The limits that a config names: one at most is right."""
+    given = {unit: getattr(train, unit) for unit in LIMITS}
+    return {unit: amount for unit, amount in given.items() if amount is not None}
+
+
+def auto_rate(optimiser: Any) -> float:
+    """The rate of an optimiser that a user has chosen without one; what is no optimiser is refused later."""
+    name = optimiser.get("name") if isinstance(optimiser, dict) else optimiser
+    return _RATES.get(str(name), _ANY_OTHER)
+
+
+def _model(model: ModelConfig, defaults: Defaults) -> ModelConfig:
+    return msgspec.structs.replace(
+        model,
+        party=defaults.party or "linear" if model.party is None else model.party,
+        embedding=defaults.embedding if model.embedding is None else model.embedding,
+        server=defaults.server if model.server is None else model.server,
+        aggregate=defaults.aggregate if model.aggregate is None else model.aggregate,
+    )
+
+
+def _train(train: TrainConfig, defaults: Defaults) -> TrainConfig:
+    optimiser, rate = train.optimiser, train.learning_rate
+    if optimiser is None:
+        optimiser = defaults.optimiser if rate == "auto" else "sgd"  # a rate by itself has always been plain SGD's
+    if rate == "auto":
+        rate = _rate(optimiser, defaults)
+    return msgspec.structs.replace(
+        train,
+        batch_size=defaults.batch_size if train.batch_size is None else train.batch_size,
+        optimiser=optimiser,
+        learning_rate=rate,
+        epochs=train.epochs if limits_of(train) else defaults.epochs,
+    )
+
+
+def _rate(optimiser: str | dict[str, Any], defaults: Defaults) -> float | RoleRates:
+    """The method's own for its own optimiser; for another one, what usually fits that."""
+    if optimiser == defaults.optimiser:
+        own = defaults.learning_rate
+        return RoleRates(*own) if isinstance(own, tuple) else own
+    if isinstance(optimiser, dict) and {"server", "party"} <= optimiser.keys():
+        parties = optimiser["party"]
+        of_parties = [auto_rate(one) for one in parties] if isinstance(parties, list) else auto_rate(parties)
+        return RoleRates(auto_rate(optimiser["server"]), of_parties)
+    return auto_rate(optimiser)
