@@ -21,7 +21,6 @@ __all__ = [
     "SOURCES",
     "TEST",
     "Pattern",
-    "batch_of",
     "clock_of",
     "partition",
     "trivial",
@@ -153,8 +152,3 @@ def clock_of(pattern: Pattern, batch: int) -> dict[str, Any]:
         "server": {"compute": {"kind": "fixed", "mean_s": SERVER_ROW_S * batch}},
         "network": {"latency_s": pattern.latency_s},
     }
-
-
-def batch_of(rows: int) -> int:
-    """The usual batch size for so many rows to train on."""
-    return 64 if rows >= 1024 else max(8, rows // 16)

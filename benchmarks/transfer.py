@@ -33,11 +33,12 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from journal import Journal, OutOfTime, lines
-from tables import PATTERNS, SOURCES, batch_of, partition, trivial
+from tables import PATTERNS, SOURCES, partition, trivial
 from transfer_report import CONTROL, TUNED, draw, learned, oracle_of, report
 from trial import DATA, trial
 
 from colonnade.algorithms import METHODS, find_method
+from colonnade.config.settle import batch_size_of
 from colonnade.models.metrics import METRICS
 
 ORACLE = "centralised"
@@ -151,7 +152,7 @@ def targets(options: argparse.Namespace, journal: Journal) -> dict[str, float]:
         _job(options, "centralised", table, "none", seed, tables, {"epochs": CENTRAL_EPOCHS, "eval_every": "1 epoch"})
         | {"method": ORACLE, "setting": f"adam {rate:g}"}
         for table, rate, seed in product(options.sets, CENTRAL_RATES, range(options.seeds))
-        for tables in [_settings(ORACLE, "adam", rate, batch_of(len(DATA[table, None].y_train)))]
+        for tables in [_settings(ORACLE, "adam", rate, _batch(table))]
     ]
     found = [job | result for job, result in zip(jobs, journal.results("centralised", jobs), strict=True)]
     return {table: target_of(table, [one for one in found if one["table"] == table]) for table in options.sets}
@@ -179,7 +180,7 @@ def tune(options: argparse.Namespace, journal: Journal, aims: dict[str, float]) 
     rest = _updates(options, journal, aims, short, range(1, options.seeds))
     tuned: dict[str, dict[str, Tuned]] = {}
     for table, settings in short.items():
-        batch = batch_of(len(DATA[table, None].y_train))
+        batch = _batch(table)
         for pattern in options.slow if settings else ():
             times = {}
             for setting in settings:
@@ -195,7 +196,7 @@ def _shortlist(
     options: argparse.Namespace, table: str, updates: dict[tuple[str, Setting], list[float]]
 ) -> list[Setting]:
     """The best few under each pattern."""
-    batch, chosen = batch_of(len(DATA[table, None].y_train)), {}
+    batch, chosen = _batch(table), {}
     for pattern in options.slow:
         step = {setting: PATTERNS[pattern].step_s(setting.batches * batch) for setting in GRID}
         times = {setting: updates[table, setting][0] * step[setting] for setting in GRID}
@@ -213,8 +214,7 @@ def _updates(
     """How many updates each setting needs to the target, by seed; infinitely many: it does not get there."""
     keys, jobs = [], []
     for table, chosen in settings.items():
-        rows = len(DATA[table, None].y_train)
-        batch = batch_of(rows)
+        rows, batch = len(DATA[table, None].y_train), _batch(table)
         for setting, seed in product(chosen, seeds):
             steps = max(1, rows // (setting.batches * batch))  # in an epoch
             train = {"updates": max(TUNE_UPDATES, TUNE_EPOCHS * steps), "eval_every": max(1, steps // 10)}
@@ -239,7 +239,7 @@ def _cells(
     tuned: dict[str, Tuned],
 ) -> list[Job]:
     """The runs of a method in a cell: one, or of the control two."""
-    batch, (setting, time_s) = batch_of(len(DATA[table, None].y_train)), tuned[pattern]
+    batch, (setting, time_s) = _batch(table), tuned[pattern]
     limit = LIMIT * time_s
     every_s = max(time_s / POINTS, PATTERNS[pattern].step_s(setting.batches * batch))
     train = {"seconds": limit, "eval_every": f"{every_s} s"}
@@ -272,6 +272,11 @@ def _job(
         "stage": stage, "table": table, "rows": options.rows, "pattern": pattern, "seed": seed, "tables": tables,
         "train": train, "target": target, "to_end": to_end, "control": False, "wall_s": options.wall,
     }  # fmt: skip
+
+
+def _batch(table: str) -> int:
+    """The default size."""
+    return batch_size_of(len(DATA[table, None].y_train))
 
 
 def _settings(method: str, optimiser: str, rate: float, batch: int) -> dict[str, Any]:
