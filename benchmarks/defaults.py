@@ -38,6 +38,8 @@ ADAM: Grid = {
 SGD: Grid = {"train.optimiser": ["sgd", "momentum"], "train.learning_rate": [0.03, 0.1, 0.3]}
 BOTH = [ADAM, SGD]
 TABLE: Grid = {"protocol.table": ["warm", "zeros"]}
+DECAYS = [{"server": "adam", "party": {"name": "AdamW", "weight_decay": decay}} for decay in (0.01, 0.1, 0.3)]
+SWIFT = [ADAM, {"train.optimiser": DECAYS, "train.learning_rate": [0.003, 0.01, 0.03], "train.batch_size": [32, 64]}]
 STALE = [ADAM | TABLE, SGD | TABLE]
 ROLES: Grid = {
     "train.optimiser": ["adam"],
@@ -55,6 +57,7 @@ LINEAR: Grid = {
 GRIDS: dict[str, list[Grid]] = {  # each method's settings are those of all its grids
     **dict.fromkeys(("centralised", "sync", "flex", "adaptive-flex", "p-bcd", "sync-min", "sync-max"), BOTH),
     **dict.fromkeys(("vafl", "t-sync"), STALE),
+    "swift": SWIFT,
     **dict.fromkeys(("cascaded", "zoo", "syn-zoo", "frozen"), ZEROTH),
     **dict.fromkeys(("fedvs", "wait", "ignore", "wait-dp"), CODED),
 }

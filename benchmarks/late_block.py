@@ -18,9 +18,13 @@ __all__ = ["late_block"]
 
 
 def late_block(data: Partition, tables: dict[str, Any], slow: Sequence[int], every: int, step_s: float) -> Run:
-    """A run of the control by a config's tables; a joint step takes `step_s`, a slow block's `every` times as long."""
+    """The control, by the tables of a config for `sync`.
+
+    A joint step takes `step_s`. A slow block is stepped every `every` of them.
+    """
     clock = {"server": {"compute": {"kind": "fixed", "mean_s": step_s}}}
-    run = prepare(from_dict(tables | {"protocol": {"name": "centralised"}, "clock": clock}), data)
+    protocol = {"name": "centralised", "average": tables["protocol"].get("average", False)}
+    run = prepare(from_dict(tables | {"protocol": protocol, "clock": clock}), data)
     joint = cast(Centralised, run.simulator.principal.role)
     for party in slow:
         _step_less_often(joint.parts[party], every)

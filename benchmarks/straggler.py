@@ -49,6 +49,7 @@ def joint_control(data: Partition, every: int, seed: int) -> float | None:
     """The clock at the target of a joint model whose last block learns in every `every`-th step only."""
     limits = {"updates": 20_000, "eval_every": 5, "target": TARGET, "seed": seed}
     tables = {
+        "protocol": {"name": "sync"},
         "model": {"party": "mlp:64", "server": "mlp:64", "embedding": 16},
         "train": {"batch_size": BATCH, "learning_rate": RATE, **limits},
     }

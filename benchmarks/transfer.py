@@ -16,7 +16,7 @@ speeds, a round trip as long as ten steps). For each table:
    such a run counts with that time, and is marked. Under the first pattern all runs go on to that limit, for the metric
    at the end.
 4. The control (late_block.py) is a joint model with nothing stale, whose slow block is stepped every tenth time. It has
-   the settings of the tuned `sync`, or Adam 0.01, whichever is faster.
+   the settings of the tuned `sync`, or the optimisers and averages of `swift`, whichever is faster.
 
 All curves have 100 points up to the time of tuned `sync`, or one for each of its steps if those are fewer. FOLDER gets
 results.jsonl (a line per run; --resume goes on with it, --report only reads it), table.md and ratios.html (ratios.png
@@ -42,6 +42,7 @@ from colonnade.config.settle import batch_size_of
 from colonnade.models.metrics import METRICS
 
 ORACLE = "centralised"
+SWIFT = find_method("swift").defaults
 CENTRAL_RATES, CENTRAL_EPOCHS = (0.001, 0.003, 0.01), 30.0
 POINTS, LIMIT = 100, 2.0  # of a curve, up to the time of tuned sync; times that time
 TUNE_EPOCHS, TUNE_UPDATES = 40, 1500  # at least, for a setting of sync
@@ -60,9 +61,8 @@ class Setting(NamedTuple):
 
     def tables(self, batch: int) -> dict[str, Any]:
         """As a config."""
-        protocol = {"name": "sync"} | ({"average": True} if self.average else {})
         train = {"optimiser": self.optimiser, "learning_rate": self.rate, "batch_size": self.batches * batch}
-        return {"protocol": protocol, "train": train}
+        return {"protocol": {"name": "sync", "average": self.average}, "train": train}
 
     def __str__(self) -> str:
         averaged = ", averaged" if self.average else ""
@@ -74,7 +74,7 @@ POINTS_OF_SYNC = [
     *product(("momentum",), (0.03, 0.1), (1,)),
     *product(("sgd",), (0.1, 0.3), (1,)),
 ]
-GRID = [Setting(*point, average) for point in POINTS_OF_SYNC for average in (False,)]
+GRID = [Setting(*point, average) for point in POINTS_OF_SYNC for average in (False, True)]
 
 
 def main() -> None:
@@ -248,7 +248,7 @@ def _cells(
     if method in (TUNED, CONTROL):
         made = [setting.tables(batch)]
     if method == CONTROL:
-        made.append(Setting("adam", 0.01, 1, False).tables(batch))
+        made.append({"protocol": {"name": "sync", "average": True}, "train": {"optimiser": SWIFT.optimiser}})
     return [
         _job(options, "cell", table, pattern, seed, tables, train, target, to_end=to_end)
         | {"method": method, "limit_s": limit, "control": method == CONTROL, "setting": str(setting)}
