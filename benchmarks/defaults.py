@@ -6,8 +6,9 @@
 Each setting runs for as many seconds of the clock, four parties, the last of them ten times slower. Its score on a
 table is the mean of the metric over the clock, which is high if the metric rises early and stays high. Its regret there
 is how far that is below the best setting's, in parts of what the best gains over a model that knows the labels'
-frequencies alone. The chosen setting has the least mean regret over the tables. A setting that diverges, or that ends
-with a warning, in any run is out. Beside the choice: what the code's own defaults score, and where the two differ.
+frequencies alone. The chosen setting has the least mean regret over the tables that the method can do. A setting that
+diverges, or that ends with a warning, in any run is out. Beside the choice: what the code's own defaults score, and
+where the two differ.
 """
 
 import argparse
@@ -150,7 +151,8 @@ def report(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _report(method: str, records: Sequence[Mapping[str, Any]]) -> str:
-    tables = [name for name in DEVELOPMENT if any(one["table"] == name for one in records)]
+    taken = {one["table"] for one in records if one["status"] != "refused"}
+    tables = [name for name in DEVELOPMENT if name in taken]
     found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for one in records:
         found.setdefault(words(one["point"]), {}).setdefault(one["table"], []).append(one)

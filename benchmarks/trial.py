@@ -46,6 +46,7 @@ def trial(job: dict[str, Any]) -> dict[str, Any]:
                     break
             else:
                 run.simulator.settle()
+                status = run.status = run.simulator.status
     except TrainingDiverged as error:
         status, why = "diverged", str(error)
     curve, reached = [(row["clock_s"], row["value"]) for row in run.rows], arrival.at(run.rows)
