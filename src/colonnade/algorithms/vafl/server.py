@@ -142,15 +142,24 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         """For those of these rows that are too old."""
         s, party = self.state, self.index[name]
         stale = rows[self.table.ages_of(party, rows, self.k) > most]
-        # An uploader's own batch is used as it was uploaded: its gradient is taken at the θ_m that made it.
-        current = [request.rows for request in s.taken if request.party == party]
-        if current:
-            stale = np.setdiff1d(stale, np.concatenate(current))
+        stale = np.setdiff1d(stale, self._as_uploaded(party))
         if len(stale):
             s.requests += 1
             s.asked[name] = s.requests
             s.fresh_rows += len(stale)
             self.send(name, FreshRequest(s.requests, stale))
+
+    def _as_uploaded(self, party: int) -> Rows:
+        """Rows of the party's own batch, which are used as they came: its gradient is taken at the θ_m that made them.
+
+        While θ_m waits they are current for all. Where it does not, other batches of the step need them fresh.
+        """
+        taken = self.state.taken
+        own = next((request.rows for request in taken if request.party == party), np.zeros(0, np.int32))
+        if not self.pipelined:
+            return own
+        others = [request.rows for request in taken if request.party != party]
+        return np.setdiff1d(own, np.concatenate([own[:0], *(rows for rows in others if not np.array_equal(rows, own))]))
 
     def _fresh(self, sender: str, request: int) -> None:
         """Rows that were asked for; if the party was given up for lost meanwhile, the step went on without it."""
