@@ -2,6 +2,7 @@
 
     python benchmarks/transfer.py --data DIR --out FOLDER [--sets credit,wine] [--methods swift,vafl] [--slow 1,2,3,4]
                                   [--rows 10000] [--seeds 3] [--workers 2] [--resume] [--minutes 9] [--report]
+                                  [--page docs/what-to-expect.md]
     python benchmarks/transfer.py --learns --data DIR --out FOLDER [--methods …] [--workers 2]
 
 Four parties; `--slow` names patterns of tables.py: 1 to 4 (that party is ten times slower), two, none, far (equal
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple
 
 from journal import Journal, OutOfTime, lines
 from tables import PATTERNS, SOURCES, partition, trivial
-from transfer_report import CONTROL, TUNED, draw, learned, oracle_of, report
+from transfer_report import CONTROL, TUNED, draw, fill, learned, oracle_of, report
 from trial import DATA, trial
 
 from colonnade.algorithms import METHODS, find_method
@@ -94,6 +95,8 @@ def main() -> None:
     print(text)
     if not options.learns:
         draw(records, options.out)
+    if options.page is not None:
+        fill(options.page, records)
 
 
 def _options() -> argparse.Namespace:
@@ -107,6 +110,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--wall", type=float, default=300.0, help="seconds after which a run is given up")
+    parser.add_argument("--page", type=Path, help="put the tables between the marks of this page")
     parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
     for flag in ("--resume", "--report", "--learns"):
         parser.add_argument(flag, action="store_true")

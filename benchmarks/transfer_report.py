@@ -12,10 +12,11 @@ from tables import DEVELOPMENT, PATTERNS, SOURCES, TEST
 
 from colonnade.models.metrics import METRICS
 
-__all__ = ["CONTROL", "TUNED", "draw", "learned", "oracle_of", "report"]
+__all__ = ["CONTROL", "TUNED", "draw", "fill", "learned", "oracle_of", "report"]
 
 TUNED, CONTROL = "sync, tuned", "control"
 SLOW = ("1", "2", "3", "4")
+BEGIN, END = "<!-- made by benchmarks/transfer.py -->", "<!-- until here -->"
 Record = dict[str, Any]  # a job and its result in one
 Runs = dict[tuple[int, str], Record]  # of a cell, by seed and setting
 
@@ -116,20 +117,30 @@ def geometric(values: Sequence[float]) -> float:
     return exp(mean(map(log, values)))
 
 
-def report(records: Sequence[Record]) -> str:
-    """The tables in Markdown."""
+def report(records: Sequence[Record], shown: Iterable[str] | None = None) -> str:
+    """The tables in Markdown; `shown`: the methods with a table of their own, or all."""
     cells = Cells(records)
     groups = {"test tables": cells.tables(TEST), "development tables": cells.tables(DEVELOPMENT)}
     parts = []
     for title, tables in groups.items():
         if tables:
-            parts += [f"### All methods, {title}: {', '.join(tables)}", overall(cells, tables)]
-    for method in cells.methods:
-        parts += [f"### {method}", by_table(cells, method)]
+            parts += [f"### All methods, {title}", f"Over {', '.join(tables)}:", overall(cells, tables)]
+    for method in cells.methods if shown is None else [name for name in cells.methods if name in shown]:
+        parts += [f"### {method}: each table", by_table(cells, method)]
     parts += ["### The tuned `sync`", tuned_table(cells)]
     if cells.refused:
         parts += ["### Not run", "\n".join(f"- `{name}`: {why}" for name, why in cells.refused.items())]
     return "\n\n".join(parts) + "\n"
+
+
+def fill(page: Path, records: Sequence[Record]) -> None:
+    """Put the tables of `swift` and of the control between a page's two marks."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page}: lacks {BEGIN} or {END}")
+    text = report(records, ("swift", CONTROL))
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def overall(cells: Cells, tables: Sequence[str]) -> str:
