@@ -135,7 +135,7 @@ def jobs(options: argparse.Namespace, method: str) -> list[dict[str, Any]]:
         {
             "method": method, "point": point, "table": table, "rows": options.rows, "pattern": options.slow,
             "seed": seed, "tables": apply_overrides({"protocol": {"name": method}}, point), "train": train,
-            "target": None, "to_end": True, "control": False, "wall_s": options.wall,
+            "target": None, "hold": 1, "control": False, "wall_s": options.wall,
             "trivial": trivial(DATA[table, None], DEVELOPMENT[table].metric),
         }
         for seed, point, table in product(range(options.seeds), points_of(method), options.sets)

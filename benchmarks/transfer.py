@@ -9,20 +9,21 @@ Four parties; `--slow` names patterns of tables.py: 1 to 4 (that party is ten ti
 speeds, a round trip as long as ten steps). For each table:
 
 1. `centralised`, the best of three rates, says what can be reached. The target is 0.5 points below it (of rmse: 0.5 %
-   of the labels' deviation above it). A run is there at the first of three evaluations in a row that reach it.
+   of the labels' deviation above it). A run is there if it reaches it and stays there for two more evaluations.
 2. `sync` is tuned: 12 settings, each with and without averaged weights, by the time to the target; the best four again
    with all seeds. Its steps do not depend on the clock, so that one tuning serves all patterns: a setting's updates
    times the time of its step say which setting is the best under which pattern.
 3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
-   such a run counts with that time, and is marked. Under the first pattern all runs go on to that limit, for the metric
-   at the end.
+   such a run counts with that time, and is marked. Under the first pattern each runs once more, as long as tuned
+   `sync` needed and whether it arrives or not, for the metric at the end.
 4. The control (late_block.py) is a joint model with nothing stale, whose slow block is stepped every tenth time. It has
    the settings of the tuned `sync`, or the optimisers and averages of `swift`, whichever is faster.
 
-All curves have 100 points up to the time of tuned `sync`, or one for each of its steps if those are fewer. FOLDER gets
-results.jsonl (a line per run; --resume goes on with it, --report only reads it), table.md and ratios.html (ratios.png
-where there is Chromium). `--learns` is the test "every method × every table with defaults learns": each runs once, with
-its own limit, and is held against a model that knows the labels' frequencies alone.
+All curves have 100 points up to the time of tuned `sync`, but at most four in one of its steps; then a run must stay at
+the target for two of these steps. FOLDER gets results.jsonl (a line per run; --resume goes on with it, --report only
+reads it), table.md and ratios.html (ratios.png where there is Chromium). `--learns` is the test "every method × every
+table with defaults learns": each runs once, with its own limit, and is held against a model that knows the labels'
+frequencies alone.
 """
 
 import argparse
@@ -48,6 +49,7 @@ CENTRAL_RATES, CENTRAL_EPOCHS = (0.001, 0.003, 0.01), 30.0
 POINTS, LIMIT = 100, 2.0  # of a curve, up to the time of tuned sync; times that time
 TUNE_EPOCHS, TUNE_UPDATES = 40, 1500  # at least, for a setting of sync
 SHORTLIST = 4
+HOLD, LOOKS = 3, 4  # evaluations, or steps of sync if these are longer; evaluations in a step of sync at most
 Job = dict[str, Any]
 Record = dict[str, Any]  # a job and its result in one
 
@@ -143,6 +145,22 @@ def study(options: argparse.Namespace, journal: Journal) -> None:
         for cell in _cells(options, method, table, pattern, seed, aims[table], tuned[table])
     ]
     journal.results("cells", cells)
+    pattern = options.slow[0]
+    ends = [
+        _job(
+            options,
+            "end",
+            table,
+            pattern,
+            seed,
+            {"protocol": {"name": method}},
+            {"seconds": tuned[table][pattern].time_s},
+        )
+        | {"method": method}
+        for method, seed, table in product(options.methods, range(options.seeds), options.sets)
+        if table in tuned
+    ]
+    journal.results("ends", ends)
 
 
 def _first_alike(pattern: str, patterns: Sequence[str]) -> str:
@@ -164,7 +182,7 @@ def targets(options: argparse.Namespace, journal: Journal) -> dict[str, float]:
 
 def target_of(table: str, records: Sequence[Record]) -> float:
     """The best rate's mean at the end, less the slack."""
-    best, source = oracle_of(table, records), SOURCES[table]
+    best, source = oracle_of(table, records).curve, SOURCES[table]
     if METRICS[source.metric].higher_is_better:
         return best - source.slack
     return best + source.slack * float(DATA[table, None].y_train.std())
@@ -245,17 +263,18 @@ def _cells(
     """The runs of a method in a cell: one, or of the control two."""
     batch, (setting, time_s) = _batch(table), tuned[pattern]
     limit = LIMIT * time_s
-    every_s = max(time_s / POINTS, PATTERNS[pattern].step_s(setting.batches * batch))
+    step_s = PATTERNS[pattern].step_s(setting.batches * batch)
+    every_s = max(time_s / POINTS, step_s / LOOKS)
+    hold = 1 + round((HOLD - 1) * max(step_s / every_s, 1))
     train = {"seconds": limit, "eval_every": f"{every_s} s"}
-    to_end = pattern == options.slow[0]
     made = [{"protocol": {"name": method}}]
     if method in (TUNED, CONTROL):
         made = [setting.tables(batch)]
     if method == CONTROL:
         made.append({"protocol": {"name": "sync", "average": True}, "train": {"optimiser": SWIFT.optimiser}})
     return [
-        _job(options, "cell", table, pattern, seed, tables, train, target, to_end=to_end)
-        | {"method": method, "limit_s": limit, "control": method == CONTROL, "setting": str(setting)}
+        _job(options, "cell", table, pattern, seed, tables, train, target)
+        | {"method": method, "limit_s": limit, "hold": hold, "control": method == CONTROL, "setting": str(setting)}
         for tables in made
     ]
 
@@ -269,12 +288,10 @@ def _job(
     tables: dict[str, Any],
     train: dict[str, Any],
     target: float | None = None,
-    *,
-    to_end: bool = False,
 ) -> Job:
     return {
         "stage": stage, "table": table, "rows": options.rows, "pattern": pattern, "seed": seed, "tables": tables,
-        "train": train, "target": target, "to_end": to_end, "control": False, "wall_s": options.wall,
+        "train": train, "target": target, "hold": HOLD, "control": False, "wall_s": options.wall,
     }  # fmt: skip
 
 
@@ -296,7 +313,7 @@ def learn(options: argparse.Namespace, journal: Journal) -> None:
     journal.results(
         "learns",
         [
-            _job(options, "learns", table, "4", 0, {"protocol": {"name": method}}, {}, to_end=True)
+            _job(options, "learns", table, "4", 0, {"protocol": {"name": method}}, {})
             | {"method": method, "trivial": trivial(DATA[table, None], SOURCES[table].metric)}
             for method, table in product(options.methods, options.sets)
         ],

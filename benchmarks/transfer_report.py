@@ -21,13 +21,21 @@ Record = dict[str, Any]  # a job and its result in one
 Runs = dict[tuple[int, str], Record]  # of a cell, by seed and setting
 
 
-def oracle_of(table: str, records: Iterable[Record]) -> float:
-    """`centralised` at the end: the mean over seeds, at the best rate."""
-    ends: dict[str, list[float]] = {}
+class Oracle(NamedTuple):
+    """`centralised` at the end, mean over seeds, at the rate that is best on the rows of its curve."""
+
+    curve: float
+    test: float
+
+
+def oracle_of(table: str, records: Iterable[Record]) -> Oracle:
+    """What can be reached."""
+    ends: dict[str, list[Oracle]] = {}
     for one in records:
         if one["stage"] == "centralised" and one["table"] == table and one["value"] is not None:
-            ends.setdefault(one["setting"], []).append(one["value"])
-    return (max if METRICS[SOURCES[table].metric].higher_is_better else min)(map(mean, ends.values()))
+            ends.setdefault(one["setting"], []).append(Oracle(one["value"], one["test"]))
+    means = [Oracle(mean(end.curve for end in them), mean(end.test for end in them)) for them in ends.values()]
+    return (max if METRICS[SOURCES[table].metric].higher_is_better else min)(means)
 
 
 class Cell(NamedTuple):
@@ -36,7 +44,6 @@ class Cell(NamedTuple):
     ratio: float  # of its time to that of tuned sync
     reached: int  # of its seeds
     seeds: int
-    end: float | None  # the metric at the limit, where it ran to it
 
     def __str__(self) -> str:
         return f"{self.ratio:.2f}" + ("" if self.reached == self.seeds else f" ({self.reached}/{self.seeds})")
@@ -62,9 +69,7 @@ class Cells:
             time_s = mean(_times(reference.values()).values())
             times = _times(them.values())
             reached = sum(any(one["time_s"] for one in them.values() if one["seed"] == seed) for seed in times)
-            ends = [one["value"] for one in them.values() if one["to_end"] and one["status"] == "finished"]
-            end = mean(ends) if ends and None not in ends else None
-            self._cells[method, table, pattern] = Cell(mean(times.values()) / time_s, reached, len(times), end)
+            self._cells[method, table, pattern] = Cell(mean(times.values()) / time_s, reached, len(times))
             self.settings[table, pattern] = next(iter(reference.values()))["setting"]
 
     @property
@@ -85,6 +90,12 @@ class Cells:
     def get(self, method: str, table: str, pattern: str) -> Cell | None:
         """One, if it is there."""
         return self._cells.get((method, table, pattern))
+
+    def end(self, method: str, table: str) -> float | None:
+        """The metric on the test rows when tuned `sync` arrives, if all runs got there."""
+        of = ("end", method, table)
+        values = [one.get("test") for one in self.records if (one["stage"], one["method"], one["table"]) == of]
+        return mean(values) if values and None not in values else None
 
     def some(self, method: str, tables: Iterable[str], patterns: Iterable[str]) -> list[Cell]:
         """Of a method, those that are there."""
@@ -166,11 +177,11 @@ def _geometric(cells: Sequence[Cell]) -> str:
 
 def _behind(cells: Cells, method: str, table: str) -> float | None:
     """Points above the centralised metric at the end; of rmse: per cent of it below."""
-    ends = [cell.end for cell in cells.some(method, [table], cells.patterns) if cell.end is not None]
-    if not ends:
+    end = cells.end(method, table)
+    if end is None:
         return None
-    best = oracle_of(table, cells.records)
-    return 100 * ((mean(ends) - best) if METRICS[SOURCES[table].metric].higher_is_better else 1 - mean(ends) / best)
+    best = oracle_of(table, cells.records).test
+    return 100 * ((end - best) if METRICS[SOURCES[table].metric].higher_is_better else 1 - end / best)
 
 
 def by_table(cells: Cells, method: str) -> str:
@@ -178,7 +189,7 @@ def by_table(cells: Cells, method: str) -> str:
     rows = []
     for table in cells.tables():
         shown = [cells.get(method, table, pattern) for pattern in cells.patterns]
-        end = next((cell.end for cell in shown if cell is not None and cell.end is not None), None)
+        end = cells.end(method, table)
         rows.append(
             [table, *("–" if cell is None else str(cell) for cell in shown), "–" if end is None else f"{end:.4g}"]
         )
@@ -198,8 +209,17 @@ def tuned_table(cells: Cells) -> str:
         setting = next((cells.settings[key] for key in cells.settings if key[0] == table), "–")
         target = runs[0]["target"]
         best = oracle_of(table, cells.records)
-        rows.append([table, SOURCES[table].metric, f"{best:.4g}", f"{target:.4g}", setting, *seconds])
-    names = ["table", "metric", "centralised", "target", "setting", *(f"{name} (s)" for name in cells.patterns)]
+        shown = [f"{best.test:.4g}", f"{best.curve:.4g}", f"{target:.4g}"]
+        rows.append([table, SOURCES[table].metric, *shown, setting, *seconds])
+    names = [
+        "table",
+        "metric",
+        "centralised, test rows",
+        "its curve",
+        "target",
+        "setting",
+        *(f"{name} (s)" for name in cells.patterns),
+    ]
     return _markdown(names, rows)
 
 

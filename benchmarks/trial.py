@@ -19,26 +19,25 @@ __all__ = ["DATA", "trial"]
 
 DATA: dict[tuple[str, str | None], Partition] = {}  # by table and scale; filled before the workers are forked
 EVENTS = 50  # between two looks at the curve
-HOLD = 3
 
 
 def trial(job: dict[str, Any]) -> dict[str, Any]:
     """Do a job; how it ended.
 
     job: `table`, `pattern`, `seed`; `tables` of a config; `train`, its limit and how often to evaluate; `target` of the
-    metric, or None; `to_end`, whether to go on when the target is reached; `wall_s`, when to give up; `control`,
-    whether to run the joint model with late blocks instead.
+    metric, or None: the run goes on to its limit; `hold`, at how many evaluations in a row it must be there; `wall_s`,
+    when to give up; `control`, whether to run the joint model with late blocks instead.
     """
     start = time.perf_counter()
     try:
         run = _prepared(job)
     except ColonnadeError as error:
         return {"status": "refused", "why": str(error)}
-    arrival, status, why = Arrival(METRICS[SOURCES[job["table"]].metric], job["target"]), "finished", ""
+    arrival, status, why = Arrival(METRICS[SOURCES[job["table"]].metric], job["target"], job["hold"]), "finished", ""
     try:
         with one_thread():
             while run.simulator.advance(EVENTS):
-                if arrival.at(run.rows) is not None and not job["to_end"]:
+                if arrival.at(run.rows) is not None:
                     status = "stopped"
                     break
                 if time.perf_counter() - start > job["wall_s"]:
@@ -57,6 +56,7 @@ def trial(job: dict[str, Any]) -> dict[str, Any]:
         "time_s": reached["clock_s"] if reached else None,
         "updates_to_target": reached["update"] if reached else None,
         "value": curve[-1][1] if curve else None,
+        "test": run.rows[-1].get("test_value", run.rows[-1]["value"]) if run.rows else None,
         "mean": _time_average(curve),
         "clock_s": run.clock_s,
         "updates": run.rows[-1]["update"] if run.rows else 0,
@@ -65,25 +65,25 @@ def trial(job: dict[str, Any]) -> dict[str, Any]:
 
 
 class Arrival:
-    """Watches a curve for the first of `HOLD` evaluations in a row that are as good as the target.
+    """Watches a curve for the first of `hold` evaluations in a row that are as good as the target.
 
     A single one may be luck: a table of 40 rows to judge on has few values of its metric.
     """
 
-    def __init__(self, metric: Metric, target: float | None) -> None:
-        self._metric, self._target = metric, target
+    def __init__(self, metric: Metric, target: float | None, hold: int) -> None:
+        self._metric, self._target, self._hold = metric, target, hold
         self._seen, self._good = 0, 0
 
     def at(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         """The first of them, if there are as many."""
         if self._target is None:
             return None
-        while self._seen < len(rows) and self._good < HOLD:
+        while self._seen < len(rows) and self._good < self._hold:
             value = rows[self._seen]["value"]
             good = value is not None and self._metric.reached(value, self._target)
             self._good = self._good + 1 if good else 0
             self._seen += 1
-        return rows[self._seen - HOLD] if self._good == HOLD else None
+        return rows[self._seen - self._hold] if self._good == self._hold else None
 
 
 def _prepared(job: dict[str, Any]) -> Run:
