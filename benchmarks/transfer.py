@@ -96,9 +96,10 @@ def main() -> None:
     (options.out / ("learns.md" if options.learns else "table.md")).write_text(text, encoding="utf-8")
     print(text)
     if not options.learns:
-        draw(records, options.out)
+        draw(records, options.out / "ratios")
     if options.page is not None:
         fill(options.page, records)
+        draw(records, options.page)
 
 
 def _options() -> argparse.Namespace:
