@@ -105,13 +105,13 @@ def warnings_about(run):
     said, setting = run.server.summary(), run.federation
     summary = {
         "status": run.status, "updates": said["updates"], "metric": setting.training.metric, "privacy": None,
-        "parties": len(setting.data.parties),
+        "parties": len(setting.data.parties), "validation_rows": 0, "test_rows": len(setting.data.y_test),
     }  # fmt: skip
     rows = [
         {"update": one.update, "value": one.values[summary["metric"]], "loss": one.loss, "missing": one.missing}
         for one in run.records
     ]
-    return warnings_of(summary, rows, len(setting.data.y_test), said.get("warnings", ()))
+    return warnings_of(summary, rows, said.get("warnings", ()))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)

@@ -27,12 +27,12 @@ UPLOADS = (Embeddings, Ready, EvaluationReply)
 
 @pytest.fixture(scope="module")
 def data():
-    return split(load("breast-cancer"), parties=3)
+    return split(load("breast-cancer"), parties=3, validation_fraction=0)
 
 
 @pytest.fixture(scope="module")
 def unscaled():
-    return split(load("breast-cancer"), parties=3, scale="none")
+    return split(load("breast-cancer"), parties=3, scale="none", validation_fraction=0)
 
 
 def tables(name="vafl", privacy=NOISE, options=None, train=None, **more):

@@ -16,7 +16,7 @@ from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 @pytest.fixture(scope="module")
 def digits():
-    return split(load("digits"), parties=4)
+    return split(load("digits"), parties=4, validation_fraction=0)
 
 
 @pytest.fixture(scope="module")

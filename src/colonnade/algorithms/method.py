@@ -88,9 +88,11 @@ class ServerSetup(Generic[O_co]):
     aggregate: str
     task: Task
     y_train: Array
-    y_test: Array
+    y_test: Array  # of the rows held out: the first `training.validation` are to validate on
     device: str = "cpu"  # of its network
-    absent: tuple[Array, Array] | None = None  # bool (rows, parties): who lacks which row to train, to test on
+    absent: tuple[Array, Array] | None = (
+        None  # bool (rows, parties): who lacks which row to train on, and which held out
+    )
     tables: Tables = field(default_factory=Tables)
 
 
@@ -106,7 +108,7 @@ class PartySetup(Generic[O_co]):
     width: int
     model: Factory
     train: Any  # (rows, columns); scipy CSR for methods that are `sparse`
-    test: Any
+    test: Any  # the rows held out, in the order of `y_test`
     shape: tuple[int, ...]  # of one row: what the columns are to the model
     device: str = "cpu"  # of its network
     top: Top | None = None  # for methods whose parties run the server's half, too
@@ -150,6 +152,7 @@ class Defaults:
     optimiser: str | dict[str, Any] = "adam"
     learning_rate: float | tuple[float, float] = 0.01  # of all, or of the server and the parties
     epochs: float = 20.0
+    patience: int = 0  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,18 @@ _RATES = {"sgd": 0.1, "SGD": 0.1, "momentum": 0.02}
 _ANY_OTHER = 0.01
 
 
-def settled(config: Config, rows: int | None = None) -> Config:
+def settled(config: Config, rows: int | None = None, validation: int | None = None) -> Config:
     """The config with the method's defaults in all that it leaves open.
 
-    The batch size depends on the number of training rows, and stays open where `rows` is not known.
+    The batch size depends on the number of training rows, the patience on whether there are rows to validate on. Where
+    `rows` and `validation` are not known, these stay open.
     """
     defaults = find_method(str(config.protocol.get("name", DEFAULT_METHOD))).defaults
     model, train = _model(config.model, defaults), _train(config.train, defaults)
     if train.batch_size is None and rows is not None:
         train = msgspec.structs.replace(train, batch_size=batch_size_of(rows))
+    if train.patience is None and validation is not None:
+        train = msgspec.structs.replace(train, patience=defaults.patience if validation else 0)
     return msgspec.structs.replace(config, model=model, train=train)
 
 

@@ -71,12 +71,13 @@ class ServerTraining(Keeper):
         """A row for metrics.jsonl."""
         if isinstance(record, Measurement):
             clock_s = node.now / NANOSECONDS
-            row = metrics_row(record, self.side.plan.training.metric, clock_s, clock_s, node.traffic)
+            row = metrics_row(record, self.side.plan.training, clock_s, clock_s, node.traffic)
             self.rows.append(row)
             if self.record is not None:
                 return  # the row is there already
             self.folder.append(row)
-            self.side.log.info("evaluated", update=record.update, value=row["value"], missing=len(record.missing))
+            missing = len(record.missing)
+            self.side.log.info("evaluated", update=record.update, value=row["value"], rows=row["rows"], missing=missing)
 
     def checkpoint_due(self, node: Node) -> bool:
         """By updates or epochs; by time the node decides itself."""
@@ -160,6 +161,7 @@ class ServerTraining(Keeper):
             "fraction": self._fraction(),
             "metric": self.side.plan.training.metric,
             "value": last.get("value"),
+            "rows": last.get("rows", ""),  # that the value is of
             "parties": parties_now(node, last.get("staleness") or []),
         }
 
@@ -187,7 +189,7 @@ class ServerTraining(Keeper):
             clock_s=node.now / NANOSECONDS,
             wall_s=node.clock() / NANOSECONDS,
             rows=self.rows,
-            test_rows=len(self.side.share.y_test),
+            held_out=len(self.side.share.y_test),
             traffic=traffic_fields(node.traffic, given_up),
             utilisation={SERVER: node.utilisation()}
             | {name: byes[name].utilisation for name in node.peers if name in byes},

@@ -7,6 +7,7 @@ import numpy as np
 from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import LinearOptions
 from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, probability
+from colonnade.algorithms.evaluation import Scores
 from colonnade.algorithms.method import PartySetup
 from colonnade.data.task import Task
 from colonnade.models.metrics import measure
@@ -29,6 +30,7 @@ class Holdings:
         self.loss = LOSSES[setup.options.loss]
         self.y = targets(setup.y_train, setup.task, self.loss, setup.name)
         self.y_test = targets(setup.y_test, setup.task, self.loss, setup.name)
+        self.validation = setup.training.validation
         self._refuse_unusable()
         self.level = at_zero(self.loss, self.y)
         self._refuse_overflow(setup)
@@ -52,16 +54,25 @@ class Holdings:
         largest = max(self.train.largest_norm(), self.test.largest_norm()) * norm
         masking.check_bound(largest, len(setup.names), setup.options.fraction_bits)
 
-    def judge(self, theta: Array, metric: str) -> tuple[float, dict[str, float]]:
-        """Loss and metric of the test rows with these margins."""
+    def judged(self, whole: bool) -> int:
+        """How many of the rows held out an evaluation is of."""
+        return self.test.rows if whole or not self.validation else self.validation
+
+    def judge(self, theta: Array, metric: str) -> tuple[Scores, Scores | None]:
+        """Of the validation rows, if there are any, and of the test rows, if their margins are given."""
+        first = self.validation or len(theta)
+        scores = self._scores(theta[:first], self.y_test[:first], metric)
+        return scores, self._scores(theta[first:], self.y_test[first:], metric) if len(theta) > first else None
+
+    def _scores(self, theta: Array, y: Array, metric: str) -> Scores:
         if not len(theta):
-            return float("nan"), {metric: float("nan")}
-        loss = float(np.mean(self.loss.value(theta, self.y_test)))
-        start = max(at_zero(self.loss, self.y_test), self.level)
+            return Scores(float("nan"), {metric: float("nan")})
+        loss = float(np.mean(self.loss.value(theta, y)))
+        start = max(at_zero(self.loss, y), self.level)
         if not loss <= FAR * start:
-            raise TrainingDiverged(f"the loss of the test rows is {loss:.3g}; it was {start:.3g} at the start")
-        labels = (self.y_test > 0).astype(np.int64) if self.loss.signed else self.y_test
-        return loss, measure(metric, self._task, labels, predictions(theta, self._task), loss)
+            raise TrainingDiverged(f"the loss of the rows held out is {loss:.3g}; it was {start:.3g} at the start")
+        labels = (y > 0).astype(np.int64) if self.loss.signed else y
+        return Scores(loss, measure(metric, self._task, labels, predictions(theta, self._task), loss))
 
 
 def predictions(theta: Array, task: Task) -> Array:

@@ -14,8 +14,9 @@ class Answered(Component):
     """Sums since the weights have changed."""
 
     walk: SegmentWalk = field(metadata=UNSAVED)
+    edge: int = field(metadata=UNSAVED)  # the first place of test rows
     weights_round: int = 0  # gradients that were broadcast so far: what the weights are the result of
-    sums: list[tuple[bool, int, list[int]]] = field(default_factory=list)  # (test rows?, position, S)
+    sums: list[tuple[bool, int, list[int]]] = field(default_factory=list)  # (rows held out?, position, S)
     position: int = -1  # the newest batch
 
     def weights_of(self, round: int) -> None:
@@ -36,6 +37,7 @@ class Answered(Component):
             for testing, position, summed in self.sums
             if testing == message.testing and summed != message.summed
         ]
-        if message.testing:  # in chunks, that begin where no other does
-            return any(abs(position - message.position) < CHUNK_PLACES for position in others)
+        if message.testing:  # in chunks, that begin where no other does, and are of validation rows or of test rows
+            alike = [position for position in others if (position < self.edge) == (message.position < self.edge)]
+            return any(abs(position - message.position) < CHUNK_PLACES for position in alike)
         return any(self.walk.overlap(message.position, position) for position in others)

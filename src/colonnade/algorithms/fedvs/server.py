@@ -292,9 +292,9 @@ class Server(Counting[State]):
         return self.evaluation.running
 
     def begin_judging(self) -> None:
-        """All test rows, by the parties that know which weights are the newest."""
+        """The rows held out, by the parties that know which weights are the newest."""
         tested = [n for n in self.agreement.among if self.names[n] in self.state.present]
-        self._tests(self.evaluation.begin(self.now, tested, self.state.round))
+        self._tests(self.evaluation.begin(self.now, tested, self.state.round, bool(self.progress.ending)))
 
     def _tests(self, effects: list[Effect]) -> None:
         """Ask for what the evaluation wants; one that cannot be decoded ends without values."""
@@ -324,7 +324,7 @@ class Server(Counting[State]):
 
     @job(EvaluateAll)
     def judge(self, job: EvaluateAll) -> Evaluated:
-        """The metric and the loss over all test rows."""
+        """The metric and the loss over the decoded rows."""
         return self.evaluation.judge(self.network)
 
     @done(Evaluated)
