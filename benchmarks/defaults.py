@@ -130,7 +130,7 @@ def load(options: argparse.Namespace) -> None:
 
 def jobs(options: argparse.Namespace, method: str) -> list[dict[str, Any]]:
     """Every setting on every table, with every seed."""
-    train = {"seconds": options.seconds, "eval_every": f"{options.seconds / 100} s"}
+    train = {"seconds": options.seconds, "eval_every": f"{options.seconds / 100} s", "patience": 0}
     return [
         {
             "method": method, "point": point, "table": table, "rows": options.rows, "pattern": options.slow,

@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 PARTIES, FACTOR = 4, 10
+SMALL = 2000  # rows
 ROW_S, SERVER_ROW_S = 0.02 / 64, 0.001 / 64
 LATENCY_S, FAR_S = 0.005, 0.1  # one way; the far one makes a round trip as long as ten steps
 
@@ -85,10 +86,15 @@ TEST: dict[str, Source] = {
 SOURCES = DEVELOPMENT | TEST
 
 
-def partition(name: str, folder: str, rows: int, scale: str | None = None, **held_out: Any) -> Partition:
-    """A table of at most `rows` rows, a fifth of them to test on, over the four parties."""
+def partition(name: str, folder: str, rows: int, scale: str | None = None) -> Partition:
+    """A table of at most `rows` rows, a fifth of them to test on, over the four parties.
+
+    Of the others a tenth is to validate on; of small tables three tenths, of which few rows would say little.
+    """
     source = SOURCES[name]
-    return colonnade.split(cut(source.load(folder), rows), how=source.how, scale=scale, **held_out)
+    table = cut(source.load(folder), rows)
+    validation = 0.3 if len(table.y) <= SMALL else 0.1
+    return colonnade.split(table, how=source.how, scale=scale, validation_fraction=validation)
 
 
 def cut(dataset: Dataset, rows: int) -> Dataset:
@@ -116,11 +122,12 @@ def _rows(x: Any, chosen: np.ndarray) -> Any:
 
 def trivial(data: Partition, metric: str) -> float:
     """What a model scores on the test rows that has learned nothing but the labels' frequencies or mean."""
+    y = data.y_test[data.validation :]
     if metric == "auc":
         return 0.5
     if metric == "rmse":
-        return float(np.sqrt(np.mean((data.y_test - data.y_train.mean()) ** 2)))
-    return float(np.mean(data.y_test == np.bincount(data.y_train).argmax()))
+        return float(np.sqrt(np.mean((y - data.y_train.mean()) ** 2)))
+    return float(np.mean(y == np.bincount(data.y_train).argmax()))
 
 
 @dataclass(frozen=True)

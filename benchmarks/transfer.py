@@ -15,15 +15,15 @@ speeds, a round trip as long as ten steps). For each table:
    times the time of its step say which setting is the best under which pattern.
 3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
    such a run counts with that time, and is marked. Under the first pattern each runs once more, as long as tuned
-   `sync` needed and whether it arrives or not, for the metric at the end.
+   `sync` needed and whether it arrives or not, for the metric at the end; all its settings are its own.
 4. The control (late_block.py) is a joint model with nothing stale, whose slow block is stepped every tenth time. It has
    the settings of the tuned `sync`, or the optimisers and averages of `swift`, whichever is faster.
 
-All curves have 100 points up to the time of tuned `sync`, but at most four in one of its steps; then a run must stay at
-the target for two of these steps. FOLDER gets results.jsonl (a line per run; --resume goes on with it, --report only
-reads it), table.md and ratios.html (ratios.png where there is Chromium). `--learns` is the test "every method × every
-table with defaults learns": each runs once, with its own limit, and is held against a model that knows the labels'
-frequencies alone.
+All curves, targets and choices are of validation rows; the metric at the end is of test rows. Curves have 100 points up
+to the time of tuned `sync`, but at most four in one of its steps; then a run must stay at the target for two of these
+steps. FOLDER gets results.jsonl (a line per run; --resume goes on with it, --report only reads it), table.md and
+ratios.html (ratios.png where there is Chromium). `--learns` is the test "every method × every table with defaults
+learns": each runs once, with its own limit, and is held against a model that knows the labels' frequencies alone.
 """
 
 import argparse
@@ -267,7 +267,7 @@ def _cells(
     step_s = PATTERNS[pattern].step_s(setting.batches * batch)
     every_s = max(time_s / POINTS, step_s / LOOKS)
     hold = 1 + round((HOLD - 1) * max(step_s / every_s, 1))
-    train = {"seconds": limit, "eval_every": f"{every_s} s"}
+    train = {"seconds": limit, "eval_every": f"{every_s} s", "patience": 0}  # which counts evaluations: here many
     made = [{"protocol": {"name": method}}]
     if method in (TUNED, CONTROL):
         made = [setting.tables(batch)]

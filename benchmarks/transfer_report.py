@@ -272,8 +272,8 @@ def learned(records: Sequence[Record]) -> str:
 def _verdict(one: Record) -> str:
     if one["status"] == "refused":
         return "refused"
-    if one["status"] != "finished" or one["value"] is None:
+    if one["status"] != "finished" or one["test"] is None:
         return f"**{one['status']}**"
     upwards = METRICS[SOURCES[one["table"]].metric].higher_is_better
-    worse = one["value"] < one["trivial"] if upwards else one["value"] > one["trivial"]
+    worse = one["test"] < one["trivial"] if upwards else one["test"] > one["trivial"]
     return f"**{one['value']:.4g}**" if worse else f"{one['value']:.4g}"

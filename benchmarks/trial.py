@@ -56,7 +56,7 @@ def trial(job: dict[str, Any]) -> dict[str, Any]:
         "time_s": reached["clock_s"] if reached else None,
         "updates_to_target": reached["update"] if reached else None,
         "value": curve[-1][1] if curve else None,
-        "test": run.rows[-1].get("test_value", run.rows[-1]["value"]) if run.rows else None,
+        "test": run.rows[-1].get("test_value") if run.rows else None,  # of a run that went to its end
         "mean": _time_average(curve),
         "clock_s": run.clock_s,
         "updates": run.rows[-1]["update"] if run.rows else 0,
@@ -92,7 +92,7 @@ def _prepared(job: dict[str, Any]) -> Run:
     tables = job["tables"] | {"train": train}
     config = from_dict(tables)
     data = DATA[job["table"], scale_of(config)]
-    batch = make_plan(config, data.parties, len(data.y_train), data.task).training.batch_size
+    batch = make_plan(config, data.parties, len(data.y_train), data.task, data.validation).training.batch_size
     if job["control"]:
         return late_block(data, tables, pattern.slow, FACTOR, ROW_S * batch)
     return prepare(from_dict(tables | {"clock": clock_of(pattern, batch)}), data)
