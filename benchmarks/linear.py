@@ -3,6 +3,7 @@
     python benchmarks/linear.py precision --data a9a --dir DATA [--rate 0.2 --batch 256 …]
     python benchmarks/linear.py rounds --dir DATA [--batch 1024]
     python benchmarks/linear.py utilisation
+    python benchmarks/linear.py straggler --data a9a --dir DATA [--estimators svrg]
     python benchmarks/linear.py speedup
     python benchmarks/linear.py bytes
     python benchmarks/linear.py wall --dir DATA [--profile]
@@ -250,6 +251,37 @@ def utilisation(arguments: argparse.Namespace) -> None:
     console.print(table)
 
 
+def straggler(arguments: argparse.Namespace) -> None:
+    """Defaults, four parties, each in turn ten times slower: time to half a point below scikit-learn's accuracy."""
+    data = data_of(arguments.data, arguments.dir, 4)
+    best = LogisticRegression(max_iter=1000).fit(joined(data.train), data.y_train)  # C = 1: the same λ = 1/n
+    target = best.score(joined(data.test), data.y_test) - 0.005
+    console.print(f"{arguments.data}: target {target:.4f}")
+    table = Table("estimator", "slow party", "synchronous s", "asynchronous s", "ratio", "accuracies at the end")
+    for estimator in arguments.estimators.split(","):
+        for slow in range(4):
+            runs = [_race(data, f"{kind}-{estimator}", slow, target) for kind in ("synsqn", "asysqn")]
+            (first, _), (second, _) = runs
+            ratio = f"{second / first:.2f}" if first and second else "-"
+            ends = ", ".join(f"{accuracy:.4f}" for _, accuracy in runs)
+            row = (estimator, data.parties[slow], _seconds(first), _seconds(second), ratio, ends)
+            table.add_row(*row)
+            console.print(*row)
+    console.print(table)
+
+
+def _race(data: Partition, name: str, slow: int, target: float) -> tuple[float | None, float]:
+    """Virtual time to the target, and the accuracy at the end."""
+    compute = [{"kind": "fixed", "mean_s": 0.2 if party == slow else 0.02} for party in range(4)]
+    times = {"compute": compute, "network": {"latency_s": 0.005, "bandwidth_mbps": 1000.0}}
+    summary = colonnade.prepare(data, name, clock=times, target=target, epochs=3.0, eval_every="0.1 epochs").execute()
+    return summary["time_to_target_s"], float(summary["accuracy"] or 0.0)
+
+
+def _seconds(time_s: float | None) -> str:
+    return "not" if time_s is None else f"{time_s:.1f}"
+
+
 def speedup(arguments: argparse.Namespace) -> None:
     """Point 4, second half: virtual time to a precision over the number of parties, as many columns in all."""
     table = Table("method", "parties", "updates of each", "virtual s", "speed-up", "ideal")
@@ -360,8 +392,8 @@ def _peak() -> float:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "precision": precision, "rounds": rounds, "utilisation": utilisation, "speedup": speedup, "bytes": sizes,
-    "wall": wall, "memory": memory,
+    "precision": precision, "rounds": rounds, "utilisation": utilisation, "straggler": straggler,
+    "speedup": speedup, "bytes": sizes, "wall": wall, "memory": memory,
 }  # fmt: skip
 
 

@@ -37,13 +37,13 @@ def rows(first, last, losses=(2.3, 0.5), missing=()):
     [
         ("accuracy", (0.1, 0.9), (2.3, 0.5), None),
         ("accuracy", (0.1, 0.08), (2.3, 2.2), None),  # 0.05 may be chance: 1/√400
-        ("accuracy", (0.1, 0.12), (2.3, 2.35), None),
+        ("accuracy", (0.1, 0.12), (2.3, 2.35), "the loss is worse than before training: 2.35, it was 2.3"),
         ("accuracy", (0.5, 0.44), (0.7, 0.6), "the accuracy is worse than before training: 0.44, it was 0.5"),
         ("accuracy", (0.1, 0.09), (2.3, 8651.0), "the loss is worse than before training: 8651, it was 2.3"),
-        ("accuracy", (0.5, 0.8), (0.69, 0.9), None),  # too sure of its mistakes, but it has learnt
+        ("accuracy", (0.5, 0.8), (0.69, 0.7), "the loss is worse than before training: 0.7, it was 0.69"),
         ("auc", (None, 0.8), (0.69, 0.5), None),
         ("rmse", (80.0, 60.0), (1.0, 0.6), None),
-        ("rmse", (80.0, 83.0), (1.0, 1.04), None),
+        ("rmse", (80.0, 83.0), (1.0, 1.04), "the loss is worse than before training: 1.04, it was 1"),
         ("rmse", (80.0, 90.0), (1.0, 1.3), "the rmse is worse than before training: 90, it was 80"),
         ("loss", (2.3, 0.5), (2.3, 0.5), None),
         ("loss", (2.3, 3.0), (2.3, 3.0), "the loss is worse than before training: 3, it was 2.3"),
@@ -81,6 +81,14 @@ def test_with_validation_rows_these_are_compared(metric, values, tested, warning
     found[-1] |= {"test_value": tested[0], "test_loss": tested[1]}
     said = warnings_of(summary(metric=metric, validation_rows=400, test_rows=2), found)
     assert said == ([] if warning is None else [warning])
+
+
+@pytest.mark.parametrize(
+    ("classes", "loss", "warned"), [(2, 0.70, True), (2, 0.69, False), (10, 0.70, False), (0, 2.0, False)]
+)
+def test_a_loss_above_that_of_zero_weights_is_never_silent(classes, loss, warned):
+    found = warnings_of(summary(), rows(0.5, 0.8, (3.0, loss)), 400, classes=classes)
+    assert found == (["the loss is worse than that of equal odds: 0.7, and 0.6931"] if warned else [])
 
 
 def test_the_margin_shrinks_with_the_test_rows():

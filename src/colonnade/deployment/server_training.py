@@ -34,6 +34,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.verdict import commonest
 
 __all__ = ["ServerTraining", "training_server"]
 
@@ -190,6 +191,7 @@ class ServerTraining(Keeper):
             wall_s=node.clock() / NANOSECONDS,
             rows=self.rows,
             held_out=len(self.side.share.y_test),
+            commonest=commonest(self.side.share.task, self.side.share.y_test, self.side.plan.training.validation),
             traffic=traffic_fields(node.traffic, given_up),
             utilisation={SERVER: node.utilisation()}
             | {name: byes[name].utilisation for name in node.peers if name in byes},
