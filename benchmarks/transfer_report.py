@@ -24,18 +24,18 @@ Runs = dict[tuple[int, str], Record]  # of a cell, by seed and setting
 
 
 class Oracle(NamedTuple):
-    """`centralised` at the end, mean over seeds, at the rate that is best on the rows of its curve."""
+    """`centralised`, mean over seeds, at the rate that is best on validation rows."""
 
-    curve: float
-    test: float
+    curve: float  # the best level that it holds
+    test: float  # at the end
 
 
 def oracle_of(table: str, records: Iterable[Record]) -> Oracle:
     """What can be reached."""
     ends: dict[str, list[Oracle]] = {}
     for one in records:
-        if one["stage"] == "centralised" and one["table"] == table and one["value"] is not None:
-            ends.setdefault(one["setting"], []).append(Oracle(one["value"], one["test"]))
+        if one["stage"] == "centralised" and one["table"] == table and one["held"] is not None:
+            ends.setdefault(one["setting"], []).append(Oracle(one["held"], one["test"]))
     means = [Oracle(mean(end.curve for end in them), mean(end.test for end in them)) for them in ends.values()]
     return (max if METRICS[SOURCES[table].metric].higher_is_better else min)(means)
 

@@ -56,6 +56,7 @@ def trial(job: dict[str, Any]) -> dict[str, Any]:
         "time_s": reached["clock_s"] if reached else None,
         "updates_to_target": reached["update"] if reached else None,
         "value": curve[-1][1] if curve else None,
+        "held": held([value for _, value in curve if value is not None], arrival.metric, job["hold"]),
         "test": run.rows[-1].get("test_value") if run.rows else None,  # of a run that went to its end
         "mean": _time_average(curve),
         "clock_s": run.clock_s,
@@ -71,7 +72,7 @@ class Arrival:
     """
 
     def __init__(self, metric: Metric, target: float | None, hold: int) -> None:
-        self._metric, self._target, self._hold = metric, target, hold
+        self.metric, self._target, self._hold = metric, target, hold
         self._seen, self._good = 0, 0
 
     def at(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -80,10 +81,17 @@ class Arrival:
             return None
         while self._seen < len(rows) and self._good < self._hold:
             value = rows[self._seen]["value"]
-            good = value is not None and self._metric.reached(value, self._target)
+            good = value is not None and self.metric.reached(value, self._target)
             self._good = self._good + 1 if good else 0
             self._seen += 1
         return rows[self._seen - self._hold] if self._good == self._hold else None
+
+
+def held(values: Sequence[float], metric: Metric, hold: int) -> float | None:
+    """The best level that a curve keeps for so many evaluations in a row."""
+    best, worst = (max, min) if metric.higher_is_better else (min, max)
+    levels = [worst(values[start : start + hold]) for start in range(len(values) - hold + 1)]
+    return best(levels, default=None)
 
 
 def _prepared(job: dict[str, Any]) -> Run:
