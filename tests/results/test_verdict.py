@@ -1,10 +1,12 @@
 """What makes a run no result: every case is warned of, and a good run is not."""
 
+import numpy as np
 import pytest
 
 from colonnade.config.schema import from_dict
+from colonnade.data import Task
 from colonnade.experiments.run import prepare
-from colonnade.results.verdict import flaw_of, flaws_of, warnings_of
+from colonnade.results.verdict import Commonest, commonest, flaw_of, flaws_of, warnings_of
 
 SMALL = {
     "data": {"source": "digits", "parties": 2},
@@ -37,13 +39,13 @@ def rows(first, last, losses=(2.3, 0.5), missing=()):
     [
         ("accuracy", (0.1, 0.9), (2.3, 0.5), None),
         ("accuracy", (0.1, 0.08), (2.3, 2.2), None),  # 0.05 may be chance: 1/√400
-        ("accuracy", (0.1, 0.12), (2.3, 2.35), "the loss is worse than before training: 2.35, it was 2.3"),
+        ("accuracy", (0.1, 0.12), (2.3, 2.35), None),
         ("accuracy", (0.5, 0.44), (0.7, 0.6), "the accuracy is worse than before training: 0.44, it was 0.5"),
         ("accuracy", (0.1, 0.09), (2.3, 8651.0), "the loss is worse than before training: 8651, it was 2.3"),
-        ("accuracy", (0.5, 0.8), (0.69, 0.7), "the loss is worse than before training: 0.7, it was 0.69"),
+        ("accuracy", (0.5, 0.8), (0.69, 0.9), None),  # too sure of its mistakes, but it has learnt
         ("auc", (None, 0.8), (0.69, 0.5), None),
         ("rmse", (80.0, 60.0), (1.0, 0.6), None),
-        ("rmse", (80.0, 83.0), (1.0, 1.04), "the loss is worse than before training: 1.04, it was 1"),
+        ("rmse", (80.0, 83.0), (1.0, 1.04), None),
         ("rmse", (80.0, 90.0), (1.0, 1.3), "the rmse is worse than before training: 90, it was 80"),
         ("loss", (2.3, 0.5), (2.3, 0.5), None),
         ("loss", (2.3, 3.0), (2.3, 3.0), "the loss is worse than before training: 3, it was 2.3"),
@@ -84,11 +86,25 @@ def test_with_validation_rows_these_are_compared(metric, values, tested, warning
 
 
 @pytest.mark.parametrize(
-    ("classes", "loss", "warned"), [(2, 0.70, True), (2, 0.69, False), (10, 0.70, False), (0, 2.0, False)]
+    ("metric", "values", "loss", "warned"),
+    [
+        ("accuracy", (0.5, 0.5), 0.70, True),
+        ("accuracy", (0.5, 0.5), 0.69, False),
+        ("accuracy", (0.3, 0.78), 0.70, True),  # it has only learnt to guess the commonest class
+        ("accuracy", (0.3, 0.80), 0.70, False),
+        ("auc", (0.5, 0.7), 0.70, False),
+        ("loss", (0.6931, 0.70), 0.70, True),
+    ],
 )
-def test_a_loss_above_that_of_zero_weights_is_never_silent(classes, loss, warned):
-    found = warnings_of(summary(), rows(0.5, 0.8, (3.0, loss)), 400, classes=classes)
+def test_a_loss_above_that_of_zero_weights_is_never_silent(metric, values, loss, warned):
+    found = warnings_of(summary(metric=metric), rows(*values, (0.6931, loss)), (), Commonest(0.78, 2))
     assert found == (["the loss is worse than that of equal odds: 0.7, and 0.6931"] if warned else [])
+
+
+def test_the_commonest_class_is_that_of_the_rows_of_the_curve():
+    labels, task = np.array([0, 1, 1, 1, 0, 0, 0, 0]), Task("binary", ("no", "yes"))
+    assert commonest(task, labels, 4) == Commonest(0.75, 2) and commonest(task, labels, 0) == Commonest(0.625, 2)
+    assert commonest(Task("regression", ()), labels, 4) is None and commonest(task, labels[:0], 0) is None
 
 
 def test_the_margin_shrinks_with_the_test_rows():
