@@ -290,8 +290,8 @@ def _job(
 
 
 def _batch(table: str) -> int:
-    """The default size."""
-    return batch_size_of(len(DATA[table, None].y_train))
+    """The default size of `sync`."""
+    return batch_size_of(len(DATA[table, None].y_train), find_method("sync").defaults.batch_size)
 
 
 def _settings(method: str, optimiser: str, rate: float, batch: int) -> dict[str, Any]:

@@ -62,14 +62,15 @@ PAIRS = [
 @pytest.mark.parametrize(("method", "table"), PAIRS)
 def test_every_method_learns_with_its_name_alone(method, table):
     data = colonnade.split(TABLES[table](), scale=METHODS[method].defaults.scale)
-    limit = {"epochs": 2, "eval_every": "1 epoch"}
+    limit = {"epochs": 2, "eval_every": "1 epoch"} if table in QUICK else {}
     run = prepare(from_dict({"protocol": {"name": method}, "clock": CLOCK, "train": limit}), data)
     summary = run.execute()
     assert (summary["status"], summary["warnings"]) == ("finished", [])
     metric, margin = METRICS[summary["metric"]], 1 / np.sqrt(len(data.y_test))  # what may be chance
     floor = labels_alone(data) * (1 - margin if metric.higher_is_better else 1 + margin)
     assert metric.reached(summary["value"], floor)
-    assert run.rows[-1]["loss"] < run.rows[0]["loss"]
+    if table in QUICK:  # of 35 validation rows of diabetes the loss says little
+        assert run.rows[-1]["loss"] < run.rows[0]["loss"]
 
 
 def labels_alone(data):
