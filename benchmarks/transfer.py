@@ -3,6 +3,7 @@
     python benchmarks/transfer.py --data DIR --out FOLDER [--sets credit,wine] [--methods swift,vafl] [--slow 1,2,3,4]
                                   [--rows 10000] [--seeds 3] [--workers 2] [--resume] [--minutes 9] [--report]
                                   [--page docs/what-to-expect.md]
+    python benchmarks/transfer.py --data DIR --out FOLDER --sets credit,a9a,mfeat,digits --methods ablation [--slow …]
     python benchmarks/transfer.py --learns --data DIR --out FOLDER [--methods …] [--workers 2]
 
 Four parties; `--slow` names patterns of tables.py: 1 to 4 (that party is ten times slower), two, none, far (equal
@@ -40,6 +41,7 @@ from journal import Journal, OutOfTime, lines
 from tables import PATTERNS, SOURCES, partition, trivial
 from transfer_report import CONTROL, TUNED, draw, fill, learned, oracle_of, report
 from trial import DATA, trial
+from variants import ABLATION, tables_of
 
 from colonnade.algorithms import METHODS, find_method
 from colonnade.config.settle import batch_size_of
@@ -109,7 +111,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--data", default="", help="the folder of all data")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sets", type=_words, default=[*SOURCES])
-    parser.add_argument("--methods", type=_words, default=[name for name in METHODS if name != ORACLE])
+    parser.add_argument("--methods", type=_methods, default=[name for name in METHODS if name != ORACLE])
     parser.add_argument("--slow", type=_words, default=[*PATTERNS])
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=3)
@@ -126,9 +128,15 @@ def _words(text: str) -> list[str]:
     return text.split(",")
 
 
+def _methods(text: str) -> list[str]:
+    """Names of methods and of variants.py; `ablation` are all that the page of `swift` compares."""
+    return [name for word in _words(text) for name in (ABLATION if word == "ablation" else (word,))]
+
+
 def load(options: argparse.Namespace) -> None:
     """All tables in all scales that the methods want; workers share them."""
-    scales = {None, *(find_method(name).defaults.scale for name in options.methods)}
+    names = {tables_of(name)["protocol"]["name"] for name in options.methods}
+    scales = {None, *(find_method(name).defaults.scale for name in names)}
     for name, scale in product(options.sets, scales):
         DATA[name, scale] = partition(name, options.data, options.rows, scale)
 
@@ -261,7 +269,7 @@ def _cells(
     every_s = max(time_s / POINTS, step_s / LOOKS)
     hold = 1 + round((HOLD - 1) * max(step_s / every_s, 1))
     train = {"seconds": limit, "eval_every": f"{every_s} s", "patience": 0}  # which counts evaluations: here many
-    made = [{"protocol": {"name": method}}]
+    made = [tables_of(method)]
     if method in (TUNED, CONTROL):
         made = [setting.tables(batch)]
     if method == CONTROL:
