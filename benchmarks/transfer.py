@@ -16,8 +16,8 @@ speeds, a round trip as long as ten steps). For each table:
    with all seeds. Its steps do not depend on the clock, so that one tuning serves all patterns: a setting's updates
    times the time of its step say which setting is the best under which pattern.
 3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
-   such a run counts with that time, and is marked. Under pattern 4 each runs once more, as long as tuned
-   `sync` needed and whether it arrives or not, for the metric at the end; all its settings are its own.
+   such a run counts with that time, and is marked. Under pattern 4 each runs once more, as long as its own
+   defaults say, for the metric at the end.
 4. The control (late_block.py) is a joint model with nothing stale, whose slow block is stepped every tenth time. It has
    the settings of the tuned `sync`, or the optimisers and averages of `swift`, whichever is faster.
 
@@ -160,9 +160,7 @@ def study(options: argparse.Namespace, journal: Journal) -> None:
     journal.results("cells", cells)
     ends = []
     for method, seed, table in product(options.methods, seeds, sets):
-        limit = {"seconds": tuned[table][END].time_s}
-        end = _job(options, "end", table, END, seed, {"protocol": {"name": method}}, limit)
-        ends.append(end | {"method": method})
+        ends.append(_job(options, "end", table, END, seed, tables_of(method), {}) | {"method": method})
     journal.results("ends", ends)
 
 
