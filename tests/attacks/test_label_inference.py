@@ -37,7 +37,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def digits() -> Partition:
-    return load_partition(from_dict(summing_tables(DIGITS)))
+    return load_partition(from_dict(summing_tables({**DIGITS, "data": {"validation_fraction": 0}})))
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
 """What makes a run no result: every case is warned of, and a good run is not."""
 
+import numpy as np
 import pytest
 
 from colonnade.config.schema import from_dict
+from colonnade.data import Task
 from colonnade.experiments.run import prepare
-from colonnade.results.verdict import flaw_of, flaws_of, warnings_of
+from colonnade.results.verdict import Commonest, commonest, flaw_of, flaws_of, warnings_of
 
 SMALL = {
     "data": {"source": "digits", "parties": 2},
@@ -81,6 +83,28 @@ def test_with_validation_rows_these_are_compared(metric, values, tested, warning
     found[-1] |= {"test_value": tested[0], "test_loss": tested[1]}
     said = warnings_of(summary(metric=metric, validation_rows=400, test_rows=2), found)
     assert said == ([] if warning is None else [warning])
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "loss", "warned"),
+    [
+        ("accuracy", (0.5, 0.5), 0.70, True),
+        ("accuracy", (0.5, 0.5), 0.69, False),
+        ("accuracy", (0.3, 0.78), 0.70, True),  # it has only learnt to guess the commonest class
+        ("accuracy", (0.3, 0.80), 0.70, False),
+        ("auc", (0.5, 0.7), 0.70, False),
+        ("loss", (0.6931, 0.70), 0.70, True),
+    ],
+)
+def test_a_loss_above_that_of_zero_weights_is_never_silent(metric, values, loss, warned):
+    found = warnings_of(summary(metric=metric), rows(*values, (0.6931, loss)), (), Commonest(0.78, 2))
+    assert found == (["the loss is worse than that of equal odds: 0.7, and 0.6931"] if warned else [])
+
+
+def test_the_commonest_class_is_that_of_the_rows_of_the_curve():
+    labels, task = np.array([0, 1, 1, 1, 0, 0, 0, 0]), Task("binary", ("no", "yes"))
+    assert commonest(task, labels, 4) == Commonest(0.75, 2) and commonest(task, labels, 0) == Commonest(0.625, 2)
+    assert commonest(Task("regression", ()), labels, 4) is None and commonest(task, labels[:0], 0) is None
 
 
 def test_the_margin_shrinks_with_the_test_rows():

@@ -6,7 +6,7 @@ other's data, whether they live in one simulator or in two organisations.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -148,9 +148,10 @@ class Defaults:
     embedding: int = 32
     server: str = "linear"
     aggregate: str = "concat"
-    batch_size: int | None = None  # None: as many as fit the number of rows
+    batch_size: int = 64  # at most; fewer where there are few rows
     optimiser: str | dict[str, Any] = "adam"
-    learning_rate: float | tuple[float, float] = 0.01  # of all, or of the server and the parties
+    # Of all, or of the server and the parties; "auto": the method measures how large its steps may be.
+    learning_rate: float | tuple[float, float] | Literal["auto"] = 0.01
     epochs: float = 20.0
     patience: int = 0  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
 

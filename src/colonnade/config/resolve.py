@@ -380,8 +380,7 @@ def _training(
     train: TrainConfig, parties: int, sizes: tuple[int, int], task: Task | None, options: Options
 ) -> Training:
     rows, validation = sizes
-    assert train.batch_size is not None and train.learning_rate != "auto" and train.optimiser is not None  # settled
-    assert train.patience is not None
+    assert train.batch_size is not None and train.optimiser is not None and train.patience is not None  # settled
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
     limit = limit_of(train)
@@ -389,7 +388,8 @@ def _training(
     if task is not None:
         require_metric(metric, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
-    server_rate, party_rates = _rates(train.learning_rate, parties)
+    measured = train.learning_rate == "auto"  # still, when all is settled: the method measures
+    server_rate, party_rates = _rates(1.0 if train.learning_rate == "auto" else train.learning_rate, parties)
     if train.trace not in ("headers", "full"):
         raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
     if train.patience < 0:
@@ -410,6 +410,7 @@ def _training(
         limit=limit,
         eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
         metric=metric,
+        measured=measured,
         party_dropout=train.party_dropout,
         validation=validation,
         patience=train.patience,

@@ -99,7 +99,7 @@ class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to train, how long, and how to judge."""
 
-    batch_size: int | None = None  # left out: the method's own, or 64, and fewer where there are few rows
+    batch_size: int | None = None  # left out: the method's own, and fewer where there are few rows
     learning_rate: float | RoleRates | Literal["auto"] = "auto"
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()

@@ -131,7 +131,7 @@ def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
     optimisers, rates = list(training.party_optimisers), list(training.party_rates)
     if config.party.optimiser is not None:
         optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
-        if config.train.learning_rate == "auto":
+        if config.train.learning_rate == "auto" and not training.measured:
             rates[index] = auto_rate(config.party.optimiser)
     if config.party.learning_rate is not None:
         if not 0 <= config.party.learning_rate < float("inf"):

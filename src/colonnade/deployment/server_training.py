@@ -34,6 +34,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.verdict import Commonest, commonest
 
 __all__ = ["ServerTraining", "training_server"]
 
@@ -172,6 +173,13 @@ class ServerTraining(Keeper):
         done = {"seconds": clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
         return float(min(1.0, done / limit.amount))
 
+    def _commonest(self) -> Commonest | None:
+        """None where the parties have the labels: the zeros of this side are none."""
+        plan, share = self.side.plan, self.side.share
+        if plan.method.capabilities.party_labels:
+            return None
+        return commonest(share.task, share.y_test, plan.training.validation)
+
     def summary(self, end: End) -> Mapping[str, Any]:
         """summary.json."""
         if self.record is not None:
@@ -190,6 +198,7 @@ class ServerTraining(Keeper):
             wall_s=node.clock() / NANOSECONDS,
             rows=self.rows,
             held_out=len(self.side.share.y_test),
+            commonest=self._commonest(),
             traffic=traffic_fields(node.traffic, given_up),
             utilisation={SERVER: node.utilisation()}
             | {name: byes[name].utilisation for name in node.peers if name in byes},

@@ -37,6 +37,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.verdict import commonest
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
 
@@ -306,6 +307,7 @@ class Run:
             wall_s=self.wall_s,
             rows=self.rows,
             held_out=len(setting.data.y_test),
+            commonest=commonest(setting.data.task, setting.data.y_test, setting.training.validation),
             traffic=traffic_fields(simulator.traffic),
             utilisation={node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
             spent={name: own for name, one in said.items() if name != SERVER and (own := one.get("privacy"))},

@@ -71,8 +71,9 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise CheckpointError(f"--resume {path}: no run lies there (config.toml is missing)")
         there, here = to_dict(settled(from_dict(tables_of(path)))), to_dict(settled(config))
-        for key in {"batch_size", "patience"} - here["train"].keys():
-            there["train"].pop(key, None)  # it followed from the number of rows, as it does now
+        for key in {"batch_size", "patience"} - (here["train"].keys() & there["train"].keys()):
+            here["train"].pop(key, None)  # what one of them leaves open follows from the number of rows
+            there["train"].pop(key, None)
         differs = difference(there, here)
         if differs:
             raise CheckpointError(

@@ -15,7 +15,7 @@ from colonnade.drivers.traffic import Traffic
 from colonnade.models.metrics import METRICS
 from colonnade.privacy.settings import PrivacySettings
 from colonnade.protocol.role import Histogram, PrivacySpent, RoleSummary, StalenessSummary
-from colonnade.results.verdict import warnings_of
+from colonnade.results.verdict import Commonest, warnings_of
 
 __all__ = [
     "Summary",
@@ -96,6 +96,7 @@ def summarise(
     wall_s: float,
     rows: Sequence[dict[str, Any]],
     held_out: int,
+    commonest: Commonest | None,
     traffic: TrafficFields,
     utilisation: dict[str, float],
     spent: Mapping[str, PrivacySpent],
@@ -143,7 +144,7 @@ def summarise(
         "trace_sha256": trace_sha256,
         "weights_sha256": weights_sha256,
     }
-    summary["warnings"] = warnings_of(summary, rows, principal.get("warnings", ()))
+    summary["warnings"] = warnings_of(summary, rows, principal.get("warnings", ()), commonest)
     return summary
 
 

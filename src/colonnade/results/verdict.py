@@ -6,13 +6,17 @@ in every table and takes no part in a ranking.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import inf, sqrt
-from typing import Any
+from math import inf, log, sqrt
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from colonnade.data import Task
 from colonnade.data.suggest import listing
 from colonnade.models.metrics import METRICS
+from colonnade.protocol.messages import Array
 
-__all__ = ["flaw_of", "flaws_of", "warnings_of"]
+__all__ = ["Commonest", "commonest", "flaw_of", "flaws_of", "warnings_of"]
 
 FINISHED = "finished"
 _SHARES = ("accuracy", "top5", "auc")  # between 0 and 1: their margin is absolute, that of others relative
@@ -21,10 +25,27 @@ Summary = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
 
-def warnings_of(summary: Summary, rows: Rows, said: Iterable[str] = ()) -> list[str]:
+class Commonest(NamedTuple):
+    """Of the rows that a curve is about: how many have the commonest class, and how many classes there are."""
+
+    share: float
+    classes: int
+
+
+def commonest(task: Task, held_out: Array, validation: int) -> Commonest | None:
+    """Of labels of classes that are known here; `validation` of the rows held out come first."""
+    labels = held_out[:validation] if validation else held_out
+    if not task.classes or not len(labels):
+        return None
+    return Commonest(float(np.bincount(np.asarray(labels)).max() / len(labels)), len(task.classes))
+
+
+def warnings_of(
+    summary: Summary, rows: Rows, said: Iterable[str] = (), commonest: Commonest | None = None
+) -> list[str]:
     """Short sentences, [] if all is well; `said`: what the method itself warns of."""
     finished = summary["status"] == FINISHED
-    about = _of_evaluations(summary, rows) if finished and summary["test_rows"] else []
+    about = _of_evaluations(summary, rows, commonest) if finished and summary["test_rows"] else []
     return [*([] if finished else [_unfinished(summary, rows)]), *_of_members(summary, rows), *said, *about]
 
 
@@ -69,8 +90,8 @@ def _who(names: Collection[str], summary: Summary) -> str:
     return f"{listing(names)} ({len(names)} of {summary['parties']} parties)"
 
 
-def _of_evaluations(summary: Summary, rows: Rows) -> list[str]:
-    """How it ended, compared with how it began: on the validation rows, if there are any."""
+def _of_evaluations(summary: Summary, rows: Rows, commonest: Commonest | None) -> list[str]:
+    """How it ended, compared with how it began and with equal odds: on the validation rows, if there are any."""
     if not summary["updates"]:
         return ["no update was made: the model is the untrained one"]
     last: Mapping[str, Any] = rows[-1] if rows else {"value": None, "loss": None}
@@ -89,8 +110,13 @@ def _of_evaluations(summary: Summary, rows: Rows) -> list[str]:
     if changed < -margin:
         return [_worse(f"{of}{metric}", first["value"], last["value"])]
     # Of a metric that rose, a loss that rose too says only that the model is too sure of its few mistakes.
-    if metric != "loss" and changed <= margin and _gain("loss", first["loss"], last["loss"]) < -margin:
+    if changed > margin and not (commonest and metric == "accuracy" and last["value"] <= commonest.share):
+        return []
+    if metric != "loss" and _gain("loss", first["loss"], last["loss"]) < -margin:
         return [_worse(f"{of}loss", first["loss"], last["loss"])]
+    odds = inf if commonest is None else log(commonest.classes)
+    if last["loss"] > max(odds, first["loss"] if first["loss"] is not None else odds):
+        return [f"the {of}loss is worse than that of equal odds: {last['loss']:.4g}, and {odds:.4g}"]
     return []
 
 

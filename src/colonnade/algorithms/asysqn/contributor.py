@@ -40,6 +40,7 @@ from colonnade.algorithms.asysqn.messages import (
     Masked,
     Masks,
 )
+from colonnade.algorithms.asysqn.scale import GIVEN, measured
 from colonnade.algorithms.batches import Rows, Walk, is_rows
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.method import PartySetup
@@ -116,7 +117,9 @@ class Contributor(Chassis[C], Generic[C]):
             setup.index, setup.names, self._masked, options.fan_out, options.fraction_bits, waiting
         )  # fmt: skip
         self.fence = Fence(self._block.rows)
-        self.estimator = Estimator(held, options)
+        training, parties = setup.training, len(setup.names)
+        scale = measured(held, options, training.batch_size, parties) if training.measured else GIVEN
+        self.estimator = Estimator(held, options, scale)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
         batches = Draws if options.estimator == SAGA else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)

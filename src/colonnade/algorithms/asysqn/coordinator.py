@@ -137,7 +137,8 @@ class LinearCoordinator(Counting[State]):
             return
         others = [m for m in self.members if self.names[m] != sender]
         if not message.own or not self.state.begun or len(others) < self.fewest:
-            advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self.options.ahead)
+            slower = "take a larger train.batch_size" if self.training.measured else "lower train.learning_rate"
+            advice = slower + ", or take protocol.ahead = 0" * bool(self.options.ahead)
             raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
         self.state.left[sender] = message.cause[:200]
         self._changed(sender)
@@ -344,7 +345,9 @@ class LinearCoordinator(Counting[State]):
         if sender != self.state.judge or message.number != self.state.number:
             return
         if self.training.metric not in message.values:
-            raise RemoteProtocolError(sender, f"a judgement without {self.training.metric}")
+            raise RemoteProtocolError(
+                sender, f"a judgement without {self.training.metric}: does protocol.loss fit the labels?"
+            )
         if (message.tested is not None) != self.state.last:
             raise RemoteProtocolError(sender, "judges other rows than it was asked to")
         self.state.judge = ""
