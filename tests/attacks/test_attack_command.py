@@ -40,7 +40,7 @@ def test_table_json_and_report(colonnade, tmp_path: Path) -> None:
     assert f"Data: {data}" in out
     said = json.loads((tmp_path / "a" / "attack.json").read_text())
     assert said["attack"] == "label-inference" and said["trials"] == 2
-    assert (said["data"]["name"], said["data"]["rows"], said["data"]["text"]) == ("digits", 1438, data)
+    assert (said["data"]["name"], said["data"]["rows"], said["data"]["text"]) == ("digits", 1294, data)
     assert [outcome["method"] for outcome in said["outcomes"]] == ["vafl", "cascaded"]
     assert said["outcomes"][0]["success"] == 1.0
     page = write_report(tmp_path / "a").read_text()
