@@ -48,7 +48,7 @@ def test_settings_that_cannot_work(resolve, options, key, words):
 
 def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
     """T = 0 has to be asked for by name; then every peer holds the columns, and `reveals` says so."""
-    setting = tables(T=0, allow_unprotected=True)
+    setting = tables(K=1, T=0, allow_unprotected=True)
     run = simulate(setting, parties=4)
     own, peer = run.parties[0], run.parties[1]
     assert np.array_equal(peer.training.data.rows(np.arange(20), [0]), own.sharer._train[:20])
@@ -124,7 +124,7 @@ def test_rows_that_do_not_divide_are_padded_and_left_out_again(simulate):
 @pytest.fixture
 def world(resolve, by_hand):
     """In the middle of the first round."""
-    made = by_hand(resolve(tables(), parties=5))
+    made = by_hand(resolve(tables(stale="refuse"), parties=5))
     return made.pump(until=lambda: made.heard(Sum))
 
 

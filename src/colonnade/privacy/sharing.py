@@ -87,7 +87,18 @@ class LagrangeCode:
         """Random terms (blinding_terms, *shape) to the blinding polynomial's values (N, *shape), one for each party."""
         # DEVIATION: not in the paper; Thm 5.3 is about one answer, the server has R of them.
         _check_count("blinding terms", terms, self.blinding_terms)
-        return _apply(_blinder(self.segments, self.colluders, self.parties), terms)
+        given = terms[self.colluders :]  # values at points that are α of the first parties
+        return np.concatenate([given, _apply(_blinder(self.segments, self.colluders, self.parties), terms)])
+
+    def limbs(self) -> tuple[int, int, int]:
+        """How many products in float64 a multiply-add takes that encodes data, a model, blinding: 1 or 2."""
+        code = self.segments, self.colluders, self.parties
+        encoders = [_data_encoder(*code), _model_encoder(*code)]
+        data, model = (encoder.parts.shape[1] // encoder.outer for encoder in encoders)
+        if not self.blinding_terms:
+            return data, model, 0
+        blinder = _blinder(*code)
+        return data, model, blinder.parts.shape[1] // blinder.outer
 
     def decode(self, answers: Sequence[Array] | Array, who: Sequence[int]) -> Array:
         """Alg. 1 l. 28–29: answers (≥ R, *shape) of the parties `who` to (K, *shape) = ψ(β_1) … ψ(β_K).
@@ -172,8 +183,11 @@ def _model_encoder(k: int, t: int, n: int) -> Limbs:
 
 @lru_cache(maxsize=64)
 def _blinder(k: int, t: int, n: int) -> Limbs:
-    """The values at α_1 … α_N of the polynomial of degree R − 1 that is 0 at β_1 … β_K and as given at K+1 … R."""
-    rows = _lagrange(_beta(2 * (k + t) - 1), _alpha(k + t, range(n)))
+    """The values of the polynomial of degree R − 1 that is 0 at β_1 … β_K and as given at K+1 … R.
+
+    Of α_1 … α_N, the first K+T−1 are among the points where it is given: these values are left out.
+    """
+    rows = _lagrange(_beta(2 * (k + t) - 1), _alpha(k + t, range(k + t - 1, n)))
     return _limbs([row[k:] for row in rows])
 
 

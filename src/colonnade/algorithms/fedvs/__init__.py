@@ -56,11 +56,11 @@ def check(server: ServerSetup[FedvsOptions], parties: Sequence[PartySetup[FedvsO
     options = server.options
     modules = [polynomial_module(setup) for setup in parties]
     options.check_bound(sum(len(module.weight) for module in modules), max(module.degree for module in modules))
-    notes = []
+    notes, segments = [], options.segments(len(parties))
     for what, rows in (("training", len(server.y_train)), ("test", len(server.y_test))):
-        padding = Segmentation(rows, options.K).padding
+        padding = Segmentation(rows, segments).padding
         if padding:
-            notes.append(f"{rows} {what} rows do not divide by K = {options.K}: they are padded with {padding} empty")
+            notes.append(f"{rows} {what} rows do not divide by K = {segments}: they are padded with {padding} empty")
     return tuple(notes)
 
 

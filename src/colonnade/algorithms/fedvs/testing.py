@@ -37,8 +37,8 @@ class CodedEvaluation(Component):
     setup: ServerSetup[FedvsOptions] = field(metadata=UNSAVED)
     agreement: Agreement = field(metadata=UNSAVED)
     fewest: int = field(metadata=UNSAVED)  # parties that an exchange needs
-    patience: int | None = field(metadata=UNSAVED)  # ns until the deadline of an exchange; None: no deadline
     cut: Segmentation = field(init=False, metadata=UNSAVED)
+    patience: int | None = None  # ns until the deadline of an exchange; None: no deadline
     running: bool = False
     given_up: bool = False
     number: int = 0
@@ -50,10 +50,11 @@ class CodedEvaluation(Component):
     summed: list[int] = field(default_factory=list)  # S that the present chunk was announced with
     weights_round: int = -1  # whose weights the values are of
     complete: bool = False  # all of them
+    decoded_once: bool = False
     values: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        segments, width = self.setup.options.K, self.setup.widths[0]
+        segments, width = self.setup.options.segments(len(self.setup.parties)), self.setup.widths[0]
         self.cut = Segmentation(len(self.setup.y_test), segments)
         self.values = np.zeros((segments, self.cut.length, width), np.float32)
 
@@ -62,9 +63,9 @@ class CodedEvaluation(Component):
         self.number = max(self.number, number)
         self.agreement.newest = max(self.agreement.newest, (number, 0))
 
-    def begin(self, now: int, among: list[int], weights_round: int) -> list[Effect]:
+    def begin(self, now: int, among: list[int], weights_round: int, patience: int | None) -> list[Effect]:
         """All test rows, by the parties that are here."""
-        self.running = True
+        self.running, self.patience = True, patience
         self.among = among
         if self.complete and self.weights_round == weights_round:
             return [self._judge()]
@@ -115,8 +116,16 @@ class CodedEvaluation(Component):
         return [self._work(DecodeTest(answers, who, len(self.summed), self.start)), CancelTimer(TEST_DEADLINE)]
 
     def declined(self, message: Declined) -> list[Effect]:
-        """A party has answered for these rows over another S."""
-        return self._give_up() if message.round == self.number and self.running else []
+        """A party has answered for these rows in a sum that this one must not be subtracted from.
+
+        The rows are then judged as they were decoded last.
+        """
+        if message.round != self.number or not self.running or self.complete:
+            return []
+        if not self.decoded_once:
+            return self._give_up()
+        self.complete = True
+        return [CancelTimer(TEST_DEADLINE), self._judge()]
 
     def _work(self, job: DecodeTest | EvaluateAll) -> Work:
         self.jobs += 1
@@ -131,7 +140,7 @@ class CodedEvaluation(Component):
         self.start, self.tries, self.summed = stop, 0, []
         if stop < self.cut.length:
             return self._exchange(now)
-        self.complete = True
+        self.complete = self.decoded_once = True
         return [self._judge()]
 
     def _judge(self) -> Work:
