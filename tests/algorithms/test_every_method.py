@@ -28,6 +28,8 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("vafl", {"batches": "shared", "extra_rows": 1.0, "table": "zeros"}),
     ("vafl", {"max_delay": 5, "pause_s": 0.005}),
     ("t-sync", {"t": 3, "max_delay": 10}),
+    ("t-sync", {"t": 2, "in_flight": 3, "max_delay": 6, "batches": "shared", "extra_rows": 0.5}),
+    ("sync", {"average": True}),
     ("cascaded", {"directions": 4, "distribution": "sphere"}),
     ("cascaded", {"max_delay": 5}),
     ("cascaded", {"t": 2}),

@@ -58,7 +58,11 @@ def config(tmp_path):
     ("command", "words"),
     [
         ("run", ["--set", "--seed", "--out", "--driver", "--resume", "Examples"]),
-        ("compare", ["--protocols", "--seeds", "--set", "--out", "Example"]),
+        (
+            "compare",
+            ["--protocols", "--seeds", "--set", "--out", "Examples", "--protocols all", "synsqn-saga", "fedvs"],
+        ),
+        ("sweep", ["--grid", "Example", "asysqn-sgd"]),
         ("protocols", ["reveals"]),
         ("report", ["DIR", "self-contained"]),
         ("demo", ["--seeds", "ten times slower"]),
@@ -141,6 +145,15 @@ def test_compare_prints_a_table_and_writes_a_report(colonnade, config, tmp_path)
     assert len(json.loads((tmp_path / "race" / "comparison.json").read_text())) == 4
     assert (tmp_path / "race" / "report.html").exists()
     assert f"Report: {tmp_path / 'race' / 'report.html'}" in out
+
+
+def test_methods_that_cannot_run_are_listed_and_the_others_race(colonnade, config, tmp_path):
+    race = ("compare", config, "--protocols", "sync,afsgd,wait,afsaga", "--out", tmp_path / "race")
+    code, out, _ = colonnade(*race, "--set", "model.aggregate=concat")
+    assert code == 0
+    assert re.search(r"^ +wait +0\.\d{4}.*\n +mean +$", out, re.MULTILINE), "what it has instead, below its name"
+    assert "afsgd, afsaga take no part: data.parties = 2: masked sums need at least 3 parties" in out
+    assert not re.search(r"^ +afsgd", out, re.MULTILINE)
 
 
 def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, config, tmp_path):

@@ -63,17 +63,22 @@ def protocol(draw: Draw, parties: int) -> dict[str, Any]:
     options = {
         "name": name,
         "batches": draw.choice(BATCHES),
-        "table": draw.choice(["warm", "zeros"]),
+        "table": draw.choice(["warm", "zeros", "mean"]),
         "extra_rows": draw.choice([0.0, 0.5, 2.0]),
         "pause_s": draw.choice([0.0, 0.0, 0.1]),
         "on_lost": draw.choice(["continue", "wait"]),
     }
+    options["average"] = draw.random() < 0.3
+    if draw.random() < 0.3:
+        options |= {"in_flight": draw.choice([2, 3]), "pause_s": 0.0}
+    if draw.random() < 0.3:
+        options |= {"smaller_batches": True, "extra_rows": 0.0}
     if draw.random() < 0.6:
         options["max_delay"] = draw.choice([1, 2, 5])
     if name == "t-sync":
         options["t"] = draw.randint(1, parties)
     else:
-        options["order"] = draw.choice(["upload-first", "query-first"])
+        options["order"] = "upload-first" if "in_flight" in options else draw.choice(["upload-first", "query-first"])
     return options
 
 

@@ -231,8 +231,9 @@ def test_a_run_that_cannot_even_begin_is_reported_too(tmp_path, monkeypatch):
 
 
 def test_mean_and_spread():
-    assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
-    assert mean_and_spread([5.0]) == (5.0, 0.0)
-    assert mean_and_spread([1.0, None]) is None and mean_and_spread([]) is None
+    assert mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0, 3, 3)
+    assert mean_and_spread([5.0]) == (5.0, 0.0, 1, 1)
+    assert mean_and_spread([1.0, None]) == (1.0, 0.0, 1, 2)
+    assert mean_and_spread([None]) is None and mean_and_spread([]) is None
     value = mean_and_spread([1.0, 2.0])
-    assert value is not None and value[1] == pytest.approx(math.sqrt(0.5))
+    assert value is not None and value.spread == pytest.approx(math.sqrt(0.5))

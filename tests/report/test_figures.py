@@ -119,7 +119,11 @@ def test_bars() -> None:
     figure = time_to_target(groups)
     bars = [trace for trace in figure.data if trace.type == "bar"]
     assert [bar.x[0] for bar in bars] == [3.0, 0]
-    assert bars[1].hovertext == ("not reached in 1 of 1",)
+    assert bars[1].hovertext == ("not reached",)
+    (partly,) = (
+        bar for bar in time_to_target({"a": [record(), record(time_to_target_s=None)]}).data if bar.type == "bar"
+    )
+    assert partly.x[0] == 2.0 and partly.hovertext == ("2 s (1 of 2)",)
     assert [list(trace.y) for trace in utilisation(groups).data] == [[0.1, 0.5, 1.0]] * 2
     sent = {"vafl": [record(bytes_by_kind={"Up": 2 * 10**6, "Down": 10**6})], "sync": [record(bytes_by_kind={})]}
     assert {trace.name: list(trace.x) for trace in bytes_by_kind(sent).data} == {"Up": [2, 0], "Down": [1, 0]}

@@ -30,6 +30,8 @@ command("protocols")
 settings = ["data.source=breast-cancer", "data.parties=3", "model.aggregate=mean", "train.learning_rate=0.1",
             "train.epochs=3", "protocol.name=median", "protocol.kept=1"]
 command("run", "--out", "run", *(word for setting in settings for word in ("--set", setting)))
+race = ["data.source=breast-cancer", "data.parties=3", "train.updates=3"]
+command("compare", "--protocols", "sync,median", "--out", "race", *(word for one in race for word in ("--set", one)))
 who = ("--protocols", "median", "--attackers", "curious", "--trials", "1", "--set", settings[0])
 command("attack", "label-inference", *who, "--out", "attack")
 
@@ -66,6 +68,8 @@ def test_the_package_brings_its_method_with_prediction_attack_and_page(installed
     assert "median" in told.stdout and "Left out" not in told.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
     assert (summary["protocol"], summary["status"]) == ("median", "finished") and summary["accuracy"] > 0.85
+    raced = json.loads((tmp_path / "race" / "comparison.json").read_text(encoding="utf-8"))
+    assert [one["label"] for one in raced] == ["sync", "median"], "with its own defaults, and nothing declared"
     (outcome,) = json.loads((tmp_path / "attack" / "attack.json").read_text(encoding="utf-8"))["outcomes"]
     assert outcome["method"] == "median" and outcome["success"] > 0.9, "its gradients tell labels, as its page says"
     found = json.loads(told.stdout.splitlines()[-1])

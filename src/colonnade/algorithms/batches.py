@@ -53,11 +53,19 @@ class Walk:
     def batch(self, position: int) -> Rows:
         """The rows of batch number `position`, counted from 0 through all epochs."""
         epoch, place = divmod(position, self.per_epoch)
+        stop = (place + 1) * self._batch_size if place + 1 < self.per_epoch else self._rows
+        return self._epoch_of(epoch)[place * self._batch_size : stop]
+
+    def _epoch_of(self, epoch: int) -> Rows:
         if epoch != self._epoch:
             self._order = _permutation(self._rows, self._seed, *self._path, epoch)
             self._epoch = epoch
-        stop = (place + 1) * self._batch_size if place + 1 < self.per_epoch else self._rows
-        return self._order[place * self._batch_size : stop]
+        return self._order
+
+    def rows_from(self, walked: int, count: int) -> Rows:
+        """The next `count` rows after `walked` rows through all epochs, or as many as the epoch still has."""
+        epoch, start = divmod(walked, self._rows)
+        return self._epoch_of(epoch)[start : start + count]
 
     def following(self, position: int, count: int) -> Rows:
         """`count` rows of the batches after `position`: where others on the same walk come to next."""

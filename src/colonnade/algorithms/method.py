@@ -37,6 +37,8 @@ class Top:
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A method's own fields of `[protocol]`; subclasses check themselves in `check`."""
 
+    average = False  # every network keeps an average of its weights, which evaluation and prediction use
+
     @property
     def reveals(self) -> str:
         """What whom learns with this very choice, where that depends on it; else what the method says."""
@@ -131,6 +133,8 @@ class Capabilities:
     party_dropout: bool = False  # its server can learn to do without a party
     local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all
     lacking: bool = False  # it can train on rows that some parties lack (align.min_parties)
+    party_models: tuple[str, ...] = ()  # the kinds of model.party that it can use, e.g. "polynomial"; none named: all
+    aggregates: tuple[str, ...] = ()  # the values of model.aggregate that it can use; none named: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,4 +28,5 @@ def server_network(
     module = server_module(setup.model, inputs, setup.task.outputs, derive(training.seed, "init", SERVER))
     module, how = with_party_dropout(module, training.party_dropout, setup.widths, setup.aggregate, lacking)
     objective = Objective(setup.task, setup.y_train)
-    return kind(module.to(setup.device), optimiser or training.server_optimiser, objective, how, len(setup.parties))
+    spec = (optimiser or training.server_optimiser).averaging(setup.options.average)
+    return kind(module.to(setup.device), spec, objective, how, len(setup.parties))

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from colonnade.algorithms import asysqn, fedvs, flex, lockstep, vafl, zeroth
+from colonnade.algorithms import asysqn, fedvs, flex, lockstep, swift, vafl, zeroth
 from colonnade.algorithms.method import Method
 from colonnade.protocol.errors import ConfigError
 
@@ -23,7 +23,7 @@ __all__ = ["DEFAULT_METHOD", "GROUP", "METHODS", "Installed", "find_method", "in
 GROUP = "colonnade.methods"
 DEFAULT_METHOD = "vafl"  # where a config names none
 
-_PACKAGES = (lockstep, vafl, zeroth, flex, asysqn, fedvs)
+_PACKAGES = (lockstep, swift, vafl, zeroth, flex, asysqn, fedvs)
 METHODS: dict[str, Method[Any]] = {method.name: method for package in _PACKAGES for method in package.METHODS}
 
 

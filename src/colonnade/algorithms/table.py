@@ -2,6 +2,8 @@
 
 VAFL Eq. (3): τ_{n,m} counts the global updates since (n, m) was renewed. Memory: N×Σwidth float32 and N×M
 int32, nothing else of that order. It may be float16, and it may lie in a file (table_file.py).
+
+A row that a party has not sent yet is zeros, or the running mean of that party's embeddings (`fill`).
 """
 
 import itertools
@@ -25,6 +27,7 @@ MOST_BINS = 2**14
 MOST_AGES = 2**14  # that are counted for an update: with more, every second (third, …) update has to do
 
 LARGEST_HALF = 65504.0  # of float16
+SLOWEST = 0.02  # of a running mean: an upload's share in it is never less
 
 
 def blocks_of(widths: Sequence[int]) -> tuple[slice, ...]:
@@ -39,12 +42,41 @@ def blank(values: Array, absent: Array, blocks: Sequence[slice]) -> None:
         values[absent[:, party], block] = np.nan
 
 
-class EmbeddingTable:
-    """Newest embeddings, and the update count at which each was renewed."""
+@dataclass(slots=True, init=False)
+class Fill(Component):
+    """What stands for rows that a party has not sent: μ ← μ + max(0.02, 1/n)·(mean(h) − μ) over its n uploads."""
 
-    def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32") -> None:
+    means: Array  # (Σ widths,) float32
+    uploads: Array  # of each party
+    missing: Array  # rows that each party has not sent; those that it lacks do not count
+
+    def __init__(self, rows: int, widths: Sequence[int]) -> None:
+        self.means = np.zeros(sum(widths), np.float32)
+        self.uploads, self.missing = np.zeros(len(widths), np.int64), np.full(len(widths), rows, np.int64)
+
+    def learn(self, party: int, block: slice, values: Array, new: int) -> None:
+        """An upload of rows that the party has, `new` of them for the first time."""
+        self.uploads[party] += 1
+        self.missing[party] -= new
+        mean = self.means[block]
+        mean += np.float32(max(SLOWEST, 1 / self.uploads[party])) * (np.asarray(values).mean(0) - mean)
+
+    def put(self, values: Array, unsent: Array, widths: Sequence[int]) -> None:
+        """The means into the blocks (rows, parties) that are not there yet."""
+        np.copyto(values, self.means, where=np.repeat(unsent, widths, axis=1))
+
+
+class EmbeddingTable:
+    """Newest embeddings, and the update count at which each was renewed.
+
+    With `fill`, `renewed` counts updates from 1, and 0 says that a block was never sent.
+    """
+
+    def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32", fill: bool = False) -> None:
         self.widths, self.dtype = tuple(widths), np.dtype(dtype)
         self.blocks = blocks_of(self.widths)
+        self.fill = Fill(rows, widths) if fill else None
+        self._first = int(fill)
         self.values = np.zeros((rows, sum(self.widths)), self.dtype)
         self.renewed = np.zeros((rows, len(self.widths)), np.int32)
         self.clipped = 0  # embeddings beyond what float16 can hold
@@ -58,12 +90,21 @@ class EmbeddingTable:
 
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): blocks that their party does not have are NaN, whatever it sends for them."""
-        self._absent = absent
+        self._lack(absent)
         blank(self.values, absent, self.blocks)
+
+    def _lack(self, absent: Array) -> None:
+        self._absent = absent
+        if self.fill is not None:
+            self.fill.missing -= np.count_nonzero(absent, axis=0)
 
     def gather(self, rows: Array) -> Array:
         """The newest embeddings of these rows, float32."""
-        return self.values[rows].astype(np.float32, copy=False)
+        values = self.values[rows].astype(np.float32, copy=False)
+        if self.fill is not None and self.fill.missing.any():
+            unsent = self.renewed[rows] == 0
+            self.fill.put(values, unsent if self._absent is None else unsent & ~self._absent[rows], self.widths)
+        return values
 
     def parts(self) -> Iterator[Array]:
         """All rows, float32, in as many parts as memory wants."""
@@ -79,28 +120,38 @@ class EmbeddingTable:
 
     def write(self, party: int, rows: Array, values: Array, k: int) -> None:
         """Rows of one party as of update k."""
+        if self.fill is not None and self.fill.missing[party]:
+            self._learn(self.fill, party, rows, values, self.renewed[rows, party] == 0)
         self.values[rows, self.blocks[party]] = self.held(values)
         if self._absent is not None:
             self.values[rows[self._absent[rows, party]], self.blocks[party]] = np.nan
-        self.renewed[rows, party] = k
+        self.renewed[rows, party] = k + self._first
+
+    def _learn(self, fill: Fill, party: int, rows: Array, values: Array, unsent: Array) -> None:
+        """Before rows are written."""
+        if self._absent is not None:
+            has = ~self._absent[rows, party]
+            rows, values, unsent = rows[has], np.asarray(values)[has], unsent[has]
+        if len(rows):
+            fill.learn(party, self.blocks[party], values, len(np.unique(rows[unsent])))
 
     def renew(self, parties: Sequence[int], rows: Array, k: int) -> None:
         """These rows of these parties are as of update k, unchanged."""
-        self.renewed[rows[:, None], parties] = k
+        self.renewed[rows[:, None], parties] = k + self._first
 
     def ages(self, rows: Array, k: int) -> Ages:
         """τ of every party's block of these rows: (rows, parties)."""
-        ages: Ages = k - self.renewed.take(rows, axis=0)
+        ages: Ages = k + self._first - self.renewed.take(rows, axis=0)
         return ages
 
     def ages_of(self, party: int, rows: Array, k: int) -> Ages:
         """τ of one party's block of these rows."""
-        ages: Ages = k - self.renewed[rows, party]
+        ages: Ages = k + self._first - self.renewed[rows, party]
         return ages
 
     def newest(self) -> int:
         """The last update at which any block was renewed."""
-        return int(self.renewed.max(initial=0))
+        return max(0, int(self.renewed.max(initial=0)) - self._first)
 
     def note(self) -> str:
         """What a reader of the results should know; nothing as a rule."""
@@ -113,7 +164,14 @@ class EmbeddingTable:
 
     def save(self) -> dict[str, Any]:
         """The table as arrays (not copied)."""
-        return {"values": self.values, "renewed": self.renewed, "clipped": self.clipped}
+        return {"values": self.values, "renewed": self.renewed, "clipped": self.clipped} | self._saved_fill()
+
+    def _saved_fill(self) -> dict[str, Any]:
+        return {} if self.fill is None else {"fill": self.fill.save()}
+
+    def _load_fill(self, saved: dict[str, Any]) -> None:
+        if self.fill is not None:
+            self.fill.load(saved["fill"])
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`."""
@@ -122,6 +180,7 @@ class EmbeddingTable:
         self.values[...] = saved["values"]
         self.renewed[...] = saved["renewed"]
         self.clipped = saved.get("clipped", 0)
+        self._load_fill(saved)
 
     def kept(self, saved: dict[str, Any]) -> None:
         """A checkpoint with this state is on the disk."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.algorithms.evaluation import Evaluation
-from colonnade.algorithms.table import Ages, EmbeddingTable, blank
+from colonnade.algorithms.table import Ages, EmbeddingTable, Fill, blank
 from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Rows, Storage
@@ -25,9 +25,10 @@ PART_BYTES = 2**26  # of looks at the whole table
 class FileTable(EmbeddingTable):
     """The same in a file, once `open` says in which."""
 
-    def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32") -> None:
+    def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32", fill: bool = False) -> None:
         super().__init__(0, widths, dtype)
-        self._rows = rows
+        self._rows, self._first = rows, int(fill)
+        self.fill = Fill(rows, widths) if fill else None
         fields = [("values", self.dtype, (sum(self.widths),)), ("renewed", "<i4", (len(self.widths),))]
         self._row = np.dtype(fields)
         self._opened: Rows | None = None
@@ -67,6 +68,8 @@ class FileTable(EmbeddingTable):
 
     def _as_read(self, held: Array, rows: Array) -> Array:
         values: Array = held["values"].astype(np.float32)
+        if self.fill is not None and self.fill.missing.any():
+            self.fill.put(values, held["renewed"] == 0, self.widths)
         if self._absent is not None:
             blank(values, self._absent[rows], self.blocks)
         return values
@@ -74,7 +77,7 @@ class FileTable(EmbeddingTable):
     def ages(self, rows: Array, k: int) -> Ages:
         """τ of every party's block of these rows: (rows, parties)."""
         held, places = self._look(rows)
-        ages: Ages = k - held["renewed"][places]
+        ages: Ages = k + self._first - held["renewed"][places]
         return ages
 
     def ages_of(self, party: int, rows: Array, k: int) -> Ages:
@@ -83,21 +86,24 @@ class FileTable(EmbeddingTable):
 
     def newest(self) -> int:
         """The last update at which any block was renewed."""
-        return max(int(self._read(rows)["renewed"].max()) for rows in self._parts())
+        return max(0, max(int(self._read(rows)["renewed"].max()) for rows in self._parts()) - self._first)
 
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): blocks that their party does not have are read as NaN, whatever it sends for them."""
-        self._absent = absent
+        self._lack(absent)
 
     def write(self, party: int, rows: Array, values: Array, k: int) -> None:
         """Rows of one party as of update k."""
         if not len(rows):
             return
+        if self.fill is not None and self.fill.missing[party]:
+            held, places = self._look(rows)
+            self._learn(self.fill, party, rows, values, held["renewed"][places, party] == 0)
         rows, last = _last_of_each(rows)
         before, _ = self._look(rows)
         after, block = before.copy(), self.blocks[party]
         after["values"][:, block] = self.held(np.asarray(values)[last])
-        after["renewed"][:, party] = k
+        after["renewed"][:, party] = k + self._first
         start = self._renewed_at(party)
         item = self.dtype.itemsize
         self._replace(rows, before, after, [(block.start * item, block.stop * item), (start, start + 4)])
@@ -109,7 +115,7 @@ class FileTable(EmbeddingTable):
             return
         before, _ = self._look(rows)
         after = before.copy()
-        after["renewed"][:, parties] = k
+        after["renewed"][:, parties] = k + self._first
         self._replace(
             rows, before, after, [(self._renewed_at(min(parties)), self._renewed_at(max(parties) + 1))]
         )  # fmt: skip
@@ -122,12 +128,13 @@ class FileTable(EmbeddingTable):
 
     def save(self) -> dict[str, Any]:
         """A position to come back to; the table itself stays where it is."""
-        return {"at": self._file.position(), "clipped": self.clipped}
+        return {"at": self._file.position(), "clipped": self.clipped} | self._saved_fill()
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `save`: undo what was written since."""
         self.clipped = saved["clipped"]
         self._file.back_to(saved["at"])
+        self._load_fill(saved)
         self._forget()
 
     def kept(self, saved: dict[str, Any]) -> None:
@@ -163,16 +170,16 @@ class Tables:
     where: str = "memory"  # or "file"
     dtype: str = "float32"  # or "float16"
 
-    def to_train(self, rows: int, widths: Sequence[int]) -> EmbeddingTable:
-        """The table that VAFL and its kin learn from."""
-        return self._made(rows, widths, self.dtype)
+    def to_train(self, rows: int, widths: Sequence[int], fill: bool = False) -> EmbeddingTable:
+        """The table that VAFL and its kin learn from; `fill`: with means in place of rows that were not sent yet."""
+        return self._made(rows, widths, self.dtype, fill)
 
     def to_judge(self, rows: int, widths: Sequence[int]) -> EmbeddingTable:
         """The test rows: judged as they came, never rounded."""
-        return self._made(rows, widths, "float32")
+        return self._made(rows, widths, "float32", False)
 
-    def _made(self, rows: int, widths: Sequence[int], dtype: str) -> EmbeddingTable:
-        return (FileTable if self.where == "file" and rows else EmbeddingTable)(rows, widths, dtype)
+    def _made(self, rows: int, widths: Sequence[int], dtype: str, fill: bool) -> EmbeddingTable:
+        return (FileTable if self.where == "file" and rows else EmbeddingTable)(rows, widths, dtype, fill)
 
 
 class Tabled:

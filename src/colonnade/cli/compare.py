@@ -12,7 +12,7 @@ __all__ = ["compare"]
 def compare(
     config: ConfigFile = None,
     protocols: Annotated[
-        str, typer.Option(help="Methods, or names under \\[methods], separated by commas.")
+        str, typer.Option(help="Methods, or names under \\[methods], separated by commas; 'all': every method.")
     ] = "sync,vafl,t-sync",
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
     settings: Setting = None,
@@ -22,8 +22,14 @@ def compare(
 ) -> None:
     """Race methods on the same data, stragglers and seeds.
 
-    Example:
+    A method that cannot use the configured model gets the nearest one.
+    The table names it. A method that cannot run on these data takes no part:
+    the reason stands below the table.
+
+    Examples:
       colonnade compare race.toml --protocols sync,vafl,t-sync,centralised --seeds 3
+      colonnade compare race.toml --protocols vafl,flex,cascaded,asysqn-sgd,fedvs
+      colonnade compare race.toml --protocols all
     """
     from colonnade.cli.race import exit_if_any_failed, race_with_board
     from colonnade.config.schema import typed_tables

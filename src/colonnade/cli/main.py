@@ -16,6 +16,7 @@ from colonnade.cli.compare import compare
 from colonnade.cli.demo import demo
 from colonnade.cli.init import init
 from colonnade.cli.join import join
+from colonnade.cli.options import ListsMethods
 from colonnade.cli.predict import predict
 from colonnade.cli.printing import console
 from colonnade.cli.privacy import privacy_app
@@ -52,7 +53,7 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
 
 # As `colonnade --help` lists them.
 for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init):
-    app.command()(command)
+    app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 for name, group in {"certs": certs_app, "attack": attack_app, "privacy": privacy_app}.items():
     app.add_typer(group, name=name)
 

@@ -1,13 +1,15 @@
 """Options and arguments that several commands have."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 __all__ = [
     "Address",
     "ConfigFile",
+    "ListsMethods",
     "LogJson",
     "LogLevel",
     "Out",
@@ -47,6 +49,19 @@ Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this pr
 Predict = Annotated[
     bool, typer.Option("--predict", help="Train no more: answer questions from what was trained in this folder.")
 ]
+
+
+class ListsMethods(TyperCommand):
+    """A command whose help ends with the names of all methods; they are imported only then."""
+
+    def format_help(self, *args: Any) -> None:  # a context and a formatter, whose types are typer's secret
+        """The usual help, and the names."""
+        from colonnade.algorithms import METHODS
+        from colonnade.algorithms.registry import installed
+
+        names = ", ".join((*METHODS, *installed().methods))
+        self.epilog = f"Methods: {names}. What each of them does: colonnade protocols"
+        super().format_help(*args)
 
 
 def names_in(text: str) -> list[str]:

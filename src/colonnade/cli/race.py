@@ -12,8 +12,8 @@ from rich.table import Table
 from colonnade.cli.printing import console, say, typed_command
 from colonnade.cli.progress import RaceBoard, report_with_bar
 from colonnade.cli.workers import cluster, parse_workers
-from colonnade.experiments.compare import Contestant, Entry, entries_of, race, ranking_of
-from colonnade.experiments.ranking import Ranking, in_words
+from colonnade.experiments.compare import Contestant, Entry, entries_of, race, ranking_of, unsuitable
+from colonnade.experiments.ranking import Ranking, by_reason, in_words
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.places import fresh_folder
 
@@ -38,9 +38,10 @@ def race_with_board(
             race(entries, folder, board.show, typed_command(), hands)
         _show(entries, folder)
     except KeyboardInterrupt:
-        done = sum(entry.summary is not None for entry in entries)
+        suitable = [entry for entry in entries if not entry.unsuitable]
+        done = sum(entry.summary is not None for entry in suitable)
         again = typed_command() if out is not None else f"{typed_command()} --out {shlex.quote(str(folder))}"
-        say(f"Stopped; {done} of {len(entries)} runs are finished and kept. To go on: {again}")
+        say(f"Stopped; {done} of {len(suitable)} runs are finished and kept. To go on: {again}")
         raise typer.Exit(130) from None
     return entries
 
@@ -48,6 +49,9 @@ def race_with_board(
 def _show(entries: list[Entry], out: Path) -> None:
     ranking = ranking_of(entries)
     console.print(_table(ranking))
+    for reason, labels in by_reason(unsuitable(entries)).items():
+        verb = "take" if len(labels) > 1 else "takes"
+        console.print(f"[yellow]{escape(', '.join(labels))}[/] {verb} no part: {escape(reason)}", soft_wrap=True)
     for entry in entries:
         if entry.error:
             console.print(f"[red]{escape(entry.folder)}[/]: {escape(entry.error)}", soft_wrap=True)
@@ -63,7 +67,8 @@ def _show(entries: list[Entry], out: Path) -> None:
 def _table(ranking: Ranking) -> Table:
     """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked.
 
-    A mean with a run that is no result in it is struck out, and beside the method's name stands why.
+    A mean with a run that is no result in it is struck out, and beside the method's name stands why. Below the name
+    stands what the method has instead of the configured model.
     """
     spread = ranking.seeds > 1
     title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
@@ -81,7 +86,8 @@ def _table(ranking: Ranking) -> Table:
             if flaw and value is not None:
                 text = f"[dim strike]{text}[/] †"
             cells.append(f"[bold]{text} *[/]" if label in winners else text)
-        table.add_row(escape(label) + (f" [red]({flaw})[/]" if flaw else ""), *cells)
+        setting = f"\n  [dim]{escape(words)}[/]" if (words := ranking.settings.get(label)) else ""
+        table.add_row(escape(label) + (f" [red]({flaw})[/]" if flaw else "") + setting, *cells)
     return table
 
 

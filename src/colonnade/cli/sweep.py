@@ -15,7 +15,7 @@ def sweep(
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values to try; repeatable.")
     ] = None,
-    protocols: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
+    protocols: Annotated[str | None, typer.Option(help="Methods, separated by commas; 'all': every method.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
     settings: Setting = None,
     out: RaceOut = None,
@@ -30,11 +30,14 @@ def sweep(
     from colonnade.algorithms import DEFAULT_METHOD
     from colonnade.cli.race import race_with_board
     from colonnade.config.schema import typed_tables
-    from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
+    from colonnade.experiments.compare import expanded
+    from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid, that_ran
 
-    parsed, labels = parse_grid(grid or []), names_in(protocols or DEFAULT_METHOD)
-    racing = grid_contestants(typed_tables(config, settings), labels, parsed)
+    tables, parsed = typed_tables(config, settings), parse_grid(grid or [])
+    labels = expanded(tables, names_in(protocols or DEFAULT_METHOD))
+    racing = grid_contestants(tables, labels, parsed)
     entries = race_with_board(racing, seeds, out, f"{config.stem if config else 'digits'}-sweep", workers, address)
+    labels = that_ran(entries, labels, parsed)
     found = best_of(entries, labels, parsed)
     for best in found:
         point = ", ".join(f"{key} = {value}" for key, value in best.point.items())

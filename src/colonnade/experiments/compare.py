@@ -1,4 +1,8 @@
-"""A race: the same data, stragglers and seeds for every method; a failed run is reported, the others go on."""
+"""A race: the same data, stragglers and seeds for every method; a failed run is reported, the others go on.
+
+A method that cannot use the configured model gets the nearest one that it can use (config/fitting.py). A method that
+cannot run on these data or with these settings takes no part, and the reason is kept.
+"""
 
 import json
 import os
@@ -13,23 +17,40 @@ from typing import Any
 import msgspec
 
 from colonnade.algorithms import METHODS, find_method
+from colonnade.algorithms.registry import installed
+from colonnade.config.fitting import fitted
 from colonnade.config.resolve import load_partition, scale_of
 from colonnade.config.schema import Config, DataConfig, apply_overrides, from_dict, to_dict
 from colonnade.config.settle import settled
 from colonnade.data import Partition
 from colonnade.drivers.files import CUT_OFF_S, lock_file
-from colonnade.experiments.ranking import Ranking, rank
+from colonnade.experiments.ranking import Ranking, by_reason, rank
 from colonnade.experiments.run import RAY, Run, Standing, prepare, reopen
-from colonnade.protocol.errors import ColonnadeError, ConfigError
+from colonnade.protocol.errors import ColonnadeError, ConfigError, DataError, ModelError
 from colonnade.results.folder import RunFolder, note_command
 from colonnade.results.summary import Summary
 
-__all__ = ["Contestant", "Entry", "OnProgress", "compare", "contestants", "entries_of", "race", "ranking_of"]
+__all__ = [
+    "ALL",
+    "Contestant",
+    "Entry",
+    "OnProgress",
+    "compare",
+    "contestants",
+    "entries_of",
+    "expanded",
+    "race",
+    "ranking_of",
+    "unsuitable",
+]
 
 COMPARISON = "comparison.json"
+UNSUITABLE = "unsuitable.json"  # label → why it takes no part
+ALL = "all"  # as a label: every method
 NOTHING = {"clock_s": 0.0, "wall_s": 0.0, "update": 0, "epochs": 0.0, "value": None}  # done, before the first line
 Outcome = tuple[Summary, list[dict[str, Any]]] | str  # summary and rows, or what went wrong
 Load = Callable[[Config], Partition]
+Key = tuple[DataConfig, str | None]  # what is loaded, and how its columns are scaled
 
 
 @dataclass(slots=True)
@@ -42,6 +63,8 @@ class Entry:
     summary: Summary | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
+    adapted: dict[str, str] = field(default_factory=dict)  # dotted key → what it is instead of the configured value
+    unsuitable: str = ""  # why it takes no part
 
     @property
     def folder(self) -> str:
@@ -63,6 +86,8 @@ class Entry:
             return
         summary, self.rows = outcome
         self.summary = {"label": self.label, **summary}
+        if self.adapted:
+            self.summary["adapted"] = self.adapted
         if summary["status"] != "finished":
             self.error = summary["note"] or summary["status"]
 
@@ -76,14 +101,16 @@ class Contestant:
 
     label: str
     tables: dict[str, Any]
+    own: frozenset[str] = frozenset()  # the dotted keys of those overrides
 
 
 def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contestant]:
     """Each label is a method, or a name under [methods] whose overrides set `protocol.name`."""
+    labels = expanded(tables, labels)
     overrides = {label: _dotted(fields) for label, fields in tables.get("methods", {}).items()}
     names = {label: overrides.get(label, {}).get("protocol.name", label) for label in labels}
     if not labels:
-        raise ConfigError("--protocols", "", f"name at least one of: {', '.join(METHODS)}")
+        raise ConfigError("--protocols", "", f"name at least one of: {', '.join(METHODS)}; or {ALL!r}")
     if len(names) < len(labels):
         raise ConfigError("--protocols", ",".join(labels), "names a method twice")
     known = {label: _option_names(name) for label, name in names.items()}
@@ -97,8 +124,19 @@ def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contes
         fields = {key: value for key, value in shared.items() if key in known[label]}
         base = {key: value for key, value in tables.items() if key != "methods"}
         base["protocol"] = {"name": names[label], **fields}
-        result.append(Contestant(label, apply_overrides(base, overrides.get(label, {}))))
+        own = overrides.get(label, {})
+        result.append(Contestant(label, apply_overrides(base, own), frozenset(own)))
     return result
+
+
+def expanded(tables: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
+    """The labels with every method in the place of "all": those of installed packages and of [methods], too."""
+    own = tables.get("methods", {})
+    if ALL not in labels or ALL in own:
+        return list(labels)
+    known = dict.fromkeys((*METHODS, *installed().methods, *own))
+    place, others = list(labels).index(ALL), [label for label in labels if label != ALL]
+    return [*others[:place], *(label for label in known if label not in others), *others[place:]]
 
 
 def _dotted(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,6 +169,7 @@ def race(
 ) -> list[Entry]:
     """Run what the folder does not hold yet: finished runs are read, those cut off go on.
 
+    Entries of methods that cannot run are returned, too, with the reason. If none can, the race is refused.
     With `workers` the runs are tasks of the Ray that this process is connected to; else one comes after the other.
     """
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / COMPARISON).is_file())):
@@ -138,35 +177,63 @@ def race(
     for entry in entries:
         _read_finished(entry, out)
     partitions = _Partitions()
-    for entry in entries:  # refuse a bad config before the first long run
-        if entry.seed == entries[0].seed and entry.summary is None:
-            prepare(entry.config, None, None, partitions.of)
+    _sort_out(entries, partitions.of)
     out.mkdir(parents=True, exist_ok=True)
     _write(out, entries)
+    (out / UNSUITABLE).write_text(json.dumps(unsuitable(entries), indent=2) + "\n", encoding="utf-8")
     if command:
         note_command(out, command)
-    todo = [entry for entry in sorted(entries, key=lambda entry: entry.seed) if entry.summary is None]
+    racing = [entry for entry in entries if not entry.unsuitable]
+    todo = [entry for entry in sorted(racing, key=lambda entry: entry.seed) if entry.summary is None]
     show = on_progress or _show_nothing
-    for entry in entries:
+    for entry in racing:
         if entry.summary is not None:
-            show(entries, entry, None)
+            show(racing, entry, None)
     if workers == RAY:
-        _race_on_ray(entries, todo, out, show)
+        _race_on_ray(racing, todo, out, show)
         return entries
     for entry in todo:
-        watch = partial(_show_run, show, entries, entry)
+        watch = partial(_show_run, show, racing, entry)
         entry.take(_outcome(entry.config, out / entry.folder, partitions.of, watch))
-        _write(out, entries)
-        show(entries, entry, None)
+        _write(out, racing)
+        show(racing, entry, None)
     return entries
 
 
+def _sort_out(entries: Sequence[Entry], load: Load) -> None:
+    """Before the first long run: mark the methods that cannot run; raises ConfigError if none can."""
+    errors: dict[str, ColonnadeError] = {}
+    for entry in entries:
+        if entry.seed == entries[0].seed and entry.summary is None:
+            try:
+                prepare(entry.config, None, None, load)
+            except (ConfigError, DataError, ModelError) as error:
+                errors[entry.label] = error
+    reasons = {label: str(error) for label, error in errors.items()}
+    for entry in entries:
+        if entry.summary is None:
+            entry.unsuitable = reasons.get(entry.label, "")
+    if not all(entry.unsuitable for entry in entries):
+        return
+    groups = by_reason(reasons)
+    if len(groups) == 1:  # it lies in the config, not in the methods
+        raise next(iter(errors.values()))
+    listed = "".join(f"\n  {', '.join(labels)}: {reason}" for reason, labels in groups.items())
+    raise ConfigError("--protocols", ",".join(reasons), f"none of them can run with these data and settings:{listed}")
+
+
 def ranking_of(entries: Sequence[Entry]) -> Ranking:
-    """The race so far."""
+    """The race so far, of the methods that take part."""
     groups: dict[str, list[Summary | None]] = {}
     for entry in entries:
-        groups.setdefault(entry.label, []).append(entry.summary)
+        if not entry.unsuitable:
+            groups.setdefault(entry.label, []).append(entry.summary)
     return rank(groups)
+
+
+def unsuitable(entries: Sequence[Entry]) -> dict[str, str]:
+    """The methods that take no part: label → reason."""
+    return {entry.label: entry.unsuitable for entry in entries if entry.unsuitable}
 
 
 def _show_run(show: OnProgress, entries: list[Entry], entry: Entry, run: Run) -> None:
@@ -235,26 +302,37 @@ def entries_of(contestants: Sequence[Contestant], seeds: int) -> list[Entry]:
     if seeds < 1:
         raise ConfigError("--seeds", seeds, "must be 1 or more")
     first = from_dict(contestants[0].tables).train.seed
-    return [
-        Entry(contestant.label, seed, from_dict(apply_overrides(contestant.tables, {"train.seed": seed})))
-        for contestant in contestants
-        for seed in range(first, first + seeds)
-    ]
+    entries = []
+    for contestant in contestants:
+        suited = fitted(from_dict(contestant.tables), contestant.own)
+        for seed in range(first, first + seeds):
+            train = msgspec.structs.replace(suited.config.train, seed=seed)
+            config = msgspec.structs.replace(suited.config, train=train)
+            entries.append(Entry(contestant.label, seed, config, adapted=suited.changes))
+    return entries
 
 
 class _Partitions:
     """The data of the last run, for the next one that wants the same."""
 
     def __init__(self) -> None:
-        self._key: tuple[DataConfig, str | None] | None = None
+        self._key: Key | None = None
         self._data: Partition | None = None
+        self._failed: list[tuple[Key, DataError | ConfigError]] = []
 
     def of(self, config: Config) -> Partition:
-        """The parties' data for this config."""
+        """The parties' data for this config; what could not be loaded once is not tried for every method."""
         key = (config.data, scale_of(config))
+        for failed, error in self._failed:
+            if failed == key:
+                raise error
         if self._data is None or key != self._key:
             self._data = None  # let go of the old before the new is loaded
-            self._key, self._data = key, load_partition(config)
+            try:
+                self._key, self._data = key, load_partition(config)
+            except (DataError, ConfigError) as error:
+                self._failed.append((key, error))
+                raise
         return self._data
 
 
@@ -271,5 +349,6 @@ def _outcome(config: Config, path: Path, load: Load, on_progress: Callable[[Run]
 
 
 def _write(out: Path, entries: list[Entry]) -> None:
+    """comparison.json."""
     finished = [entry.summary for entry in entries if entry.summary is not None]
     (out / COMPARISON).write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,8 @@
 """Who won what: the columns of a race, their means over seeds, and the best of each.
 
 The oracle does not federate, so its clock and bytes mean nothing; it takes no part in the race, nor does a method
-with a run that failed or carries a warning.
+with a run that failed or carries a warning. The time to the target is a mean over the runs that reached it, so more
+runs that reached it win first: a method that is quick with one seed of three does not beat one that always arrives.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +14,31 @@ from colonnade.models.metrics import METRICS
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaws_of
 
-__all__ = ["ORACLE", "Column", "Ranking", "in_words", "mean_and_spread", "rank"]
+__all__ = ["ORACLE", "Column", "Ranking", "by_reason", "in_words", "mean_and_spread", "rank"]
 
 ORACLE = "centralised"
-Statistic = tuple[float, float]  # mean and sample standard deviation
+
+
+class Statistic(NamedTuple):
+    """Mean and sample standard deviation of the runs that have a value, how many those are, and of how many."""
+
+    mean: float
+    spread: float
+    known: int
+    runs: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run has a value."""
+        return self.known == self.runs
 
 
 def mean_and_spread(values: Sequence[float | None]) -> Statistic | None:
-    """Mean and sample standard deviation; None if any value is missing."""
+    """Of the values that are there; None if there are none."""
     known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
+    if not known:
         return None
-    return mean(known), stdev(known) if len(known) > 1 else 0.0
+    return Statistic(mean(known), stdev(known) if len(known) > 1 else 0.0, len(known), len(values))
 
 
 class Column(NamedTuple):
@@ -36,20 +50,30 @@ class Column(NamedTuple):
     higher_is_better: bool | None = None
     praise: str = ""  # what its winner is called
     unit: str = ""
+    partial: bool = False  # a run may be without a value, and the others still count
 
-    def best(self, values: Sequence[Statistic | None]) -> float | None:
-        """The winning mean, if the column has winners."""
-        means = [value[0] for value in values if value is not None]
-        if self.higher_is_better is None or not means:
-            return None
-        return max(means) if self.higher_is_better else min(means)
+    def of(self, group: Sequence[Summary | None]) -> Statistic | None:
+        """One label's number over its seeds; None is a run without a summary."""
+        found = mean_and_spread([self.read(summary) if summary is not None else None for summary in group])
+        return found if found is None or found.complete or self.partial else None
+
+    def winners(self, values: Mapping[str, Statistic | None]) -> list[str]:
+        """The labels with the best number, if the column has winners: most runs first, then the better mean."""
+        known = {label: value for label, value in values.items() if value is not None}
+        if self.higher_is_better is None or not known:
+            return []
+        sign = 1 if self.higher_is_better else -1
+        scores = {label: (value.known / value.runs, sign * value.mean) for label, value in known.items()}
+        return [label for label, score in scores.items() if score == max(scores.values())]
 
     def write(self, value: Statistic | None, spread: bool) -> str:
-        """A cell's text."""
+        """A cell's text, e.g. "12.30 ± 0.41 (2 of 3)"; the deviation only if it is asked for."""
         if value is None:
             return "–"
-        mean_text = f"{value[0]:{self.form}}"
-        return f"{mean_text} ± {value[1]:{self.form}}" if spread and self.higher_is_better is not None else mean_text
+        several = spread and self.higher_is_better is not None and value.known > 1
+        deviation = f" ± {value.spread:{self.form}}" if several else ""
+        share = "" if value.complete else f" ({value.known} of {value.runs})"
+        return f"{value.mean:{self.form}}{deviation}{share}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +85,42 @@ class Ranking:
     winners: list[list[str]]
     seeds: int
     flaws: dict[str, str]  # by label, what is wrong with its runs; only of those with something wrong
+    settings: dict[str, str]  # by label, what it has instead of the configured model; only of those with a change
 
 
 def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
     """Groups are the summaries of one label's seeds; None is a run without one."""
     first = next((summary for group in groups.values() for summary in group if summary is not None), None)
     columns = _columns(*((first["metric"], first["target"]) if first else ("value", None)))
-    values = {
-        label: [mean_and_spread([column.read(s) if s is not None else None for s in group]) for column in columns]
-        for label, group in groups.items()
-    }
+    values = {label: [column.of(group) for column in columns] for label, group in groups.items()}
     flaws = {label: found for label, group in groups.items() if (found := flaws_of(group))}
     racing = [label for label, group in groups.items() if label not in flaws and not _oracle(group)]
     if len(racing) < 2:
         racing = []  # one alone beats nobody, least of all the oracle
-    winners = []
-    for index, column in enumerate(columns):
-        best = column.best([values[label][index] for label in racing])
-        winners.append([label for label in racing if best is not None and _mean(values[label][index]) == best])
-    return Ranking(columns, values, winners, max((len(group) for group in groups.values()), default=0), flaws)
+    winners = [
+        column.winners({label: values[label][index] for label in racing}) for index, column in enumerate(columns)
+    ]
+    settings = {label: words for label, group in groups.items() if (words := _adapted(group))}
+    seeds = max((len(group) for group in groups.values()), default=0)
+    return Ranking(columns, values, winners, seeds, flaws, settings)
+
+
+def by_reason(unsuitable: Mapping[str, str]) -> dict[str, list[str]]:
+    """Label → why it takes no part, the other way round: methods of one family have the same reason."""
+    groups: dict[str, list[str]] = {}
+    for label, reason in unsuitable.items():
+        groups.setdefault(reason, []).append(label)
+    return groups
 
 
 def _oracle(group: Sequence[Summary | None]) -> bool:
     return any(summary is not None and summary["protocol"] == ORACLE for summary in group)
 
 
-def _mean(value: Statistic | None) -> float | None:
-    return value[0] if value is not None else None
+def _adapted(group: Sequence[Summary | None]) -> str:
+    """E.g. "polynomial:1, mean": the same for all seeds."""
+    found = (summary.get("adapted", {}) for summary in group if summary is not None)
+    return ", ".join(next(found, {}).values())
 
 
 def _columns(metric: str, target: float | None) -> list[Column]:
@@ -97,11 +130,13 @@ def _columns(metric: str, target: float | None) -> list[Column]:
         Column("MB", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, ".1f", False, "fewest bytes", " MB"),
         Column("updates", lambda s: s["updates"], ".0f"),
         Column("staleness", lambda s: s["staleness"]["mean"], ".1f"),
+        Column("clock s", lambda s: s["clock_s"], ".2f"),
     ]
     if target is None:
         return columns
     praise = f"fastest to {metric} {target:g}"
-    return [Column(f"s to {target:g}", lambda s: s["time_to_target_s"], ".2f", False, praise, " s"), *columns]
+    to_target = Column(f"s to {target:g}", lambda s: s["time_to_target_s"], ".2f", False, praise, " s", partial=True)
+    return [to_target, *columns]
 
 
 def in_words(ranking: Ranking) -> str:
@@ -111,9 +146,12 @@ def in_words(ranking: Ranking) -> str:
         return ""
     for index, (column, winners) in enumerate(zip(ranking.columns, ranking.winners, strict=True)):
         if winners:
-            value = column.write(ranking.values[winners[0]][index], False)
-            parts.append(f"{column.praise}: {' and '.join(winners)} ({value}{column.unit})")
-        elif column.praise.startswith("fastest"):
-            parts.append(f"{column.praise}: nobody in every run")
+            value = ranking.values[winners[0]][index]
+            assert value is not None  # it has won
+            share = "" if value.complete else f" in {value.known} of {value.runs} runs"
+            number = f"{value.mean:{column.form}}{column.unit}{share}"
+            parts.append(f"{column.praise}: {' and '.join(winners)} ({number})")
+        elif column.partial:
+            parts.append(f"{column.praise}: none of them reached it")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if any(ranking.winners) else ""

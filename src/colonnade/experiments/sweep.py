@@ -12,7 +12,7 @@ from colonnade.models.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.verdict import flaw_of
 
-__all__ = ["Best", "Grid", "best_of", "grid_contestants", "parse_grid"]
+__all__ = ["Best", "Grid", "best_of", "grid_contestants", "parse_grid", "that_ran"]
 
 _UNSAFE = re.compile(r"[^\w.+-]+")  # in a file's name
 Grid = dict[str, list[Any]]  # key → values, in the order in which they were given
@@ -39,7 +39,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
 def grid_contestants(tables: Mapping[str, Any], labels: Sequence[str], grid: Grid) -> list[Contestant]:
     """Every method at every point of the grid."""
     return [
-        Contestant(_label(one.label, point), apply_overrides(one.tables, point))
+        Contestant(_label(one.label, point), apply_overrides(one.tables, point), one.own | point.keys())
         for one in contestants(tables, labels)
         for point in _points(grid)
     ]
@@ -80,6 +80,12 @@ def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list
             value, point = (max if upwards else min)(scored, key=lambda pair: pair[0])
             found.append(Best(label, point, value, [key for key in grid if _at_edge(grid[key], point[key])]))
     return found
+
+
+def that_ran(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[str]:
+    """The methods that could run at a point of the grid at least."""
+    ran = {entry.label for entry in entries if not entry.unsuitable}
+    return [label for label in labels if any(_label(label, point) in ran for point in _points(grid))]
 
 
 def _metric(entries: Sequence[Entry]) -> str:

@@ -61,12 +61,12 @@ class BlackBoxNetwork(Parameters):
         return self._call(theta, x)
 
     def read(self, x: Array) -> Array:
-        """The committed embedding."""
-        return self._call(self.theta.numpy(), x)
+        """The committed embedding, or that of the average."""
+        return self._call(self.judged.numpy(), x)
 
     def renewed(self, x: Array, seed: int, company: Array) -> Array:
-        """The same: a black box has no training mode."""
-        return self.read(x)
+        """At θ: a black box has no training mode."""
+        return self._call(self.theta.numpy(), x)
 
     def buffers_after_forward(self) -> list[Array]:
         """It has none."""

@@ -17,7 +17,7 @@ import copy
 import importlib
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -29,7 +29,7 @@ from colonnade.models.blackbox import BlackBox
 from colonnade.models.polynomial import Polynomial
 from colonnade.protocol.errors import ModelError
 
-__all__ = ["Factory", "party_model", "party_module", "server_module"]
+__all__ = ["Factory", "nearest_model", "party_model", "party_module", "refuse_unknown", "server_module"]
 
 MAX_DEGREE = 16  # of a polynomial network
 Shape = tuple[int, ...]  # of one row
@@ -39,6 +39,7 @@ _KNOWN = (
     "linear, dense, mlp:WIDTH[,WIDTH...], polynomial:DEGREE, cnn, lstm or resnet18-stem (a party's), "
     "resnet18:64xHEIGHTxWIDTH (the server's) or package.module:Class"
 )
+_ALIKE = {"linear": "polynomial:1"}  # two names for the same functions of the columns
 _SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
 _WANTS = {
     "cnn": "a piece of an image (height, width)",
@@ -71,6 +72,18 @@ def party_model(model: Factory, shape: Shape, outputs: int, seed: int, who: str)
     if isinstance(model, str) and model in _SHAPED:
         return party_module(model, shape, outputs, seed, who)
     return _seeded(model, shape, outputs, seed, f"model.party of {who}")
+
+
+def refuse_unknown(model: str, what: str) -> None:
+    """Raise ModelError for a name that is no party's model; a class of the user's own is not imported."""
+    if ":" not in model and model not in ("linear", "dense", resnet.STEM, *_SHAPED):
+        raise _unknown(model, what)
+
+
+def nearest_model(model: str, kinds: Sequence[str], otherwise: str) -> str:
+    """The model itself if its kind is one of these; else another name for the same functions, or `otherwise`."""
+    known = (name for name in (model, _ALIKE.get(model, "")) if _kind(name) in kinds)
+    return next(known, otherwise)
 
 
 def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Module:
@@ -144,7 +157,11 @@ def _named(name: str, shape: Shape, outputs: int, what: str) -> nn.Module:
         return resnet.stem(name, shape, outputs, what)
     if _kind(name) == resnet.TOP:
         return resnet.top(name, inputs, outputs, what)
-    raise ModelError(f"{what} = {name!r}: unknown model; use {_KNOWN}")
+    raise _unknown(name, what)
+
+
+def _unknown(name: str, what: str) -> ModelError:
+    return ModelError(f"{what} = {name!r}: unknown model; use {_KNOWN}")
 
 
 def _kind(name: str) -> str:

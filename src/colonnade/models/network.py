@@ -53,13 +53,14 @@ class Network(Parameters):
         pairs = zip(self._trainer.parameters(), self._reader.parameters(), strict=True)
         twins = [read for trained, read in pairs if trained.requires_grad]
         super().__init__(flatten(self.parameters), optimiser, regulariser)
-        bind(twins, self.theta)
+        bind(twins, self.judged)
         self._buffers = flatten_by_dtype(list(self._trainer.buffers()))
         self._committed = flatten_by_dtype(list(self._reader.buffers()))
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
         self._recorder = None if self._draws else Recorder(self._trainer)
         self.averages = bool(self._buffers)  # of the rows it has seen (BatchNorm): then a row's output is the pass's
-        self._apart = self.twin() if self._draws or self.averages else None
+        # For training mode where `read` is not the same: it draws nothing, moves no buffer, and reads the average of θ.
+        self._apart = self.twin() if self._draws or self.averages or self.average is not None else None
         self._tape: tuple[int, Tensor] | None = None
 
     def run(self, x: Tensor, seed: int, onward: bool = False) -> Tensor:
@@ -90,6 +91,20 @@ class Network(Parameters):
     def twin(self, dtype: torch.dtype = torch.float32) -> "Twin":
         """A copy that runs at other parameters, or in another precision, and leaves this network alone."""
         return Twin(self._trainer, self._committed, self._draws, dtype)
+
+    def copy(self) -> "Network":
+        """Another network over a copy of the module: with its own θ, and without optimiser or average."""
+        return Network(copy.deepcopy(self._trainer), OptimiserSpec())
+
+    def follow(self, other: "Network") -> None:
+        """Take over the parameters and committed buffers of the network that this one was copied from."""
+        self.theta.copy_(other.theta)
+        self.commit(other._committed)
+
+    def commit(self, buffers: Sequence[Array | Tensor]) -> None:
+        """These buffers are what the next pass begins with."""
+        for committed, value in zip(self._committed, buffers, strict=False):
+            committed.copy_(value if isinstance(value, Tensor) else self.tensor(value))
 
     def buffers_after_forward(self) -> list[Array]:
         """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
@@ -154,13 +169,12 @@ class Network(Parameters):
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
-        for committed, value in zip(self._committed, buffers or (), strict=False):
-            committed.copy_(self.tensor(value))
+        self.commit(buffers or ())
         super().apply(gradient, rate)
 
     @torch.no_grad()
     def read(self, x: Array) -> Array:
-        """The output of the committed state in evaluation mode: moves no generator and no buffer."""
+        """The output in evaluation mode of the committed state, or of its average: moves no generator and no buffer."""
         starts = range(0, max(len(x), 1), READ_ROWS)
         parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
@@ -190,8 +204,8 @@ class Network(Parameters):
         return self._reader
 
     def digest(self) -> str:
-        """sha256 of parameters and buffers."""
-        parts = [self.theta, *self._reader.buffers()]
+        """sha256 of the parameters that `read` uses, and of the buffers."""
+        parts = [self.judged, *self._reader.buffers()]
         return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in parts)).hexdigest()
 
     def save(self) -> dict[str, Any]:

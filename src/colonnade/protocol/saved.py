@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, ge
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from colonnade.protocol.errors import CheckpointError, LocalProtocolError
 
@@ -74,6 +75,7 @@ class Form(NamedTuple):
 
 _AS_IT_IS = Form(_same, _same)
 _ARRAY = Form(_same, _own)
+_ARRAYS = (np.ndarray, npt.NDArray)  # the latter is a type of its own since numpy 2.5, and no name of the former
 
 
 @cache
@@ -82,7 +84,7 @@ def form_of(kind: Any) -> Form:
     origin, inner = get_origin(kind), get_args(kind)
     if kind in _PLAIN or origin is Literal:
         return _AS_IT_IS
-    if kind is np.ndarray or origin is np.ndarray:
+    if kind is np.ndarray or origin in _ARRAYS:
         return _ARRAY
     if origin in (Union, types.UnionType):
         return _of_union(kind, inner)

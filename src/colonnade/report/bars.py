@@ -17,19 +17,20 @@ SHOWN_ROLES = 40
 
 
 def time_to_target(groups: Groups) -> go.Figure:
-    """A bar per label; one that missed the target in any run has none and says so."""
+    """A bar per label, the mean of the runs that reached the target; how many those are stands beside it."""
     figure = go.Figure()
     for label, colour in colours(groups).items():
         times = [record.summary["time_to_target_s"] for record in groups[label]]
         reached = mean_and_spread(times)
-        missed = sum(time is None for time in times)
-        text = f"{reached[0]:.3g} s" if reached else f"not reached in {missed} of {len(times)}"
+        text = f"{reached.mean:.3g} s" if reached else "not reached"
+        text += f" ({reached.known} of {reached.runs})" if reached and not reached.complete else ""
         text += f" ({flaw})" if (flaw := flaws_of([record.summary for record in groups[label]])) else ""
-        spread = {"type": "data", "array": [reached[1]], "color": "#888888"} if reached and len(times) > 1 else None
+        several = reached is not None and reached.known > 1
+        spread = {"type": "data", "array": [reached.spread], "color": "#888888"} if reached and several else None
         figure.add_trace(
             go.Bar(
                 y=[label],
-                x=[reached[0] if reached else 0],
+                x=[reached.mean if reached else 0],
                 orientation="h",
                 name=label,
                 legendgroup=label,
@@ -42,7 +43,7 @@ def time_to_target(groups: Groups) -> go.Figure:
         figure.add_trace(  # behind the error bar
             go.Scatter(
                 y=[label],
-                x=[sum(reached) if reached else 0],
+                x=[reached.mean + reached.spread if reached else 0],
                 mode="text",
                 text=[f" {text}"],
                 legendgroup=label,

@@ -7,7 +7,7 @@ policy forbids the page to load anything from anywhere.
 import base64
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -22,10 +22,18 @@ from plotly.offline import get_plotlyjs
 
 from colonnade import __version__
 from colonnade.report.attack import attack_section, attack_table
-from colonnade.report.records import Progress, Record, by_label, load_attack, load_records, without_oracles
+from colonnade.report.records import (
+    Progress,
+    Record,
+    by_label,
+    load_attack,
+    load_records,
+    load_unsuitable,
+    without_oracles,
+)
 from colonnade.report.sections import Chart, Section, sections
 from colonnade.report.style import lines
-from colonnade.report.tables import all_runs, privacy, race, remarks, what_is_revealed, winners
+from colonnade.report.tables import all_runs, privacy, race, remarks, taking_no_part, what_is_revealed, winners
 
 __all__ = ["write_report"]
 
@@ -48,7 +56,7 @@ def write_report(folder: str | Path, on_progress: Progress = lambda text, done: 
         drawn.append(section)
     on_progress("writes the page", DRAWING)
     path = folder / "report.html"
-    results = (attack_table(attack) if attack else "") + _race(records)
+    results = (attack_table(attack) if attack else "") + _race(records, load_unsuitable(folder))
     path.write_text(_page(folder.resolve().name, records, drawn, _command(folder), results), encoding="utf-8")
     on_progress("done", 1.0)
     return path
@@ -81,13 +89,12 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 """
 
 
-def _race(records: Sequence[Record]) -> str:
+def _race(records: Sequence[Record], unsuitable: Mapping[str, str]) -> str:
     logarithmic = '<button id="logarithmic" type="button" aria-pressed="false">log x</button>'
     if not records:
         return f'<div id="legend" hidden>{logarithmic}</div>'  # the page's script looks for it
-    return (
-        f'{winners(records)}{race(records)}{remarks(records)}\n<div id="legend">{_legend(records)}{logarithmic}</div>'
-    )
+    tables = f"{winners(records)}{race(records)}{taking_no_part(unsuitable)}{remarks(records)}"
+    return f'{tables}\n<div id="legend">{_legend(records)}{logarithmic}</div>'
 
 
 def _about(records: Sequence[Record]) -> str:

@@ -11,7 +11,7 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import Histogram
 from colonnade.results.summary import Summary
 
-__all__ = ["Progress", "Record", "by_label", "load_attack", "load_records", "without_oracles"]
+__all__ = ["Progress", "Record", "by_label", "load_attack", "load_records", "load_unsuitable", "without_oracles"]
 
 ATTACK = "attack.json"
 
@@ -48,12 +48,19 @@ def load_records(folder: Path, on_progress: Progress = lambda text, done: None) 
         raise ConfigError(
             "DIR", str(folder), "holds neither a finished run nor a comparison (no summary.json) nor an attack"
         )
-    records = []
+    records, adapted = [], _adapted(folder)
     for index, path in enumerate(found):
         on_progress(f"reads {path.name}", index / len(found))
-        records.append(_record(path, path.name.rpartition("-seed")[0] or path.name))
-    order = _order(folder)
+        label = path.name.rpartition("-seed")[0] or path.name
+        records.append(_record(path, label, adapted.get(label, {})))
+    order = {label: index for index, label in enumerate(adapted)}
     return sorted(records, key=lambda record: (order.get(record.label, len(order)), record.summary["seed"]))
+
+
+def load_unsuitable(folder: Path) -> dict[str, str]:
+    """The methods of a comparison that could not run: label → reason."""
+    found: dict[str, str] | None = _json(folder / "unsuitable.json")
+    return found or {}
 
 
 def load_attack(folder: Path) -> dict[str, Any] | None:
@@ -62,19 +69,20 @@ def load_attack(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def _order(folder: Path) -> dict[str, int]:
-    """The labels of comparison.json, in the order in which they ran."""
-    path = folder / "comparison.json"
-    summaries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    labels = dict.fromkeys(summary.get("label", summary["protocol"]) for summary in summaries)
-    return {label: index for index, label in enumerate(labels)}
+def _adapted(folder: Path) -> dict[str, dict[str, str]]:
+    """The labels of comparison.json, in its order, and what each of them has instead of the configured model."""
+    summaries: list[Summary] = _json(folder / "comparison.json") or []
+    return {summary.get("label", summary["protocol"]): summary.get("adapted", {}) for summary in summaries}
 
 
-def _record(path: Path, label: str) -> Record:
+def _record(path: Path, label: str, adapted: dict[str, str] | None = None) -> Record:
     lines = (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    summary: Summary = _json(path / "summary.json")
+    if adapted:
+        summary["adapted"] = adapted
     return Record(
         label,
-        _json(path / "summary.json"),
+        summary,
         [json.loads(line) for line in lines],
         _json(path / "timeline.json"),
         _json(path / "staleness.json"),

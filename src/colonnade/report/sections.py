@@ -83,7 +83,8 @@ def _curve(
     runs = {label: [record.rows for record in group] for label, group in groups.items()}
     results = {label: group for label, group in oracles.items() if not any(flaw_of(one.summary) for one in group)}
     ends = {label: [record.summary[value] for record in group] for label, group in results.items()}
-    levels = {label: found[0] for label, values in ends.items() if (found := mean_and_spread(values))}
+    means = {label: mean_and_spread(values) for label, values in ends.items()}
+    levels = {label: found.mean for label, found in means.items() if found is not None and found.complete}
     figure = curve(runs, metric, against, target, levels, value)
     return Chart(f"{value}-{against}", f"{metric} against {place}", figure)
 

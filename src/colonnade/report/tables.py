@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from colonnade.experiments.ranking import in_words, rank
+from colonnade.experiments.ranking import by_reason, in_words, rank
 from colonnade.report.records import Record, by_label
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
 
-__all__ = ["all_runs", "privacy", "race", "remarks", "what_is_revealed", "winners"]
+__all__ = ["all_runs", "privacy", "race", "remarks", "taking_no_part", "what_is_revealed", "winners"]
 
 SHOWN_PARTIES = 40
 _COLUMNS = {
@@ -43,11 +43,22 @@ def race(records: Sequence[Record]) -> str:
             for value, column, best in zip(values, ranking.columns, ranking.winners, strict=True)
         ]
         name = escape(label) + (f" <em>({escape(flaw)})</em>" if flaw else "")
+        if words := ranking.settings.get(label):
+            name += f"<br><span class='quiet'>{escape(words)}</span>"
         rows.append(f"<tr><td>{name}</td>{''.join(cells)}</tr>")
     head = "".join(f"<th>{escape(title)}</th>" for title in ("method", *(column.title for column in ranking.columns)))
     text = "An oracle takes no part in the race, nor does a method with a run that failed or has warnings."
     note = f"<p class='quiet'>{text}</p>" if several else ""
     return f"<div class='scroll'><table><tr>{head}</tr>{''.join(rows)}</table></div>{note}"
+
+
+def taking_no_part(unsuitable: Mapping[str, str]) -> str:
+    """The methods that could not run, and why; nothing if all could."""
+    rows = "".join(
+        f"<tr><td>{escape(', '.join(labels))}</td><td>{escape(reason)}</td></tr>"
+        for reason, labels in by_reason(unsuitable).items()
+    )
+    return f"<h2>Took no part</h2><div class='scroll'><table class='prose'>{rows}</table></div>" if rows else ""
 
 
 def _struck(text: str, flaw: str) -> str:

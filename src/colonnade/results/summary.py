@@ -77,6 +77,7 @@ class Summary(TrafficFields):
     trace_sha256: str
     weights_sha256: str | None  # None: a party has not told its own
     label: NotRequired[str]  # of a comparison's entry
+    adapted: NotRequired[dict[str, str]]  # ditto: dotted key → what the method has instead of the configured value
 
 
 def summarise(

@@ -255,6 +255,8 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
     predictions = predicted(setting, server, party)
     if setting.method.capabilities.party_labels and not setting.options.synchronous:
         return  # the parties step on while the last evaluation is made, and until they hear of the end
+    if variant[0] == "swift":
+        return  # a gradient that waits for the lane is applied after the last evaluation
     apart = 1e-3 if variant[0] == "fedvs" else 1e-6  # every exchange rounds the weights at random
     np.testing.assert_allclose(predictions, last, rtol=0, atol=apart)
 

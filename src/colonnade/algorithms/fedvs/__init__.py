@@ -48,7 +48,7 @@ _NOISY = (
     f"all that a party uploads (`privacy` in the summary); {_LABELS}, itself computed from perturbed embeddings"
 )
 _PAGE = "fedvs.md"
-MINMAX = "minmax"
+MINMAX, MEAN = "minmax", "mean"
 
 
 def check(server: ServerSetup[FedvsOptions], parties: Sequence[PartySetup[FedvsOptions]]) -> tuple[str, ...]:
@@ -70,7 +70,8 @@ def _baseline(name: str, summary: str, reveals: str, options: type[PlainOptions]
     return Method(
         name, paper, summary, reveals, options, payloads, PlainServer, PlainParty,
         observations=PLAIN,
-        predictor=PlainPredictor(), defaults=Defaults(scale=MINMAX, aggregate="mean"), page=_PAGE,
+        predictor=PlainPredictor(), capabilities=Capabilities(aggregates=(MEAN,)),
+        defaults=Defaults(scale=MINMAX, aggregate=MEAN), page=_PAGE,
     )  # fmt: skip
 
 
@@ -87,8 +88,8 @@ METHODS = (
         check=check,
         observations=OBSERVATIONS,
         predictor=CodedPredictor(),
-        capabilities=Capabilities(peers=True),
-        defaults=Defaults(scale=MINMAX, party="polynomial:2", aggregate="mean"),
+        capabilities=Capabilities(peers=True, party_models=("polynomial",), aggregates=(MEAN,)),
+        defaults=Defaults(scale=MINMAX, party="polynomial:2", aggregate=MEAN),
         page=_PAGE,
     ),
     _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),

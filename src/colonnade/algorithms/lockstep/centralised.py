@@ -27,7 +27,9 @@ __all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "JointPr
 
 
 class CentralisedOptions(Options, frozen=True):
-    """Nothing to choose."""
+    """How the joint model is judged."""
+
+    average: bool = False  # evaluation and prediction use an average of the weights
 
 
 class JointStep(Payload, frozen=True):
@@ -83,13 +85,13 @@ class Centralised(Chassis[RoleState]):
         self._how = server.aggregate
         inputs = aggregated_width(server.aggregate, server.widths)
         top = server_module(server.model, inputs, server.task.outputs, derive(training.seed, "init", SERVER))
-        self.network = ServerNetwork(
-            top.to(server.device), training.server_optimiser, objective, server.aggregate, len(parties)
-        )
+        average = server.options.average
+        optimiser = training.server_optimiser.averaging(average)
+        self.network = ServerNetwork(top.to(server.device), optimiser, objective, server.aggregate, len(parties))
         self.parts = tuple(
             Network(
                 party_module(p.model, p.shape, p.width, derive(training.seed, "init", p.index), p.name).to(p.device),
-                training.party_optimisers[p.index],
+                training.party_optimisers[p.index].averaging(average),
                 training.regularisers[p.index],
             )
             for p in parties

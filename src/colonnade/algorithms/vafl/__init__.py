@@ -8,7 +8,8 @@
     τ_{n,m}         `EmbeddingTable.ages`
     D, t            `max_delay`, `t`
 
-`vafl` is Algorithm 1, `t-sync` Algorithm 2. Their lock-step baseline, `sync`, and the oracle are in `lockstep`.
+`vafl` is Algorithm 1, `t-sync` Algorithm 2; `swift`, in a package of its own, has the same roles. Their lock-step
+baseline, `sync`, and the oracle are in `lockstep`.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
@@ -17,14 +18,14 @@ from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
 from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
 from colonnade.algorithms.vafl.observations import OBSERVATIONS
-from colonnade.algorithms.vafl.party import Party
+from colonnade.algorithms.vafl.party import party_of
 from colonnade.algorithms.vafl.server import Server
 
-__all__ = ["METHODS"]
+__all__ = ["CAPABILITIES", "METHODS"]
 
 _PAPER = "Chen, Jin, Sun, Yin: VAFL (2020)"
 _PAGE = "vafl.md"
-_CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True)
+CAPABILITIES = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True)
 _PAYLOADS = VAFL_PAYLOADS + EVALUATION_PAYLOADS
 
 METHODS = (
@@ -36,10 +37,10 @@ METHODS = (
         VaflOptions,
         _PAYLOADS,
         Server,
-        Party,
+        party_of,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
-        capabilities=_CAN,
+        capabilities=CAPABILITIES,
         page=_PAGE,
     ),
     Method(
@@ -50,10 +51,10 @@ METHODS = (
         TSyncOptions,
         _PAYLOADS,
         Server,
-        Party,
+        party_of,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
-        capabilities=_CAN,
+        capabilities=CAPABILITIES,
         page=_PAGE,
     ),
 )

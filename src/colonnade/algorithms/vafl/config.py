@@ -7,17 +7,22 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["TSyncOptions", "VaflOptions"]
 
+MOST_IN_FLIGHT = 8  # of each a party keeps a copy of its network
+
 
 class VaflOptions(Options, frozen=True):
     """Algorithm 1 and its † options."""
 
     batches: Literal["own", "shared"] = "own"
-    table: Literal["warm", "zeros"] = "warm"
+    table: Literal["warm", "zeros", "mean"] = "warm"  # rows before they are sent
     max_delay: int | None = None  # D
     extra_rows: float = 0.0  # further rows with each upload, in batches (†)
     order: Literal["upload-first", "query-first"] = "upload-first"  # "query-first" is lines 6, 7, 4, 5 (†)
     pause_s: float | list[float] = 0.0  # mean of the exponential pause between a party's activations
     on_lost: Literal["continue", "wait"] = "continue"
+    in_flight: int = 1  # batches of a party that may be under way
+    smaller_batches: bool = False  # half batches for parties that are slow
+    average: bool = False  # evaluation and prediction use an average of the weights
 
     def threshold(self, parties: int) -> int:
         """t: how many distinct parties an update takes."""
@@ -33,11 +38,28 @@ class VaflOptions(Options, frozen=True):
             raise ConfigError("protocol.max_delay", self.max_delay, "must be 1 or more, or left out for no bound")
         if not self.extra_rows >= 0:
             raise ConfigError("protocol.extra_rows", self.extra_rows, "must be 0 or more batches")
+        self._check_in_flight()
+        if self.smaller_batches and self.extra_rows:
+            advice = "further rows go with whole batches; leave protocol.extra_rows at 0"
+            raise ConfigError("protocol.smaller_batches", self.smaller_batches, advice)
         pauses = self.pause_s if isinstance(self.pause_s, list) else [self.pause_s]
         if isinstance(self.pause_s, list) and len(self.pause_s) != parties:
             raise ConfigError("protocol.pause_s", self.pause_s, f"a list needs one value for each of {parties} parties")
         if not all(0 <= pause < float("inf") for pause in pauses):
             raise ConfigError("protocol.pause_s", self.pause_s, "must be 0 or more seconds")
+
+    def _check_in_flight(self) -> None:
+        key, most = "protocol.in_flight", self.in_flight
+        if not 1 <= most <= MOST_IN_FLIGHT:
+            raise ConfigError(key, most, f"must be between 1 and {MOST_IN_FLIGHT} batches")
+        if most == 1:
+            return
+        if self.order == "query-first":
+            raise ConfigError(key, most, "a party queries the batch that it uploaded last; use order = 'upload-first'")
+        if self.pause_s:
+            raise ConfigError(
+                key, most, "batches that overlap have no pauses between them; leave protocol.pause_s at 0"
+            )
 
 
 class TSyncOptions(VaflOptions, frozen=True, kw_only=True):

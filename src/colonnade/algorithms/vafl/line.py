@@ -1,4 +1,4 @@
-"""What waits for a server step: requests in the order of arrival, at most a batch and a query of each party."""
+"""What waits for a server step: requests in the order of arrival, at most `most` batches and queries of each party."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,14 +47,19 @@ def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> Non
 
 @dataclass(slots=True)
 class Line:
-    """Requests by their arrival; what is asked of it for every upload does not depend on how many wait."""
+    """Requests by their arrival; what is asked of it for every upload does not depend on how many wait.
 
-    waiting: dict[tuple[int, bool], Request] = field(default_factory=dict)
+    A party's steps under way are consecutive numbers, so that step mod `most` is a place of its own for each. A party
+    that sends more than `most` batches only replaces its own.
+    """
+
+    most: int = 1  # batches of a party
+    waiting: dict[tuple[int, bool, int], Request] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *requests: Request) -> "Line":
         """These requests, in this order."""
-        return cls({(request.party, request.learn): request for request in requests})
+        return cls(waiting={(request.party, request.learn, 0): request for request in requests})
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self.waiting.values())
@@ -63,17 +68,18 @@ class Line:
         return len(self.waiting)
 
     def add(self, request: Request) -> None:
-        """Behind all others; a party's newest batch is all that it waits for, a query waits beside its batch."""
+        """Behind all others; a batch replaces the party's one in the same place, a query waits beside its batch."""
+        party, place = request.party, request.step % self.most
         if request.learn:
-            self.drop(request.party)
-        else:
-            self.waiting.pop((request.party, False), None)
-        self.waiting[request.party, request.learn] = request
+            self.waiting.pop((party, True, place), None)
+        self.waiting.pop((party, False, place), None)
+        self.waiting[party, request.learn, place] = request
 
     def drop(self, party: int) -> None:
         """All that a party waits for."""
-        for learn in (True, False):
-            self.waiting.pop((party, learn), None)
+        for place in range(self.most):
+            for learn in (True, False):
+                self.waiting.pop((party, learn, place), None)
 
     def has(self, parties: int) -> bool:
         """Whether requests of so many distinct parties are here."""
@@ -83,7 +89,7 @@ class Line:
         """The first requests of so many distinct parties, out of the line."""
         first = self._first(parties)
         for request in first:
-            del self.waiting[request.party, request.learn]
+            del self.waiting[request.party, request.learn, request.step % self.most]
         return first
 
     def _first(self, parties: int) -> list[Request]:

@@ -13,6 +13,7 @@ __all__ = [
     "Embeddings",
     "FreshRequest",
     "Gradient",
+    "Pace",
     "Query",
     "Refine",
     "Refined",
@@ -63,6 +64,12 @@ class Skip(Message, frozen=True):
     """Server → party of coordinated rounds: the others are further, go on at this step."""
 
     step: int
+
+
+class Pace(Message, frozen=True):
+    """Server → party: batches of so many rows from now on, since this party is slow, or no longer slow."""
+
+    rows: int
 
 
 class Embed(Released, frozen=True):
@@ -127,6 +134,7 @@ VAFL_PAYLOADS = (
     Gradient,
     FreshRequest,
     Skip,
+    Pace,
     Embed,
     Embedded,
     Refine,

@@ -14,7 +14,7 @@ from colonnade.algorithms.observations import (
 )
 from colonnade.algorithms.training import Training
 from colonnade.algorithms.vafl.config import VaflOptions
-from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Query, Skip
+from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest, Gradient, Pace, Query, Skip
 from colonnade.protocol.messages import Message
 
 __all__ = ["OBSERVATIONS", "EmbeddingsPen", "read_answer", "read_upload", "walk_of"]
@@ -70,7 +70,7 @@ def _asking(options: VaflOptions) -> Asking:
 OBSERVATIONS = Observations[VaflOptions](
     answers=GRADIENTS,
     answer=read_answer,
-    silent=(Embeddings, Query, FreshRequest),
+    silent=(Embeddings, Query, FreshRequest, Pace),
     upload=read_upload,
     pen=EmbeddingsPen,
     walk=_walk,

@@ -1,28 +1,73 @@
 """A VAFL party: Alg. 1 lines 3–7, with the † options."""
 
+from typing import Generic, TypeVar
+
 from colonnade.algorithms.batches import Rows, Walk
+from colonnade.algorithms.chassis import on
 from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.vafl.config import VaflOptions
-from colonnade.algorithms.vafl.messages import Embeddings, Query
+from colonnade.algorithms.vafl.in_flight import InFlight, InFlightState
+from colonnade.algorithms.vafl.messages import Embeddings, Pace, Query
+from colonnade.algorithms.vafl.pacing import Stride, smaller
 from colonnade.algorithms.vafl.table_walker import TableWalker, TableWalkerState
 from colonnade.algorithms.vafl.walker import FirstOrder
+from colonnade.models.held import Held
+from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
-from colonnade.protocol.role import SERVER
+from colonnade.protocol.role import SERVER, Role
 
-__all__ = ["Party"]
+__all__ = ["Party", "PipelinedParty", "party_of"]
 
 
-class Party(TableWalker[TableWalkerState], FirstOrder[TableWalkerState]):
-    """Holds θ_m and its own columns."""
+def _walk_of(setup: PartySetup[VaflOptions]) -> Walk:
+    training = setup.training
+    path = ("batches",) if setup.options.batches == "shared" else ("batches", setup.index)
+    return Walk(len(setup.train), training.batch_size, training.seed, *path)
+
+
+S = TypeVar("S", bound=TableWalkerState)
+
+
+class _Walking(TableWalker[S], Generic[S]):
+    """What both kinds of parties share: the walk, and further rows."""
+
+    def __init__(self, setup: PartySetup[VaflOptions], state: S) -> None:
+        options, training = setup.options, setup.training
+        super().__init__(setup, state, _walk_of(setup), pause_s=options.pause_of(setup.index))
+        self.extra = round(options.extra_rows * training.batch_size)
+        self.shared, self.paced = options.batches == "shared", options.smaller_batches
+        self.stride = Stride(training.batch_size, training.batch_size)
+
+    def rows_of_step(self) -> Rows:
+        """The batch of the step that the walk is at, of as many rows as the server wants."""
+        if not self.paced:
+            return super().rows_of_step()
+        return self.walk.rows_from(self.stride.walked, self.stride.size)
+
+    @on(Pace, SERVER)
+    def pace(self, sender: str, message: Pace) -> None:
+        """Batches of so many rows from the next one on."""
+        whole = self.training.batch_size
+        if not self.paced:
+            raise self.unexpected(sender, message)
+        if message.rows not in (whole, smaller(whole)):
+            raise RemoteProtocolError(sender, f"asks for batches of {message.rows} rows, not {whole} or half of it")
+        self.stride.following = message.rows
+
+    def further_rows(self) -> Rows | None:
+        """†: where others on the same walk come to next, or as far from the own batch as can be."""
+        if not self.extra:
+            return None
+        ahead = self.walk.following if self.shared else self.walk.opposite
+        return ahead(self.state.step, self.extra)
+
+
+class Party(_Walking[TableWalkerState], FirstOrder[TableWalkerState]):
+    """Holds θ_m and its own columns; one batch is under way."""
 
     def __init__(self, setup: PartySetup[VaflOptions]) -> None:
-        options, training = setup.options, setup.training
-        path = ("batches",) if options.batches == "shared" else ("batches", setup.index)
-        walk = Walk(len(setup.train), training.batch_size, training.seed, *path)
-        state = TableWalkerState.of(setup, warm=options.table == "warm")
-        super().__init__(setup, state, walk, pause_s=options.pause_of(setup.index))
-        self.extra = round(options.extra_rows * training.batch_size)
-        self.shared, self.query_first = options.batches == "shared", options.order == "query-first"
+        super().__init__(setup, TableWalkerState.of(setup, warm=setup.options.table == "warm"))
+        self.query_first = setup.options.order == "query-first"
 
     def activated(self) -> None:
         """In the order † the gradient of the last batch is queried first."""
@@ -33,6 +78,7 @@ class Party(TableWalker[TableWalkerState], FirstOrder[TableWalkerState]):
 
     def learned(self) -> None:
         """The next activation; in the order † lines 4–5 belong to this one."""
+        self.stride.move_on(len(self.state.rows))
         if self.query_first:
             self.select()
         else:
@@ -45,9 +91,29 @@ class Party(TableWalker[TableWalkerState], FirstOrder[TableWalkerState]):
         if self.query_first:
             self.pause()
 
-    def further_rows(self) -> Rows | None:
-        """†: where others on the same walk come to next, or as far from the own batch as can be."""
-        if not self.extra:
-            return None
-        ahead = self.walk.following if self.shared else self.walk.opposite
-        return ahead(self.state.step, self.extra)
+
+class PipelinedParty(_Walking[InFlightState], InFlight[InFlightState]):
+    """The same with `in_flight` batches under way."""
+
+    def __init__(self, setup: PartySetup[VaflOptions]) -> None:
+        super().__init__(setup, InFlightState.of(setup, warm=setup.options.table == "warm"))
+        self.in_flight = setup.options.in_flight
+        self.held = Held(self.network, self.in_flight)
+
+    def activated(self) -> None:
+        """The first batch."""
+        self.go_on()
+
+    def walked(self) -> None:
+        """The next batch begins where this one ends."""
+        self.stride.move_on(len(self.state.rows))
+
+    def pace(self, sender: str, message: Pace) -> None:
+        """At once: each batch under way has its own rows."""
+        super().pace(sender, message)
+        self.stride.size = message.rows
+
+
+def party_of(setup: PartySetup[VaflOptions]) -> Role:
+    """As `in_flight` says."""
+    return Party(setup) if setup.options.in_flight == 1 else PipelinedParty(setup)

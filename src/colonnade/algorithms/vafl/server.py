@@ -2,6 +2,13 @@
 
 Uploads wait in line. When t distinct parties have one in it (t = 1 for `vafl`), their batches are taken, rows older
 than D are asked for once more, and one pass over the table's rows gives both gradients.
+
+How old the uploader's own rows are depends on `in_flight`:
+
+1       θ_m waits for this very step, so they are as new as they can be: `renew` sets their age to 0
+2, …    θ_m may have moved since they arrived, by the steps of its batches before. Their age counts from their arrival,
+        as that of all rows does, and the gradient is that of the embeddings as they were uploaded: D does not hold for
+        them, since the party takes the gradient at the θ_m that made them
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +21,9 @@ from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.table_file import Tabled
 from colonnade.algorithms.vafl.config import VaflOptions
-from colonnade.algorithms.vafl.line import Request
-from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Query
+from colonnade.algorithms.vafl.line import Line, Request
+from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Pace, Query
+from colonnade.algorithms.vafl.pacing import Paces
 from colonnade.algorithms.vafl.stepping import Stepping, SteppingState
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.role import RoleSummary
@@ -39,10 +47,13 @@ T = TypeVar("T", bound=TableState)
 class TableServer(Tabled, Stepping[T], Generic[T]):
     """Holds θ_0, the labels and the table."""
 
-    def __init__(self, setup: ServerSetup[Options], state: T, *, t: int, max_delay: int | None, everyone: bool) -> None:
+    def __init__(
+        self, setup: ServerSetup[Options], state: T, *, t: int, max_delay: int | None, everyone: bool,
+        fill: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(setup, state, everyone=everyone)
-        self.t, self.max_delay = t, max_delay
-        self.table = setup.tables.to_train(self.rows, setup.widths)
+        self.t, self.max_delay, self.pipelined = t, max_delay, state.line.most > 1
+        self.table = setup.tables.to_train(self.rows, setup.widths, fill)
         if setup.absent is not None:
             self.table.lack(setup.absent[0])
 
@@ -96,12 +107,16 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         self.run_pass([self._batch(group) for group in self.groups()])
 
     def _batch(self, group: list[Request]) -> Batch:
-        """From the table; the uploaders' own rows are still current: θ_m waits for this very step."""
+        """From the table; the uploaders' own rows are not counted as stale."""
         k, rows, uploaders = self.k, group[0].rows, [request.party for request in group]
-        for party in uploaders:
-            self.table.renew([party], rows, k)
+        if not self.pipelined:
+            for party in uploaders:
+                self.table.renew([party], rows, k)
         if k % self.staleness.every(len(rows)) == 0:
-            self.staleness.add_others(self.table.ages(rows, k), uploaders)
+            ages = self.table.ages(rows, k)
+            if self.pipelined:
+                ages[:, uploaders] = 0
+            self.staleness.add_others(ages, uploaders)
         return Batch(self.table.gather(rows), self.targets[rows], len(group))
 
     def concluded(self, taken: list[Request]) -> None:
@@ -127,15 +142,24 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         """For those of these rows that are too old."""
         s, party = self.state, self.index[name]
         stale = rows[self.table.ages_of(party, rows, self.k) > most]
-        # An uploader's own batch is current: its θ_m has not moved since.
-        current = [request.rows for request in s.taken if request.party == party]
-        if current:
-            stale = np.setdiff1d(stale, np.concatenate(current))
+        stale = np.setdiff1d(stale, self._as_uploaded(party))
         if len(stale):
             s.requests += 1
             s.asked[name] = s.requests
             s.fresh_rows += len(stale)
             self.send(name, FreshRequest(s.requests, stale))
+
+    def _as_uploaded(self, party: int) -> Rows:
+        """Rows of the party's own batch, which are used as they came: its gradient is taken at the θ_m that made them.
+
+        While θ_m waits they are current for all. Where it does not, other batches of the step need them fresh.
+        """
+        taken = self.state.taken
+        own = next((request.rows for request in taken if request.party == party), np.zeros(0, np.int32))
+        if not self.pipelined:
+            return own
+        others = [request.rows for request in taken if request.party != party]
+        return np.setdiff1d(own, np.concatenate([own[:0], *(rows for rows in others if not np.array_equal(rows, own))]))
 
     def _fresh(self, sender: str, request: int) -> None:
         """Rows that were asked for; if the party was given up for lost meanwhile, the step went on without it."""
@@ -186,9 +210,31 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
 
 
 class Server(TableServer[TableState]):
-    """Of `vafl` and `t-sync`."""
+    """Of `vafl`, `t-sync` and `swift`."""
 
     def __init__(self, setup: ServerSetup[VaflOptions]) -> None:
         options = setup.options
         t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
-        super().__init__(setup, TableState(), t=t, max_delay=options.max_delay, everyone=everyone)
+        state, fill = TableState(line=Line(options.in_flight)), options.table == "mean"
+        super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, fill=fill)
+        self.paces = Paces(setup.parties, setup.training.batch_size) if options.smaller_batches else None
+
+    def embeddings(self, sender: str, message: Embeddings) -> None:
+        """Alg. 1 l. 8; with `smaller_batches` the party's pace is measured."""
+        super().embeddings(sender, message)
+        if self.paces is not None and message.batch:
+            size = self.paces.measure(self.index[sender], message.batch, self.now, self.training.batch_size)
+            if size is not None:
+                self.send(sender, Pace(size))
+
+    def lost(self, peer: str) -> None:
+        """Its absence is no measure of its pace."""
+        super().lost(peer)
+        if self.paces is not None:
+            self.paces.interrupt(self.index[peer])
+
+    def forget(self, peer: str) -> None:
+        """It may not know how large its batches are to be."""
+        super().forget(peer)
+        if self.paces is not None:
+            self.paces.forget(self.index[peer])

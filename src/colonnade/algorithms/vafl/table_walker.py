@@ -3,7 +3,7 @@ answer requests for rows that are too old.
 """
 
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class TableWalkerState(WalkerState):
     answers: dict[int, tuple[int, Rows]] = field(default_factory=dict)  # token → request, rows being computed
 
     @classmethod
-    def of(cls, setup: PartySetup[Options], *, warm: bool) -> "TableWalkerState":
+    def of(cls, setup: PartySetup[Options], *, warm: bool) -> Self:
         """At the beginning."""
         pauses = generator(setup.training.seed, "pause", setup.index)
         return cls(pauses=pauses, warmed=0 if warm else len(setup.train))

@@ -120,12 +120,16 @@ class Walker(Member[W], Generic[W]):
         """Take the walk's next batch."""
         s = self.state
         s.busy = True
-        s.rows = s.sent = self.walk.batch(s.step)
+        s.rows = s.sent = self.rows_of_step()
         s.x = self.x[s.rows]
 
-    def layer_seed(self) -> int:
-        """For the random layers of this step."""
-        return (self.layers + self.state.step) % 2**63
+    def rows_of_step(self) -> Rows:
+        """The batch of the step that the walk is at."""
+        return self.walk.batch(self.state.step)
+
+    def layer_seed(self, step: int | None = None) -> int:
+        """For the random layers of this step, or of another one."""
+        return (self.layers + (self.state.step if step is None else step)) % 2**63
 
     def renew_seed(self, what: str, number: int) -> int:
         """For the random layers of a pass that only renews the table."""
@@ -193,7 +197,7 @@ class Walker(Member[W], Generic[W]):
     def validate(self) -> None:
         """An uploaded batch is the walk's."""
         s = self.state
-        if s.uploaded and len(s.rows) != len(self.walk.batch(s.step)):
+        if s.uploaded and len(s.rows) != len(self.rows_of_step()):
             raise LocalProtocolError(f"{self.name}: the uploaded batch is not the batch of step {s.step}")
         if s.uploaded and len(s.sent) < len(s.rows):
             raise LocalProtocolError(f"{self.name}: fewer rows sent than selected")
@@ -213,7 +217,8 @@ class FirstOrder(Walker[W], Generic[W]):
     ) -> Network:
         """θ_m; a method of one's own may have another kind."""
         module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
-        return Network(self.guard.wrap(module).to(setup.device), optimiser, regulariser)
+        spec = optimiser.averaging(setup.options.average)
+        return Network(self.guard.wrap(module).to(setup.device), spec, regulariser)
 
     def select(self) -> None:
         """Alg. 1 l. 4: choose the next batch and embed it, with further rows if the method asks for them (†)."""
@@ -230,12 +235,21 @@ class FirstOrder(Walker[W], Generic[W]):
         job = Embed(s.step, self.layer_seed(), s.x, renew, renew_seed, release=release)
         self.work("step", amount / self.training.batch_size, job)
 
+    def network_for(self, step: int) -> Network:
+        """What runs the forward pass of a step."""
+        return self.network
+
+    def network_of(self, step: int) -> Network:
+        """The network as it was at the forward pass of a step; θ_m does not move while it waits for one gradient."""
+        return self.network
+
     def embed_rows(self, job: Embed) -> Embedded:
         """h_m(θ_m; x) of a batch, and of rows that only renew the table."""
         parts, buffers = [], []
         if job.batch is not None:
-            parts.append(self.network.forward(job.batch, job.step, job.seed))
-            buffers = self.network.buffers_after_forward()
+            network = self.network_for(job.step)
+            parts.append(network.forward(job.batch, job.step, job.seed))
+            buffers = network.buffers_after_forward()
         if job.renew is not None:
             parts.append(self.renewed(job.renew, job.renew_seed))
         return Embedded(self.encode(parts[0] if len(parts) == 1 else np.concatenate(parts)), buffers)
@@ -257,26 +271,35 @@ class FirstOrder(Walker[W], Generic[W]):
         """Alg. 1 l. 6–7: the answer to the query; ∇θ_m by the chain rule, Eq. (2b)."""
         if not self.is_answer(message.step):
             return
-        s, values = self.state, message.values
-        if values.shape != (len(s.rows), self.width) or values.dtype != np.float32:
-            cause = f"gradient of shape {values.shape} for {len(s.rows)} rows, expected width {self.width} float32"
+        s = self.state
+        self.check_gradient(sender, message, len(s.rows))
+        self.descend(message.update, s.step, s.rows, s.x, message.values, s.draw_of_batch)
+
+    def check_gradient(self, sender: str, message: Gradient, rows: int) -> None:
+        """Refuse what cannot be the gradient of a batch of so many rows."""
+        values = message.values
+        if values.shape != (rows, self.width) or values.dtype != np.float32:
+            cause = f"gradient of shape {values.shape} for {rows} rows, expected width {self.width} float32"
             raise RemoteProtocolError(sender, cause)
         if message.update < 0:
             raise RemoteProtocolError(sender, f"gradient of update {message.update}")
-        s.busy, s.k = True, message.update
-        release = self.guard.again(s.draw_of_batch, STEP, s.rows)
-        job = Refine(s.step, self.layer_seed(), s.x, values, release=release)
+
+    def descend(self, update: int, step: int, rows: Rows, x: Array, values: Array, draw: int) -> None:
+        """Ask for the gradient of θ_m from that of a step's embeddings."""
+        self.state.busy, self.state.k = True, update
+        job = Refine(step, self.layer_seed(step), x, values, release=self.guard.again(draw, STEP, rows))
         # Its time is part of the step's. With a guard it may be withheld, so that what follows depends on it.
         self.work("refine", 0.0, job, blind=not self.guard.on)
 
     @job(Refine)
     def refine(self, job: Refine) -> Payload:
         """The gradient of θ_m, as it is or clipped and perturbed."""
+        network = self.network_of(job.step)
 
         def plain() -> Refined:
-            return Refined(self.network.backward(job.x, job.step, job.seed, job.values))
+            return Refined(network.backward(job.x, job.step, job.seed, job.values))
 
         def private(clip: float, noise: Callable[[int], Array]) -> Refined:
-            return Refined(self.network.private_gradient(job.x, job.seed, job.values, clip, noise))
+            return Refined(network.private_gradient(job.x, job.seed, job.values, clip, noise))
 
         return self.guard.stepped(job.release, plain, private)

@@ -1,0 +1,43 @@
+"""swift: VAFL for tables that were not tuned for, with a slow party. A method of Colonnade's own.
+
+It is `vafl` with four of its keys set, and the same roles. Each of them can be left out:
+
+    key                        default             instead of
+    table                      "mean"              a warm-up, which a slow party needs as long for as for training
+    average                    true                judging the last weights, which asynchronous steps make noisy
+    in_flight                  2                   a party that waits while its upload and gradient travel
+    smaller_batches            true                the same batches for a party that is stepped rarely
+"""
+
+from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.method import Defaults, Method
+from colonnade.algorithms.prediction.plain import PlainPredictor
+from colonnade.algorithms.swift.config import SwiftOptions
+from colonnade.algorithms.vafl import CAPABILITIES
+from colonnade.algorithms.vafl.messages import REVEALS, VAFL_PAYLOADS
+from colonnade.algorithms.vafl.observations import OBSERVATIONS
+from colonnade.algorithms.vafl.party import party_of
+from colonnade.algorithms.vafl.server import Server
+
+__all__ = ["METHODS"]
+
+# Parties that are quick make tens of passes while the slow one makes a few; the decay keeps them from overtraining.
+DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}}, learning_rate=0.01)
+
+METHODS = (
+    Method(
+        "swift",
+        "Colonnade's own, after Chen, Jin, Sun, Yin: VAFL (2020), Alg. 1",
+        "asynchronous, quick without tuning: no warm-up, two batches under way, averaged weights",
+        REVEALS,
+        SwiftOptions,
+        VAFL_PAYLOADS + EVALUATION_PAYLOADS,
+        Server,
+        party_of,
+        observations=OBSERVATIONS,
+        predictor=PlainPredictor(),
+        capabilities=CAPABILITIES,
+        defaults=DEFAULTS,
+        page="swift.md",
+    ),
+)
