@@ -38,7 +38,7 @@ def tables(model=None, **protocol):
         ({"min_summed": 2}, "min_summed", "must be 3 to 4"),
         ({"min_summed": 5}, "min_summed", "must be 3 to 4"),
         ({"l_w": 20}, "l_w", "would leave the field .* the largest that fit: l_w = 15 or l_x = 3"),
-        ({"w_max": 100.0}, "l_w", "largest that fit: l_w = 9 or l_x = 5"),
+        ({"w_max": 100.0}, "l_w", "largest that fit: l_w = 9 or l_x = 6"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work(resolve, options, key, words):

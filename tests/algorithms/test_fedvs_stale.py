@@ -75,11 +75,11 @@ def test_every_sum_is_that_of_the_weights_that_were_shared(simulate, shared, dec
     """To the last bit, whether they are new or old; and half of the time that waiting takes."""
     run = simulate(tables())
     gradients = [message for _, message in rounds_of(run)]
-    sharers = [party.sharer for party in run.parties]
+    sharers, bits = [party.sharer for party in run.parties], (run.server.options.l_x, run.server.options.l_w)
     for message, values in zip(gradients, decoded, strict=False):
         rows = run.server.walk.rows(message.position)
         parts = [shared[id(sharers[n]), which] for n, which in zip(message.summed, message.trained, strict=True)]
-        plain = average_in_plain([(x[rows], weights, seed) for x, weights, seed in parts], 8, 12)
+        plain = average_in_plain([(x[rows], weights, seed) for x, weights, seed in parts], *bits)
         assert np.array_equal(values, plain)
     assert len(decoded) == 30 and all(message.summed == [0, 1, 2, 3] for message in gradients)
     used = [message.trained[0] for message in gradients]

@@ -38,7 +38,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
     T: int = 1  # parties that may collude
     allow_unprotected: bool = False  # accept T = 0, which masks nothing
     l_x: int = 8  # bits after the point, of data
-    l_w: int = 12  # of weights
+    l_w: int = 11  # of weights: sums over 2,000 columns still fit
     x_max: float = 1.0  # data lie in ±x_max
     w_max: float | None = None  # weights are kept in ±w_max; left out: in what fits into the field, 1 at least
     min_summed: int | None = None  # the fewest parties whose sum is decoded; left out: half of them, T + 2 at least
