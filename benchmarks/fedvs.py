@@ -9,9 +9,9 @@
 **round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. The floor is
 N/K × 2 limbs of the plaintext forward product in float64. CPU time, lower quartiles of alternating rounds.
 
-**slow**: one party is ten times slower, all work is charged. `fedvs` and `wait` with the defaults of both on 4,000 rows of
-the credit card data: the time that as many rounds take, from the start and once data are shared, and the time until
-the test loss is within 1 % of the best that `wait` reaches in as many rounds.
+**slow**: one party is ten times slower, all work is charged. `fedvs` and `wait` with the defaults of both on 4,000 rows
+of the credit card data: the time of a round, the time of as many rounds with the sharing of data at the start, and the
+time until the test loss is within 1 % of the best that `wait` reaches in as many rounds.
 
 **experiment**: half of the parties delay an embedding by Exp(0.1 s), the others by Exp(2 + 4i/N s); 300 Mbit/s links;
 sharing a model is delayed by Exp(log²N/|B| of that). `fedvs`, `wait`, `ignore`, `vafl` and `wait-dp` on the same data,

@@ -46,6 +46,11 @@ def test_settings_that_cannot_work(resolve, options, key, words):
         resolve(tables(**options))
 
 
+def test_two_parties_are_too_few(resolve):
+    with pytest.raises(ConfigError, match="protocol.T = 1: 1 colluders need 3 parties at least, and there are 2"):
+        resolve(tables(), parties=2)
+
+
 def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
     """T = 0 has to be asked for by name; then every peer holds the columns, and `reveals` says so."""
     setting = tables(K=1, T=0, allow_unprotected=True)

@@ -228,7 +228,8 @@ def test_no_combination_of_allowed_sums_is_of_fewer_parties_than_one_sum():
     assert tried > 50
 
 
-def test_where_all_rows_conflict_only_another_set_is_refused(resolve):
+def test_where_all_rows_conflict_only_another_set_is_refused(resolve, monkeypatch):
+    monkeypatch.setattr("colonnade.algorithms.fedvs.answered.TRIES", 20)
     training = resolve(tables(train={"batch_size": 512})).training
     walk = SegmentWalk(training.rows, training, 1)
     used = [(position, {0: 0, 1: 0, 2: 0}) for position in range(walk.per_epoch)]

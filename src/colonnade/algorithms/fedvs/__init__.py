@@ -39,7 +39,8 @@ _REVEALS = (
     "server: the sum of the embeddings of the set S, of training and test rows, and how many of a party's weights were "
     "clipped; nothing else of the coded answers, thanks to blinding (without it: all of ψ, of which two rounds give "
     "away data). Where S changes from one round to the next, the sums differ by about one party's embedding; with the "
-    f"same weights, the same rows are never summed over two sets. {_LABELS}, and each other's number of columns; "
+    "same weights, the same rows are never summed over two sets. Which party has stepped since it last shared. "
+    f"{_LABELS}, and each other's number of columns and which weights were summed; "
     "up to T parties together: nothing more of the others' data and models (T + 1 could find a model, K + T data). "
     "All of them follow the protocol; a server that colludes with a party of S learns the sum without its part"
 )

@@ -19,6 +19,7 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Answered", "Weights", "free_position", "in_use", "tells_apart"]
 
+TRIES = 4096  # batches to look at: every epoch has other ones
 Weights = Mapping[int, int]  # party of S → which weights
 
 
@@ -72,12 +73,12 @@ def free_position(
 ) -> int | None:
     """The next batch, from a position on, that can be summed with these weights; None if there is none.
 
-    If no batch of an epoch can, which takes parties that have lost their memory and a table of a few batches, only
+    If none of `TRIES` can, which takes parties that have lost their memory and a table of a few batches, only
     another S is refused.
     """
     for fewest in (least, 0):
         others = [other for other, own in sums if tells_apart(own, weights, fewest)]
-        for place in range(position, position + walk.per_epoch + 1):
+        for place in range(position, position + TRIES):
             if not any(walk.overlap(place, other) for other in others):
                 return place
     return None

@@ -90,7 +90,11 @@ class Costs:
     batch: int  # samples of a plaintext step
     width: int
     delays: bool  # as in the paper's experiments (Sec. 6.2): what is drawn is a delay, not computing time
-    encoding: tuple[int, int, int] = (LIMBS, LIMBS, LIMBS)  # products of a multiply-add: for data, models, blinding
+    encoding: tuple[float, float, float] = (
+        LIMBS,
+        LIMBS,
+        LIMBS,
+    )  # products of a multiply-add: for data, models, blinding
 
     def share_data(self, terms: int, places: int) -> float:
         """N·(K+T) multiply-adds for each number of a share, in units of the own step."""

@@ -26,15 +26,15 @@ MOST_BITS = 24  # of l_x and l_w: more would not fit beside anything
 
 
 def most_segments(parties: int, colluders: int) -> int:
-    """The largest K with which a quarter of the parties, or one, may be too late to answer; 1 if none has it."""
-    answers = parties - max(1, parties // 4)
+    """The largest K with which one in eight parties, one at least, may be too late to answer; 1 if none has it."""
+    answers = parties - max(1, parties // 8)
     return max(1, (answers - 1) // 2 + 1 - colluders)
 
 
 class FedvsOptions(Options, frozen=True, kw_only=True):
     """Algorithm 1, and what it leaves open."""
 
-    K: int | None = None  # segments that the rows are cut into; left out: the most that stand a quarter of stragglers
+    K: int | None = None  # segments that the rows are cut into; left out: the most that stand one straggler in eight
     T: int = 1  # parties that may collude
     allow_unprotected: bool = False  # accept T = 0, which masks nothing
     l_x: int = 8  # bits after the point, of data
@@ -50,12 +50,16 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 
     def code(self, parties: int) -> LagrangeCode:
         """(K, T, N); refused if it cannot decode."""
+        fewest = 2 * self.T + 1
+        if self.K is None and 0 <= self.T < parties < fewest:
+            advice = f"{self.T} colluders need {fewest} parties at least, and there are {parties}: use another method"
+            raise ConfigError("protocol.T", self.T, advice)
         try:
             return LagrangeCode(self.segments(parties), self.T, parties)
         except ConfigError as error:
             raise ConfigError(f"protocol.{_KEYS[error.key]}", error.value, error.advice) from None
 
-    def limbs(self, parties: int) -> tuple[int, int, int]:
+    def limbs(self, parties: int) -> tuple[float, float, float]:
         """Products that a simulator charges for a multiply-add that encodes data, models, blinding."""
         return self.code(parties).limbs() if self.stale == "allow" else (2, 2, 2)
 

@@ -273,6 +273,7 @@ class Party(Chassis[State]):
             return self._evaluate(self._share_job(side))
         s.to_sum = None
         if self.lasting:
+            # DEVIATION: the paper's parties share in every round (Alg. 1 l. 14–18); here a share lasts until a step.
             s.to_share |= not s.shares
             self._ask_for_models()
         else:
@@ -447,8 +448,7 @@ class Party(Chassis[State]):
             s.to_take = message
             return
         s.skipped += mine
-        # DEVIATION: the paper's parties share in every round. This one has a share that the sum did not take although
-        # its exchange began after the share was sent: it may be lost, so it is made again.
+        # The sum did not take the share that was sent before its exchange began: it may be lost, so it is made again.
         busy = s.to_take is not None or s.doing in (STEPPING, SHARING) or s.to_share or s.unsent is not None
         if not exact and not busy and s.sent[0] < message.round:
             self._share_model_again()
