@@ -35,6 +35,8 @@ def tables(model=None, **protocol):
         ({"x_max": 0.0}, "x_max", "above 0"),
         ({"w_max": float("nan")}, "w_max", "above 0"),
         ({"deadline_s": 0}, "deadline_s", "above 0"),
+        ({"max_stale": 0}, "max_stale", "1 or more rounds"),
+        ({"catch_up": 0}, "catch_up", "1 or more rounds"),
         ({"min_summed": 2}, "min_summed", "must be 3 to 4"),
         ({"min_summed": 5}, "min_summed", "must be 3 to 4"),
         ({"l_w": 20}, "l_w", "would leave the field .* the largest that fit: l_w = 15 or l_x = 3"),

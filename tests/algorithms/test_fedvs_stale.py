@@ -97,6 +97,15 @@ def test_with_equal_speeds_nothing_is_old(simulate):
     assert all(message.trained == [message.round] * 4 for _, message in rounds_of(run))
 
 
+def test_a_step_is_as_long_as_those_that_were_missed(resolve):
+    party = resolve(tables(catch_up=3)).roles()[1]
+    found = []
+    for trained, stepping in ((0, 0), (1, 2), (3, 5), (6, 40)):
+        party.state.trained, party.state.stepping = trained, stepping
+        found.append(party._missed())
+    assert found == [1, 2, 3, 3]
+
+
 def test_a_share_is_not_summed_more_often_than_allowed(simulate):
     slower = {"compute": [{"mean_s": 1.0}, *[{"mean_s": 0.01}] * 3]}
     for most in (2, 6):

@@ -45,6 +45,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
     deadline_s: float = 60.0  # for sharing, and again for answering
     blinding: bool = True
     stale: Stale = "allow"  # a round goes on with a slow party's last share; "refuse": all share in every round
+    catch_up: int = 4  # a party that has missed rounds takes a step as long as so many; 1: never
     max_stale: int = 20  # rounds that one share may be summed in; then the round waits for its party
     work: Work = "arithmetic"  # what a simulator charges; "delays": as in the paper's experiments
 
@@ -93,8 +94,9 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
                 raise ConfigError(f"protocol.{name}", value, "must be above 0")
         if not self.deadline_s > 0:
             raise ConfigError("protocol.deadline_s", self.deadline_s, "must be above 0 seconds (inf: wait for ever)")
-        if self.max_stale < 1:
-            raise ConfigError("protocol.max_stale", self.max_stale, "must be 1 or more rounds")
+        for name, rounds in (("max_stale", self.max_stale), ("catch_up", self.catch_up)):
+            if rounds < 1:
+                raise ConfigError(f"protocol.{name}", rounds, "must be 1 or more rounds")
         fewest = min(parties, self.T + 2)
         if not fewest <= self.least(parties) <= parties:
             advice = (

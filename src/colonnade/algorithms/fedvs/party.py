@@ -477,12 +477,18 @@ class Party(Chassis[State]):
     def stepped(self, token: int, result: Stepped) -> None:
         """Alg. 1 l. 34, and W stays within ±W_max: beyond it, sums could leave the field."""
         self._ended(token)
-        self.network.apply(result.gradient, self.rule.rate(self.rate, result.update))
+        self.network.apply(result.gradient, self._missed() * self.rule.rate(self.rate, result.update))
         if not all_finite(self.network.vector()):
             raise TrainingDiverged(f"{self.name}: its weights are not finite; lower train.learning_rate")
         self.state.clipped += self._clip()
         self.state.trained, self.state.to_share = self.state.stepping + 1, self.state.to_share or self.lasting
         self._next()
+
+    def _missed(self) -> int:
+        """How many steps this one stands for: rounds since the last one, as far as `catch_up` allows."""
+        # DEVIATION: in the paper nobody misses a round; a party that does would learn that much slower.
+        s = self.state
+        return max(1, min(s.stepping + 1 - s.trained, self.options.catch_up)) if self.lasting else 1
 
     def _clip(self) -> int:
         theta, w_max = self.network.theta, self.state.w_max
