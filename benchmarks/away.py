@@ -54,7 +54,7 @@ def read(folder: Path) -> Any:
 
 def federated(data: Any, seed: int, dropout: float) -> dict[tuple[int, ...], float]:
     """AUC by who is there; every seed has test rows of its own, and all models of one seed have the same."""
-    part = colonnade.split(data, how=PARTIES, split_seed=seed)
+    part = colonnade.split(data, how=PARTIES, split_seed=seed, validation_fraction=0)
     result = colonnade.train(part, "vafl", seed=seed, party_dropout=dropout, **SETTINGS)
     roles: list[Any] = [node.role for node in result._run.simulator.nodes]
     top, networks = roles[0].network, [role.network for role in roles[1:]]
@@ -76,7 +76,7 @@ def federated(data: Any, seed: int, dropout: float) -> dict[tuple[int, ...], flo
 
 def central(data: Any, seed: int, names: tuple[str, ...]) -> float:
     """AUC of one model over these parties' columns."""
-    part = colonnade.split(data, how={name: PARTIES[name] for name in names}, split_seed=seed)
+    part = colonnade.split(data, how={name: PARTIES[name] for name in names}, split_seed=seed, validation_fraction=0)
     return float(colonnade.train(part, "centralised", seed=seed, **SETTINGS).summary["value"])
 
 

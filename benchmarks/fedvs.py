@@ -205,7 +205,9 @@ def fewer(data: Partition, rows: int | None, tests: int | None) -> Partition:
 
 def mnist(folder: Path) -> Partition:
     """MNIST, the columns in 14 pieces of two lines each."""
-    return colonnade.split(colonnade.load("mnist", dir=folder / "mnist"), parties=14, scale="minmax")
+    return colonnade.split(
+        colonnade.load("mnist", dir=folder / "mnist"), parties=14, scale="minmax", validation_fraction=0
+    )
 
 
 def credit(folder: Path, order: int = 1) -> Partition:
@@ -213,7 +215,7 @@ def credit(folder: Path, order: int = 1) -> Partition:
     whole = credit_card(folder)
     pieces = np.array_split(np.array(whole.columns)[::order], 11)
     held = {f"party-{n}": piece.tolist() for n, piece in enumerate(pieces, 1)}
-    data = colonnade.split(whole, how=held, scale="standard")
+    data = colonnade.split(whole, how=held, scale="standard", validation_fraction=0)
     cut = {kind: tuple(np.clip(own, -3, 3) / 3 for own in getattr(data, kind)) for kind in ("train", "test")}
     return replace(data, **cut)
 

@@ -87,6 +87,8 @@ def job(
 ) -> Job:
     """One run as a config; `reach` below says what is read from it."""
     setting = DATA[source]
+    protocol = protocol | ({} if protocol["name"] == "vafl" else {"average": False})
+    protocol = protocol | ({"A": rate} if protocol["name"] == "adaptive-flex" else {})
     every = 20 if protocol["name"] == "vafl" else 5 if protocol["name"] == "p-bcd" else 1
     return {
         "data": setting["data"],

@@ -3,6 +3,7 @@
     python benchmarks/linear.py precision --data a9a --dir DATA [--rate 0.2 --batch 256 …]
     python benchmarks/linear.py rounds --dir DATA [--batch 1024]
     python benchmarks/linear.py utilisation
+    python benchmarks/linear.py straggler --data a9a --dir DATA [--estimators svrg]
     python benchmarks/linear.py speedup
     python benchmarks/linear.py bytes
     python benchmarks/linear.py wall --dir DATA [--profile]
@@ -57,18 +58,18 @@ def data_of(name: str, folder: str | None, parties: int = Q) -> Partition:
         rows = np.random.default_rng(0)
         x = rows.standard_normal((20_000, 128))
         y = (x @ rows.standard_normal(128) + 4 * rows.standard_normal(20_000) > 0).astype(np.int64)
-        return split(colonnade.from_arrays(x / np.sqrt(128), y), parties=parties, scale="none")
+        return split(colonnade.from_arrays(x / np.sqrt(128), y), parties=parties, scale="none", validation_fraction=0)
     if name == "credit":
         categorical = ["SEX", "EDUCATION", "MARRIAGE", *(f"PAY_{i}" for i in (0, 2, 3, 4, 5, 6))]
         table = load(
             "UCI_Credit_Card.csv.gz", dir=folder, label="default.payment.next.month", id="ID", categorical=categorical
         )
-        return split(table, parties=parties)
+        return split(table, parties=parties, validation_fraction=0)
     dataset = load(name, dir=folder)
     if name == "mnist":
         high = (dataset.y >= 5).astype(np.int64)
         dataset = replace(dataset, y=high, task=classification(("below 5", "5 and more")), scale="none")
-    return split(dataset, parties=parties)
+    return split(dataset, parties=parties, validation_fraction=0)
 
 
 def joined(blocks: tuple[Any, ...]) -> np.ndarray:
@@ -250,6 +251,37 @@ def utilisation(arguments: argparse.Namespace) -> None:
     console.print(table)
 
 
+def straggler(arguments: argparse.Namespace) -> None:
+    """Defaults, four parties, each in turn ten times slower: time to half a point below scikit-learn's accuracy."""
+    data = data_of(arguments.data, arguments.dir, 4)
+    best = LogisticRegression(max_iter=1000).fit(joined(data.train), data.y_train)  # C = 1: the same λ = 1/n
+    target = best.score(joined(data.test), data.y_test) - 0.005
+    console.print(f"{arguments.data}: target {target:.4f}")
+    table = Table("estimator", "slow party", "synchronous s", "asynchronous s", "ratio", "accuracies at the end")
+    for estimator in arguments.estimators.split(","):
+        for slow in range(4):
+            runs = [_race(data, f"{kind}-{estimator}", slow, target) for kind in ("synsqn", "asysqn")]
+            (first, _), (second, _) = runs
+            ratio = f"{second / first:.2f}" if first and second else "-"
+            ends = ", ".join(f"{accuracy:.4f}" for _, accuracy in runs)
+            row = (estimator, data.parties[slow], _seconds(first), _seconds(second), ratio, ends)
+            table.add_row(*row)
+            console.print(*row)
+    console.print(table)
+
+
+def _race(data: Partition, name: str, slow: int, target: float) -> tuple[float | None, float]:
+    """Virtual time to the target, and the accuracy at the end."""
+    compute = [{"kind": "fixed", "mean_s": 0.2 if party == slow else 0.02} for party in range(4)]
+    times = {"compute": compute, "network": {"latency_s": 0.005, "bandwidth_mbps": 1000.0}}
+    summary = colonnade.prepare(data, name, clock=times, target=target, epochs=3.0, eval_every="0.1 epochs").execute()
+    return summary["time_to_target_s"], float(summary["accuracy"] or 0.0)
+
+
+def _seconds(time_s: float | None) -> str:
+    return "not" if time_s is None else f"{time_s:.1f}"
+
+
 def speedup(arguments: argparse.Namespace) -> None:
     """Point 4, second half: virtual time to a precision over the number of parties, as many columns in all."""
     table = Table("method", "parties", "updates of each", "virtual s", "speed-up", "ideal")
@@ -348,7 +380,7 @@ def memory(arguments: argparse.Namespace) -> None:
     console.print(f"{rows} x {columns}, {x.nnz} nonzeros, {_peak():.2f} GB so far")
     dataset = colonnade.from_arrays(x, y)
     del x, at
-    data = split(dataset, parties=Q)
+    data = split(dataset, parties=Q, validation_fraction=0)
     del dataset
     run = make(data, {"name": arguments.methods.split(",")[0]}, updates=arguments.updates, batch_size=4096)
     summary = run.execute()
@@ -360,8 +392,8 @@ def _peak() -> float:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "precision": precision, "rounds": rounds, "utilisation": utilisation, "speedup": speedup, "bytes": sizes,
-    "wall": wall, "memory": memory,
+    "precision": precision, "rounds": rounds, "utilisation": utilisation, "straggler": straggler,
+    "speedup": speedup, "bytes": sizes, "wall": wall, "memory": memory,
 }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def synthetic(parties: int, rows: int) -> Partition:
     draw = np.random.default_rng(0)
     names = [f"x{i}" for i in range(COLUMNS * parties)]
     few = colonnade.from_arrays(draw.random((10, len(names)), np.float32), np.arange(10) % 2, columns=names)
-    shape = colonnade.split(few, parties=parties, scale="none")
+    shape = colonnade.split(few, parties=parties, scale="none", validation_fraction=0)
     y = draw.integers(0, 2, rows + TEST_ROWS)
     shift = y[:, None].astype(np.float32)
     blocks = [draw.random((len(y), COLUMNS), np.float32) + shift / 10 for _ in range(parties)]

@@ -185,7 +185,9 @@ def main() -> None:
     if options.what == "plot":
         plot(json.loads((options.out / "useful.json").read_text()), options.out / "privacy.html")
         return
-    data = load_partition(from_dict({"data": {"source": "mnist", "parties": PARTIES, "dir": str(options.data)}}))
+    data = load_partition(
+        from_dict({"data": {"source": "mnist", "parties": PARTIES, "validation_fraction": 0, "dir": str(options.data)}})
+    )
     rows = paper(data, options.seeds) if options.what == "paper" else useful(data, options.seeds)
     path.write_text(json.dumps(rows, indent=1))
     show(rows, ("method", "noise") if options.what == "paper" else ("mode", "wanted"))

@@ -67,9 +67,10 @@ def accuracy(
     data: colonnade.Partition, server: str, method: str, rates: Rates, width: int, epochs: float, seed: int
 ) -> float:
     """One run, in per cent; 0 where it diverges."""
+    protocol = {"name": method} | ({"server_directions": 1} if "zoo" in method else {})  # the paper's form
     result = colonnade.train(
         data,
-        method,
+        protocol,
         party_model="dense",
         server_model=server,
         embedding=width,

@@ -43,7 +43,8 @@ def test_metrics_is_a_table_with_a_row_per_evaluation(result):
     assert {"clock_s", "update", "epochs", "value", "accuracy", "loss", "train_loss", "bytes_up"} <= set(
         metrics.columns
     )
-    assert metrics["accuracy"][-1] == result.summary["accuracy"] > 0.6
+    assert metrics["accuracy"][-1] == result.summary["validation_value"]
+    assert metrics["test_accuracy"][-1] == result.summary["accuracy"] > 0.6
     assert metrics["clock_s"].is_sorted() and metrics["clock_s"][-1] == result.summary["clock_s"]
 
 
@@ -72,17 +73,18 @@ def test_predict_on_raw_rows_is_what_the_summary_says(source, method):
     data = colonnade.split(table, parties=3, split_seed=1)
     result = colonnade.train(data, method, "linear", embedding=6, epochs=2, learning_rate=0.05)
     order = np.random.Generator(np.random.PCG64(1)).permutation(len(table.x))
-    test = order[: len(data.y_test)]
-    np.testing.assert_array_equal(table.y[test], data.y_test)
+    y_test = data.y_test[data.validation :]
+    test = order[: len(y_test)]
+    np.testing.assert_array_equal(table.y[test], y_test)
     raw = table.x[test]
     prediction = result.predict(raw)
     if source == "diabetes":
         assert prediction.shape == (len(test),)
-        assert np.sqrt(np.mean((prediction - data.y_test) ** 2)) == pytest.approx(result.summary["value"], rel=1e-5)
+        assert np.sqrt(np.mean((prediction - y_test) ** 2)) == pytest.approx(result.summary["value"], rel=1e-5)
         assert result.summary["accuracy"] is None
     else:
         np.testing.assert_allclose(prediction.sum(1), 1)
-        assert np.mean(prediction.argmax(1) == data.y_test) == result.summary["accuracy"]
+        assert np.mean(prediction.argmax(1) == y_test) == result.summary["accuracy"]
     blocks = [raw[:, index] for index in data.indices]
     np.testing.assert_allclose(result.predict(blocks), prediction, rtol=1e-5)
 

@@ -61,13 +61,11 @@ def test_the_label_is_at_the_bank_alone_and_is_no_feature(script, made):
         config = from_dict(read_toml(folder / name / f"{name}.toml"))
         share = read_party_share(
             folder / name / config.party.data, name=name, id=config.party.id, columns=config.party.columns,
-            categorical=config.party.categorical, test_fraction=0.2, split_seed=0,
+            categorical=config.party.categorical, by=config.data.rows(),
         )  # fmt: skip
         assert share.columns == tuple(script.PARTIES[name])
     server = from_dict(read_toml(folder / "bank" / "server.toml")).server
-    labels = read_server_share(
-        folder / "bank" / server.data, label=server.label, id=server.id, test_fraction=0.2, split_seed=0
-    )
+    labels = read_server_share(folder / "bank" / server.data, label=server.label, id=server.id, by=config.data.rows())
     assert labels.ids_sha256 == share.ids_sha256 and labels.task.kind == "binary"
 
 

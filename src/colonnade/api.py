@@ -59,7 +59,7 @@ class Result:
         rows = [
             {key: value for key, value in row.items() if key not in ("staleness", "missing")} for row in self._run.rows
         ]
-        return polars.DataFrame(rows)
+        return polars.DataFrame(rows, infer_schema_length=None)  # the last row has keys that the others lack
 
     def plot(self, what: str = "clock_s") -> "Figure":
         """The metric against the clock ("update", "epochs", "megabytes", "wall_s"), or another figure of the report.

@@ -4,12 +4,13 @@
     model.predict_proba([bank_rows, shop_rows, clinic_rows])
 
 Parts are arrays or scipy CSR with the same rows in the same order; nothing is scaled. The first party holds the
-intercept, which has no penalty (`fit_intercept=False`: there is none). This runs all parties in one process: for
-studies, not for keeping anything apart.
+intercept, which has no penalty (`fit_intercept=False`: there is none). What is left out is as the method's defaults
+say: `l2` is then 1/n, scikit-learn's C = 1. This runs all parties in one process: for studies, not for keeping anything
+apart.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
@@ -34,9 +35,9 @@ class _AsySQN(BaseEstimator):
         self,
         method: str = "asysqn-svrg",
         *,
-        l2: float = 1e-4,
-        learning_rate: float = 0.1,
-        batch_size: int = 256,
+        l2: float | None = None,
+        learning_rate: float | Literal["auto"] = "auto",
+        batch_size: int | None = None,
         epochs: float = 30.0,
         memory: int = 10,
         masking: str = "on",
@@ -63,8 +64,10 @@ class _AsySQN(BaseEstimator):
         self.n_iter_ = self.summary_["updates"]
 
     def _run(self, data: Partition, loss: str) -> Run:
-        protocol: dict[str, Any] = {"name": self.method, "loss": loss, "l2": self.l2, "masking": self.masking}
+        protocol: dict[str, Any] = {"name": self.method, "loss": loss, "masking": self.masking}
         protocol["intercept"] = bool(self.fit_intercept)
+        if self.l2 is not None:
+            protocol["l2"] = self.l2
         if "sqn" in self.method:
             protocol["memory"] = self.memory
         train = {
@@ -96,9 +99,9 @@ class AsySQNClassifier(ClassifierMixin, _AsySQN):
         method: str = "asysqn-svrg",
         *,
         loss: str = "logistic",
-        l2: float = 1e-4,
-        learning_rate: float = 0.1,
-        batch_size: int = 256,
+        l2: float | None = None,
+        learning_rate: float | Literal["auto"] = "auto",
+        batch_size: int | None = None,
         epochs: float = 30.0,
         memory: int = 10,
         masking: str = "on",

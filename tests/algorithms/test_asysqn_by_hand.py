@@ -570,6 +570,6 @@ def test_losses_want_their_task():
     with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes .* there are 3"):
         Parties(AfOptions(), X, Y, task=Task("multiclass", ("a", "b", "c")))
     with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes, .* use ridge"):
-        Parties(AfOptions(), X, Y, task=Task("regression", ()))
+        Parties(AfOptions(loss="logistic"), X, Y, task=Task("regression", ()))
     with pytest.raises(ConfigError, match="protocol.loss = 'ridge': needs numbers to predict"):
         Parties(AfOptions(loss="ridge"), X, Y)

@@ -23,6 +23,7 @@ Y = (X @ ROWS.standard_normal(6) > 0).astype(np.int64)
 def estimator_of(loss="logistic", y=None, **options):
     y = np.where(Y > 0, 1.0, -1.0) if y is None else y
     held = SimpleNamespace(train=Block(X[:, :2]), y=y, loss=LOSSES[loss], level=at_zero(LOSSES[loss], y))
+    held.l2 = held.penalties = options.get("l2", 1e-4)
     return Estimator(held, AfOptions(loss=loss, **options))
 
 

@@ -30,8 +30,8 @@ def test_the_estimate_follows_the_gradient(batches, excess):
     """Rows alike, and a w that grows by 1 in every step: the gradient is known, and there is no other noise."""
     n, b, steps = 100, 10, 2000
     held = SimpleNamespace(train=Block(np.hstack([np.ones((n, 1)), np.zeros((n, 1))])), y=np.full(n, 1e6))
-    held.loss, held.level = LOSSES["ridge"], 1e12
-    estimator, rows = Estimator(held, AfSagaOptions(loss="ridge", l2=0.0)), batches(n, b, 0)
+    held.loss, held.level, held.l2, held.penalties = LOSSES["ridge"], 1e12, 0.0, 0.0
+    estimator, rows = Estimator(held, AfSagaOptions(loss="ridge")), batches(n, b, 0)
     estimator.refer(estimator.full_pass(np.zeros(n)))
     errors = []
     for t in range(steps):

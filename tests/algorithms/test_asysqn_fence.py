@@ -26,6 +26,7 @@ from colonnade.algorithms.asysqn.messages import (
     Stepped,
 )
 from colonnade.algorithms.asysqn.party import Party
+from colonnade.algorithms.evaluation import Scores
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.protocol import state
@@ -383,12 +384,13 @@ def test_a_declined_evaluation_is_a_row_that_names_the_party():
 
 
 def test_the_last_evaluation_waits_for_a_step_of_the_party_that_declined():
+    tested = Scores(0.5, {"accuracy": 0.5})
     made = coordinator()
     made.handle(TimerFired("end", 0), 0)
     assert records_of(made.handle(Received("party-2", Declined(2)), 0)) == [] and made.waits_for() == ["party-2"]
     assert made.handle(Received("party-1", Stepped(0, 9, 1, 0, [0, 1, 2])), 0) == []
     made.handle(Received("party-2", Stepped(0, 9, 1, 0, [0, 1, 2])), 0)
-    effects = made.handle(Received(made.state.judge, Judged(3, 0.4, {"accuracy": 0.6})), 0)
+    effects = made.handle(Received(made.state.judge, Judged(3, 0.4, {"accuracy": 0.6}, tested)), 0)
     assert records_of(effects)[0].loss == 0.4 and isinstance(effects[-1], Finish)
 
 

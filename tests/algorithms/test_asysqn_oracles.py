@@ -78,7 +78,8 @@ def test_least_squares_svm_is_ridge_on_the_signs(table):
 
 def test_masks_change_nothing(table):
     x, y, _ = table
-    fitted = [AsySQNClassifier(masking=masking, epochs=2).fit(parts_of(x), y) for masking in ("on", "off")]
+    settings = {"learning_rate": 0.1, "batch_size": 256, "epochs": 2}
+    fitted = [AsySQNClassifier(masking=masking, **settings).fit(parts_of(x), y) for masking in ("on", "off")]
     first, second = (np.concatenate(model.coef_) for model in fitted)
     np.testing.assert_allclose(first, second, atol=0.05)  # other messages, another order of steps
     assert fitted[0].summary_["bytes_by_kind"].keys() - fitted[1].summary_["bytes_by_kind"].keys() == {"Masks"}

@@ -29,7 +29,6 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("vafl", {"max_delay": 5, "pause_s": 0.005}),
     ("t-sync", {"t": 3, "max_delay": 10}),
     ("t-sync", {"t": 2, "in_flight": 3, "max_delay": 6, "batches": "shared", "extra_rows": 0.5}),
-    ("sync", {"average": True}),
     ("cascaded", {"directions": 4, "distribution": "sphere"}),
     ("cascaded", {"max_delay": 5}),
     ("cascaded", {"t": 2}),
@@ -53,12 +52,13 @@ SETTINGS = {  # model, train, floor
     "zoo": (ESTIMATED, {"epochs": 8, "learning_rate": 0.03}, 0.65),
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.5),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.6),
-    "adaptive-flex": (PLAIN, {"epochs": 12, "learning_rate": 0.1}, 0.75),
     "fedvs": (POLYNOMIAL, AVERAGED, 0.75),
     "wait": (POLYNOMIAL, AVERAGED, 0.75),
     "ignore": (POLYNOMIAL, AVERAGED, 0.6),
     "wait-dp": (POLYNOMIAL, AVERAGED, 0.15),
-} | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75))
+} | dict.fromkeys(
+    ("flex", "adaptive-flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 10, "learning_rate": 0.03}, 0.75)
+)
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 LINEAR = {name for name, method in METHODS.items() if method.capabilities.party_labels}  # of two classes
 SETTINGS |= {name: ({}, {"batch_size": 128, "epochs": 24, "learning_rate": 0.05}, 0.9) for name in LINEAR}
@@ -105,13 +105,13 @@ def warnings_about(run):
     said, setting = run.server.summary(), run.federation
     summary = {
         "status": run.status, "updates": said["updates"], "metric": setting.training.metric, "privacy": None,
-        "parties": len(setting.data.parties),
+        "parties": len(setting.data.parties), "validation_rows": 0, "test_rows": len(setting.data.y_test),
     }  # fmt: skip
     rows = [
         {"update": one.update, "value": one.values[summary["metric"]], "loss": one.loss, "missing": one.missing}
         for one in run.records
     ]
-    return warnings_of(summary, rows, len(setting.data.y_test), said.get("warnings", ()))
+    return warnings_of(summary, rows, said.get("warnings", ()))
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
@@ -192,7 +192,7 @@ def test_predicts_what_its_last_evaluation_says(method, resolve, judged):
     result = Result(run, run.execute())
     rows = setting.data.ids[len(setting.data.y_train) :].cast(int).to_numpy()
     found = result.predict(load_data(source(method)).x[rows])
-    assert result.summary["status"] == "finished" and np.abs(judged[0] - judged[-1]).max() > 0.01, "it has learnt"
+    assert result.summary["status"] == "finished" and np.abs(judged[0] - judged[-1]).max() > 0.005, "it has learnt"
     np.testing.assert_allclose(found, judged[-1], rtol=0, atol=APART.get(method, 1e-6))
     if method not in APART:
         assert np.mean(found.argmax(1) == setting.data.y_test) == result.summary["accuracy"]

@@ -23,7 +23,9 @@ def federation_of(resolve, weights=WEIGHTS, **protocol):
         "train": {"batch_size": 2, "updates": 1, "learning_rate": 0.3},
     }
     rows = np.concatenate([X, X, X])  # two thirds of them for training, of whom all are alike
-    data = colonnade.split(colonnade.from_arrays(rows, np.tile(Y, 3)), parties=3, scale="none", test_fraction=1 / 3)
+    data = colonnade.split(
+        colonnade.from_arrays(rows, np.tile(Y, 3)), parties=3, scale="none", test_fraction=1 / 3, validation_fraction=0
+    )
     data = dataclasses.replace(
         data,
         train=tuple(X[:, [n]] for n in range(3)), test=tuple(X[:, [n]] for n in range(3)), y_train=Y, y_test=Y,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.flex.messages import Begin, Ready
-from colonnade.algorithms.flex.pacing import USEFUL_STEPS, best_timeout, steps_within
+from colonnade.algorithms.flex.pacing import USEFUL_NORMALISED, USEFUL_STEPS, best_timeout, steps_within
 from colonnade.protocol.events import NANOSECONDS, Received
 
 BOTH = pytest.mark.parametrize("labels", ["server", "shared"])
@@ -129,6 +129,25 @@ def test_speeds_are_measured_first(name, labels, simulate):
                 and event.message.phase == 1]  # fmt: skip
     assert [(message.steps, round(message.step_s, 9)) for message in measured] == [(4, step) for step in steps]
     assert run.server.k == 6
+
+
+@BOTH
+def test_steps_of_adam_are_useful_once(labels, simulate):
+    """Both `labels` modes: one of 10 ms × 3 and 100 ms; Adam's T is near the quick ones' step, and the key wins."""
+    compute = [{"mean_s": 0.01}] * 3 + [{"mean_s": 0.1}]
+
+    def picked(**more):
+        made = tables(labels, compute, 3, latency_s=0.005)
+        made["protocol"] |= more.pop("protocol", {})
+        made["train"] |= more
+        return simulate(made).server.summary()["method"]["timeout_s"]
+
+    assert picked(optimiser="adam") == pytest.approx(0.01) == best_timeout([0.01] * 3, 0.01, USEFUL_NORMALISED[labels])
+    plain = picked()
+    assert plain == pytest.approx(best_timeout([0.01] * 3 + [0.1], 0.01, USEFUL_STEPS[labels])) and plain > 0.03
+    of_one = {"server": "sgd", "party": ["sgd", "sgd", "adam", "sgd"]}
+    assert picked(optimiser=of_one) == pytest.approx(0.01), "one party's steps are enough"
+    assert picked(optimiser="adam", protocol={"useful_steps": USEFUL_STEPS[labels]}) == plain
 
 
 @BOTH

@@ -18,7 +18,7 @@ import torch
 from colonnade.algorithms.flex.config import AdaptiveOptions, FlexOptions
 from colonnade.algorithms.flex.local import BELL, LocalPhase, Report, local_rule
 from colonnade.algorithms.flex.messages import BeginWithGradient, BeginWithSnapshot, Late, LocalStepped, Ready
-from colonnade.algorithms.flex.pacing import Pacing
+from colonnade.algorithms.flex.pacing import BOLDEST, Pacing
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
 from colonnade.algorithms.method import Top
@@ -381,7 +381,7 @@ def test_alg_2_measures_first_and_then_divides(labels, flex):
 @pytest.mark.parametrize(("follows", "factor"), [(True, 1 / 2), (False, 1.0)])
 def test_alg_2_has_no_factor_for_another_timeout(follows, factor):
     """τ = 5 in 10 s; for 20 s the default expects τ = 10 and halves the rate, Alg. 2 l. 17 takes 1/(τ·w̄) as it is."""
-    pacing = Pacing(AdaptiveOptions(rate_follows_timeout=follows))
+    pacing = Pacing(AdaptiveOptions(rate_follows_timeout=follows, A=0.5), 12.0)
     pacing.note("server", Report(1, 5, 1.5, 2.0), 10.0)
     pacing.note("party-1", Report(1, 5, 1.5, 2.0), 10.0)
     pacing.note("slow", Report(1, 1, 1.0, 40.0), 10.0)
@@ -394,10 +394,33 @@ def test_alg_2_has_no_factor_for_another_timeout(follows, factor):
     assert plan.scales["new"] == plan.scales["party-1"], "the most careful of the others"
 
 
+def test_without_a_the_quickest_party_has_the_rate_of_flex():
+    """By hand: τ = 8, 5 and 2 in 8 s, so A is 8 rates: η, 8/5·η and 2η, the most; the server's steps do not count."""
+    pacing = Pacing(AdaptiveOptions(timeout_s=8.0), 12.0)
+    names = ["quick", "middle", "slow"]
+    for name, steps in zip(names, (8, 5, 2), strict=True):
+        pacing.note(name, Report(1, steps, 1.0, 8.0 / steps), 8.0)
+    pacing.note("server", Report(1, 800, 1.0, 0.01), 8.0)
+    scales = pacing.plan([*names, "new"], "server").scales
+    assert scales == {"quick": 1.0, "middle": 8 / 5, "slow": BOLDEST, "server": 0.01, "new": 1.0}
+    pacing.note("middle", Report(2, 5, 2.0, 1.6), 8.0)  # τ·w̄ = 10: the mean is 5 + 0.2·(10 − 5) = 6
+    scales = pacing.plan(names, "server").scales
+    assert scales["middle"] == pytest.approx(8 / 6) and scales["quick"] == 1.0
+    assert pacing.plan(["middle", "slow"], "server").scales["middle"] == 1.0, "the quickest of those that take part"
+
+
+def test_without_a_a_step_has_at_most_the_rate_of_a_round():
+    """One step fits, and a late party's takes 40 s: as in `flex`, each takes one step of its learning rate."""
+    pacing = Pacing(AdaptiveOptions(timeout_s=8.0), 12.0)
+    pacing.note("quick", Report(1, 1, 1.0, 8.0), 8.0)
+    pacing.note("late", Report(1, 1, 1.0, 40.0), 8.0)
+    assert pacing.plan(["quick", "late"], "server").scales == {"quick": 1.0, "late": 1.0, "server": 1.0}
+
+
 @BOTH
 def test_a_late_report_changes_the_adaptive_rate(labels, flex):
     """Both `labels` modes: party 2 took 3 steps in the dummy round, then a step of 12 s: τ = 1, so η = A_2."""
-    run = flex(options(labels, AdaptiveOptions))
+    run = flex(options(labels, AdaptiveOptions, A=0.5))
     server, (quick, slow) = run.server, run.parties
     uploads = run.round(run.uploads(), (2, 3, 1))
     opened = run.at(20).open(uploads)

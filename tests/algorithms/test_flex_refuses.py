@@ -32,8 +32,14 @@ def test_a_timeout_is_above_zero_or_auto(name, timeout_s, resolve):
 
 
 def test_p_bcd_has_nothing_of_local_steps(resolve):
-    for key in ("timeout_s", "momentum", "prox", "decay", "max_steps", "server_steps", "A", "on_lost"):
+    for key in ("timeout_s", "momentum", "prox", "decay", "max_steps", "useful_steps", "server_steps", "A", "on_lost"):
         refused_setting(resolve, {"name": "p-bcd", key: 1}, f"protocol.{key}", "p-bcd: unknown key")
+
+
+@pytest.mark.parametrize("useful", [0, -1.0, NAN, INF])
+def test_useful_steps_are_above_zero(useful, resolve):
+    setting = {"name": "flex", "useful_steps": useful}
+    refused_setting(resolve, setting, "protocol.useful_steps", "must be above 0 local steps")
 
 
 @pytest.mark.parametrize("name", LOCAL)
@@ -326,7 +332,7 @@ def begin(labels, roles, **changes):
     "changes",
     [
         {"timeout_s": 0.0, "limit": 0}, {"timeout_s": -1.0}, {"timeout_s": NAN}, {"timeout_s": INF},
-        {"timeout_s": 1e10}, {"limit": -1}, {"scale": -0.5}, {"scale": 1.5}, {"scale": NAN}, {"phase": 0},
+        {"timeout_s": 1e10}, {"limit": -1}, {"scale": -0.5}, {"scale": 1e7}, {"scale": NAN}, {"phase": 0},
         {"phase": -1}, {"update": -1}, {"following": -1},
     ],
     ids=str,

@@ -26,8 +26,9 @@ BOTH = pytest.mark.parametrize("labels", ["server", "shared"])
 def tables(name, t_comm=1.0, step_s=STEP_S, server_s=1.0, updates=4, compute=None, clock=None, train=None, **protocol):
     link = {"bandwidth_mbps": float("inf")}
     computes = [{"mean_s": mean_s} for mean_s in step_s] if compute is None else compute
+    whole = {"A": 0.01} if name == "adaptive-flex" else {}
     return {
-        "protocol": {"name": name} | ({} if name == "p-bcd" else {"timeout_s": TIMEOUT}) | protocol,
+        "protocol": {"name": name} | ({} if name == "p-bcd" else {"timeout_s": TIMEOUT}) | whole | protocol,
         "model": {"party": "linear", "embedding": 3, "server": "linear"},
         "clock": {
             "compute": computes,

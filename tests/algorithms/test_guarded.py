@@ -27,12 +27,12 @@ UPLOADS = (Embeddings, Ready, EvaluationReply)
 
 @pytest.fixture(scope="module")
 def data():
-    return split(load("breast-cancer"), parties=3)
+    return split(load("breast-cancer"), parties=3, validation_fraction=0)
 
 
 @pytest.fixture(scope="module")
 def unscaled():
-    return split(load("breast-cancer"), parties=3, scale="none")
+    return split(load("breast-cancer"), parties=3, scale="none", validation_fraction=0)
 
 
 def tables(name="vafl", privacy=NOISE, options=None, train=None, **more):
@@ -138,7 +138,7 @@ def test_without_a_mechanism_it_is_not_accounted(data):
     assert prepare(from_dict(tables(privacy={"mechanism": "none"})), data).execute()["privacy"] is None
 
 
-@pytest.mark.parametrize("name", ["vafl", "flex"])
+@pytest.mark.parametrize("name", ["vafl", "swift", "flex"])
 def test_private_steps_leave_only_the_records_own_row_to_count(name, unscaled, tmp_path):
     privacy = NOISE | {"local_updates": "dp-sgd", "dp_sgd": {"clip": 1.0, "noise": 10.0}}
     _, summary = run(tables(name, privacy), unscaled, tmp_path / "run")
@@ -161,7 +161,7 @@ def test_zeroth_order_parties_learn_from_answers_alone(unscaled, tmp_path):
 BUDGET = {"epsilon": 40.0, "delta": 1e-5}  # μ = 6.2: about 240 rows at 0.4 each
 
 
-@pytest.mark.parametrize("name", ["vafl", "t-sync", "flex", "cascaded"])
+@pytest.mark.parametrize("name", ["vafl", "swift", "t-sync", "flex", "cascaded"])
 def test_a_spent_budget_ends_the_uploads_of_one_and_the_others_go_on(name, data, tmp_path):
     options = {"table": "zeros"} if name != "flex" else {}
     budgets = {"budgets": {"party-2": BUDGET}}

@@ -50,7 +50,7 @@ def data():
     generator = np.random.default_rng(0)
     x = generator.random((ROWS, 9), dtype=np.float32)
     y = generator.integers(0, 3, ROWS)
-    return split(from_arrays(x, y, x_test=x, y_test=y), parties=3, scale="none")
+    return split(from_arrays(x, y, x_test=x, y_test=y), parties=3, scale="none", validation_fraction=0)
 
 
 @pytest.fixture

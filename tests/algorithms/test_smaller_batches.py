@@ -6,50 +6,55 @@ import pytest
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.messages import Embeddings, Gradient, Pace
-from colonnade.algorithms.vafl.pacing import Paces
+from colonnade.algorithms.vafl.pacing import Paces, sizes
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Send
 
-BATCH = 8
+BATCH = 32
 
 
 def upload(paces, party, times, rows=BATCH):
-    """The first size that the party is told at one of these times (s)."""
+    """The last size that the party is told at one of these times (s)."""
     told = [paces.measure(party, rows, round(time * 1e9), BATCH) for time in times]
-    return next((size for size in told if size is not None), None)
+    return next((size for size in reversed(told) if size is not None), None)
 
 
 def test_by_hand():
-    """The median of the last nine intervals per row, once there are five; twice the fastest is slow."""
-    paces = Paces(("a", "b"), BATCH)
-    assert upload(paces, 0, [0, 1, 2, 3, 50]) is None, "four intervals"
-    assert paces.medians[0] == float("inf")
-    assert upload(paces, 0, [51]) is None and paces.medians[0] == 1e9 / BATCH, "one long pause does not count"
-    assert upload(paces, 1, np.arange(6) * 1.9) is None
-    assert upload(paces, 1, 10 + np.arange(9) * 2.0) == BATCH // 2
-    assert upload(paces, 1, 30 + np.arange(9) * 1.0, BATCH // 2) is None, "half of the rows in half of the time"
-    assert upload(paces, 1, 50 + np.arange(9) * 0.8, BATCH // 2) is None, "1.6 times: neither slow nor quick"
-    assert upload(paces, 1, 60 + np.arange(9) * 0.5, BATCH // 2) == BATCH
-    assert upload(paces, 1, 70 + np.arange(9) * 1.0) is None
+    """The median of the last nine intervals per row; 2 and 4 times the fastest: halves and quarters."""
+    paces = Paces(("a", "b"))
+    assert upload(paces, 0, [0]) is None and paces.medians[0] == float("inf"), "no interval"
+    assert upload(paces, 0, [1, 50, 51, 52]) is None and paces.medians[0] == 1e9 / BATCH, "one long pause"
+    assert upload(paces, 1, [0, 1.9]) is None
+    assert upload(paces, 1, [3.9, 5.9, 7.9]) == 16
+    assert upload(paces, 1, 10 + np.arange(9) * 1.0, 16) is None, "half of the rows in half of the time"
+    assert upload(paces, 1, 30 + np.arange(9) * 0.8, 16) is None, "1.6 times: neither slow nor quick"
+    assert upload(paces, 1, 40 + np.arange(9) * 0.5, 16) == BATCH
+    assert upload(paces, 1, 50 + np.arange(9) * 10.0) == 8
+    assert upload(paces, 1, 150 + np.arange(9) * 3.5 / 4, 8) is None
+    assert upload(paces, 1, 170 + np.arange(9) * 2.5 / 4, 8) == 16
 
 
 def test_absence_is_no_pace_and_lost_memory_is_told_again():
-    paces = Paces(("a", "b"), BATCH)
+    paces = Paces(("a", "b"))
     upload(paces, 0, np.arange(9))
-    assert upload(paces, 1, np.arange(9) * 2.0) == BATCH // 2
+    assert upload(paces, 1, np.arange(9) * 2.0) == 16
     paces.interrupt(1)
     upload(paces, 1, [100.0])
     assert len(paces.intervals[1]) == 8
     paces.forget(1)
-    assert upload(paces, 1, [200.0, 202.0]) == BATCH // 2
+    assert upload(paces, 1, [200.0, 202.0]) == 16
+
+
+def test_sizes():
+    assert sizes(64) == [64, 32, 16] and sizes(8) == [8, 4, 4] and sizes(3) == [3, 3, 3]
 
 
 @pytest.mark.parametrize("rows", [64, 37])
 def test_every_epoch_has_each_row_once_whatever_the_sizes(rows):
-    walk, walked, seen = Walk(rows, BATCH, 0), 0, []
-    sizes = iter([8, 8, 4, 4, 4, 8, 4, 4, 4] * 20)
+    walk, walked, seen = Walk(rows, 8, 0), 0, []
+    turns = iter([8, 8, 4, 4, 4, 8, 4, 4, 4] * 20)
     while walked < 2 * rows:
-        batch = walk.rows_from(walked, next(sizes))
+        batch = walk.rows_from(walked, next(turns))
         walked += len(batch)
         seen.append(batch)
     found = np.concatenate(seen)
@@ -60,7 +65,7 @@ def test_every_epoch_has_each_row_once_whatever_the_sizes(rows):
 @pytest.fixture(params=[1, 2])
 def run(request, tiny, regression):
     options = VaflOptions(table="zeros", smaller_batches=True, in_flight=request.param)
-    return tiny(options, [np.arange(16.0) / 16] * 2, np.ones(16), [1.0, 1.0], None, regression, batch=BATCH)
+    return tiny(options, [np.arange(64.0) / 64] * 2, np.ones(64), [1.0, 1.0], None, regression, batch=BATCH)
 
 
 def sent(effects, kind):
@@ -81,12 +86,12 @@ def test_a_party_walks_on_in_half_batches(run):
             answer = Gradient(oldest.step, 0, np.zeros((oldest.batch, 1), np.float32))
             effects = run.told(party, Received("server", answer))
     whole = run.server.state.line.most  # with two under way, the second was chosen before
-    sizes, rows = [upload.batch for upload in uploads], np.concatenate([upload.rows for upload in uploads])
-    assert sizes[:whole] == [BATCH] * whole and set(sizes[whole:]) == {BATCH // 2}
-    assert sorted(rows[:16]) == list(range(16)), "each row once"
+    found, rows = [upload.batch for upload in uploads], np.concatenate([upload.rows for upload in uploads])
+    assert found[:whole] == [BATCH] * whole and set(found[whole:]) == {BATCH // 2}
+    assert sorted(rows[:64]) == list(range(64)), "each row once"
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3, 5, 16, -4])
+@pytest.mark.parametrize("rows", [0, 1, 3, 5, 64, -16])
 def test_other_sizes_are_refused(run, rows):
     with pytest.raises(RemoteProtocolError, match="asks for batches of"):
         run.told(run.parties[0], Received("server", Pace(rows)))
@@ -110,10 +115,10 @@ def test_the_slow_party_of_a_run_is_told_once(simulate):
     run = simulate(tables)
     received = [(role, event) for _, role, event in run.events if isinstance(event, Received)]
     told = [(role, event.message.rows) for role, event in received if isinstance(event.message, Pace)]
-    assert told == [("party-4", 16)]
+    assert told == [("party-4", 8)]
     slow = [event.message for _, event in received if event.sender == "party-4"]
-    sizes = [message.batch for message in slow if isinstance(message, Embeddings)]
-    assert sizes[0] == 32 and sizes[-1] == 16 and len(sizes) > 30
+    rows = [message.batch for message in slow if isinstance(message, Embeddings)]
+    assert rows[0] == 32 and rows[-1] == 8 and len(rows) > 30
     assert run.server.paces.medians[3] > 5 * run.server.paces.medians[0]
 
 
@@ -124,4 +129,4 @@ def test_the_server_stops_measuring_while_a_party_is_away(run):
     run.told(run.server, PeerLost("party-1"))
     assert run.server.paces.last[0] is None
     run.told(run.server, PeerJoined("party-1", anew=True))
-    assert run.server.paces.told[0] == 0
+    assert not run.server.paces.known[0]

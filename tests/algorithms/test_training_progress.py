@@ -1,11 +1,12 @@
 """Step rules, cadences, and the counting that ends a run."""
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 import pytest
 
-from colonnade.algorithms.evaluation import Evaluated
+from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.training import Cadence, Every, StepRule, Training
 from colonnade.models import OptimiserSpec, Regulariser
@@ -90,6 +91,48 @@ def test_reports_hold_the_mean_training_loss_since_the_last_and_the_last_one_end
     last, finish = progress.report(Evaluated(2, 0.5, {"accuracy": 0.7}), [], [])
     assert np.isnan(last.record.train_loss), "no step since"
     assert finish == Finish("done")
+
+
+def judged(progress, value, loss, tested=None):
+    return progress.report(Evaluated(1, loss, {"accuracy": value}, tested), [], [])
+
+
+def test_no_better_is_neither_a_better_metric_nor_a_lower_loss():
+    progress = Progress(replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=2))
+    for value, loss in [(0.5, 1.0), (0.4, 0.9), (0.6, 2.0), (0.6, 0.9), (0.5, 0.8), (float("nan"), float("nan"))]:
+        judged(progress, value, loss)
+        assert not progress.no_better()
+    other = Progress(replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=2))
+    other.load(progress.save())
+    for one in (progress, other):
+        judged(one, 0.6, 0.8)
+        assert one.no_better() == "no better for 2 evaluations" and one.note() == "", "it has not ended yet"
+        one.ending = one.no_better()
+        assert one.note() == "ended early: no better for 2 evaluations"
+    off = Progress(training(Every("updates", 9), Every("updates", 1)))
+    for _ in range(50):
+        judged(off, 0.5, 1.0)
+    assert off.no_better() == ""
+
+
+def test_a_lower_metric_may_be_better():
+    spec = replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=1, metric="rmse")
+    progress = Progress(spec)
+    for value in (3.0, 2.0, 1.0):
+        progress.report(Evaluated(1, float("nan"), {"rmse": value}), [], [])
+        assert not progress.no_better()
+    progress.report(Evaluated(1, float("nan"), {"rmse": 1.5}), [], [])
+    assert progress.no_better() == "no better for 1 evaluation"
+
+
+def test_with_validation_rows_the_run_ends_with_the_test_rows():
+    progress = Progress(replace(training(Every("updates", 3), Every("updates", 1)), validation=5))
+    progress.ending = "done"
+    under_way, last = Evaluated(1, 0.5, {"accuracy": 0.7}), Evaluated(2, 0.5, {"accuracy": 0.7}, Scores(0.6, {}))
+    assert progress.tests_due(under_way) and not progress.tests_due(last)
+    assert [type(effect) for effect in progress.report(under_way, [], [])] == [Emit]
+    row, finish = progress.report(last, [], [])
+    assert row.record.tested == Scores(0.6, {}) and finish == Finish("done")
 
 
 def test_save_and_load():

@@ -150,13 +150,13 @@ def test_a_second_step_moves_on_from_the_new_weight_with_new_directions(made, di
 def server_draw(run, options):
     """The server's u, as its key and the number of its draw make it."""
     seed = run.server.secret.seed("server", run.server.questions.draw)
-    return directions(seed, options.directions, 1, options.distribution).astype(float)
+    return directions(seed, options.server_directions, 1, options.distribution).astype(float)
 
 
 @BOTH
 @pytest.mark.parametrize("count", [1, 2])
 def test_zoo_both_sides_estimate(made, distribution, count):
-    options = ZooOptions(table="zeros", directions=count, distribution=distribution, **FREE)
+    options = ZooOptions(table="zeros", directions=count, server_directions=3, distribution=distribution, **FREE)
     run, table, a, w = made(options), np.zeros((3, 2)), A, list(W)
     for m in (0, 1):
         upload = probe_of(run, m)
@@ -179,7 +179,7 @@ def test_zoo_both_sides_estimate(made, distribution, count):
 @BOTH
 def test_syn_zoo_a_round_of_two(made, distribution):
     """App. B Alg. 2: everyone's c in every term, one party's ĉ in its own difference, the server's u_0 in its own."""
-    options = SynZooOptions(distribution=distribution, directions=2, **FREE)
+    options = SynZooOptions(distribution=distribution, directions=2, server_directions=1, **FREE)
     run = made(options, rates=(0.05, 0.02))
     run.server.state.due = ""  # nothing to judge
     w, a = W[:2], A
@@ -255,7 +255,7 @@ def test_two_of_three_are_averaged_and_each_is_told_its_own(made):
 
 def test_a_server_that_estimates_draws_a_direction_for_every_batch(made):
     """t = 2: u_{0,i} of App. B l. 9 belongs to batch i; one u for both would leave the mean as noisy as one of them."""
-    options = ZooOptions(table="zeros", t=2, **FREE)
+    options = ZooOptions(table="zeros", t=2, server_directions=1, **FREE)
     run, table = made(options, 3), np.zeros((3, 3))
     uploads = {m: probe_of(run, m) for m in (2, 0)}
     assert not np.array_equal(uploads[2].rows, uploads[0].rows), "the case is about two different batches"
@@ -273,12 +273,12 @@ def test_a_server_that_estimates_draws_a_direction_for_every_batch(made):
     assert weight(run.server) == pytest.approx(A - ETA_0 * np.mean(estimates), rel=1e-4)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_server_that_estimates_is_charged_for_its_forward_passes_alone(made, count):
-    run = made(ZooOptions(table="zeros", directions=count, **FREE))
+@pytest.mark.parametrize(("count", "own"), [(1, 1), (3, 3), (1, 8)])
+def test_a_server_that_estimates_is_charged_for_its_forward_passes_alone(made, count, own):
+    run = made(ZooOptions(table="zeros", directions=count, server_directions=own, **FREE))
     effects = run.told(run.server, Received("party-1", probe_of(run, 0)))
     (work,) = [effect for effect in effects if isinstance(effect, Work)]
-    assert work.amount == 0.5 * (1 + 2 * count), "h, ĥ of every direction of the party, and of every one of its own"
+    assert work.amount == 0.5 * (1 + count + own), "h, ĥ of every direction of the party, and of every one of its own"
 
 
 def test_same_rows_share_one_pass_and_have_one_base(made):

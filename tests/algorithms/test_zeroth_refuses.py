@@ -77,8 +77,10 @@ def test_a_server_without_parameters_has_nothing_to_estimate(method, roles):
 @pytest.mark.parametrize("method", LEARNERS)
 @pytest.mark.parametrize("count", [0, -1, 2000])
 def test_directions_are_some_and_not_thousands(method, count, roles):
-    with pytest.raises(ConfigError, match=rf"protocol\.directions = {count}: must be between 1 and 64"):
-        roles(method, directions=count)
+    keys = ["directions"] if method == "cascaded" else ["directions", "server_directions"]
+    for key in keys:
+        with pytest.raises(ConfigError, match=rf"protocol\.{key} = {count}: must be between 1 and 64"):
+            roles(method, **{key: count})
 
 
 @pytest.mark.parametrize(("key", "value"), [("directions", 1), ("smoothing", 0.01), ("distribution", "sphere")])

@@ -36,7 +36,7 @@ def test_table_json_and_report(colonnade, tmp_path: Path) -> None:
     assert "100.00 ± 0.00" in out and "curious client" in out
     blind = r"1\d\.\d% by always guessing the most frequent class, 10\.\d% by guessing each class as often as it occurs"
     assert re.search(blind, " ".join(out.split()))
-    data = "digits: 1,438 training rows, 10 classes; 2 parties with their columns: party-1 (32), party-2 (32)"
+    data = "digits: 1,294 training rows, 10 classes; 2 parties with their columns: party-1 (32), party-2 (32)"
     assert f"Data: {data}" in out
     said = json.loads((tmp_path / "a" / "attack.json").read_text())
     assert said["attack"] == "label-inference" and said["trials"] == 2

@@ -37,7 +37,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def digits() -> Partition:
-    return load_partition(from_dict(summing_tables(DIGITS)))
+    return load_partition(from_dict(summing_tables({**DIGITS, "data": {"validation_fraction": 0}})))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def highest(chance: float, rows: int) -> float:
 FLEX = ["flex", "adaptive-flex", "p-bcd", "sync-min", "sync-max"]
 
 
-@pytest.mark.parametrize("method", ["vafl", "sync", "t-sync", *FLEX, "wait", "wait-dp"])
+@pytest.mark.parametrize("method", ["vafl", "swift", "sync", "t-sync", *FLEX, "wait", "wait-dp"])
 def test_gradients_tell_every_label(method: str, digits: Partition) -> None:
     found = attacked(digits, method, "curious,eavesdropper")
     assert [outcome.success for outcome in found.values()] == [1.0, 1.0]

@@ -165,7 +165,7 @@ def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, confi
     code, out, _ = colonnade("compare", config, "--protocols", "wild[big],centralised", "--out", tmp_path / "race")
     assert code == 1
     assert "wild[big]-seed0" in out and "lower train.learning_rate" in out
-    assert re.search(r"^ +wild\[big\] \(diverged\) +0\.\d{4} †", out, re.MULTILINE), "a struck out number, and why"
+    assert re.search(r"^ +wild\[big\] \(diverged\) +– ", out, re.MULTILINE), "no number of the test rows, and why"
     assert re.search(r"centralised +0\.\d{4} ", out)
     assert len(json.loads((tmp_path / "race" / "comparison.json").read_text())) == 2
 
@@ -173,9 +173,9 @@ def test_a_failed_contestant_is_named_and_the_exit_code_says_so(colonnade, confi
 def test_a_diverged_run_ends_with_code_1_and_says_why(colonnade, config, tmp_path):
     code, out, _ = colonnade("run", config, "--set", "train.learning_rate=1e20", "--set", "train.updates=100")
     assert code == 1 and "lower train.learning_rate" in out
-    assert re.search(r"accuracy +│ 0\.\d{4} \(evaluated before it diverged\)", out), "never a plain number"
-    assert re.search(r"loss +│ [\d.]+ \(evaluated before it diverged\)", out)
-    assert re.search(r"Warning: diverged at update \d+; its metric and loss are those of update \d+", out)
+    assert re.search(r"accuracy, \d+ validation rows +│ 0\.\d{4} \(evaluated before it diverged\)", out)
+    assert re.search(r"accuracy, \d+ test rows +│ – ", out), "the test rows are judged at the end only"
+    assert re.search(r"Warning: diverged at update \d+; its validation metric and loss are those of update \d+", out)
 
 
 def test_a_run_with_a_warning_says_so(colonnade, config, tmp_path):

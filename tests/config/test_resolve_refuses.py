@@ -16,7 +16,7 @@ from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 @pytest.fixture(scope="module")
 def digits():
-    return split(load("digits"), parties=4)
+    return split(load("digits"), parties=4, validation_fraction=0)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ REFUSALS = [
     ),
     ({"protocol": {"name": "afsgd"}, "model": {"device": "cuda"}}, "model.device", "computed on the CPU"),
     ({"protocol": {"name": "sync", "max_delay": 2}}, "protocol.max_delay", "sync: unknown key"),
-    ({"protocol": {"name": "centralised", "batches": "own"}}, "protocol.batches", "known here: none"),
+    ({"protocol": {"name": "centralised", "batches": "own"}}, "protocol.batches", "known here: average"),
     ({"protocol": {"name": "vafl", "max_dely": 2}}, "protocol.max_dely", "did you mean 'max_delay'"),
     ({"protocol": {"name": "vafl", "max_delay": "2"}}, "protocol.max_delay", "expected `int"),
     ({"protocol": {"name": "vafl", "max_delay": 0}}, "protocol.max_delay", "must be 1 or more"),
@@ -138,9 +138,9 @@ def test_models_are_refused_before_anything_starts(model, message, digits, tmp_p
 def test_defaults(resolved):
     setting = resolved({})
     training = setting.training
-    assert setting.method.name == "vafl"
-    assert training.limit == Every("epochs", 20) and training.eval_every == Every("epochs", 0.5)
-    assert setting.plan.checkpoint_every == Every("epochs", 2)
+    assert setting.method.name == "swift"
+    assert training.limit == Every("epochs", 100) and training.eval_every == Every("epochs", 2.5)
+    assert setting.plan.checkpoint_every == Every("epochs", 10) and training.patience == 0
     assert training.metric == "accuracy" and training.rule.kind == "constant"
     assert (training.server_rate, training.party_rates) == (0.01, (0.01,) * 4)
     assert [role.name for role in setting.roles()] == ["server", "party-1", "party-2", "party-3", "party-4"]

@@ -19,7 +19,7 @@ from colonnade.data import (
     save_alignment,
 )
 from colonnade.data.alignment import digest_of_column, normalise
-from colonnade.data.prepare import split_rows
+from colonnade.data.prepare import RowSplit
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
@@ -124,7 +124,7 @@ def alignment(path, rows, name="bank"):
 
 def test_a_share_has_the_common_rows_in_their_order(tmp_path):
     path, order = table(tmp_path), [7, 3, 39, 0, 12, 5, 20, 21]
-    aligned, how = alignment(path, order), {"test_fraction": 0.25, "split_seed": 1, "scale": "none"}
+    aligned, how = alignment(path, order), {"by": RowSplit(0.25, 0, 1), "scale": "none"}
     share = read_party_share(path, name="bank", id="nr", columns=["x"], aligned=aligned, **how)
     plain = polars.read_csv(path)[order].drop("kind", "bought")
     plain.write_csv(tmp_path / "sorted.csv")
@@ -144,9 +144,9 @@ def test_repeated_ids_that_were_dropped_do_not_matter_later(tmp_path):
     path = tmp_path / "bank.csv"
     path.write_text("nr,x\nA,1\nB,2\nA,3\nC,4\n,5\n")
     with pytest.raises(DataError, match="has no id"):
-        read_party_share(path, name="bank", id="nr", test_fraction=0.5, split_seed=0)
+        read_party_share(path, name="bank", id="nr", by=RowSplit(0.5, 0, 0))
     aligned = alignment(path, [3, 0])
-    share = read_party_share(path, name="bank", id="nr", aligned=aligned, test_fraction=0.5, split_seed=0, scale="none")
+    share = read_party_share(path, name="bank", id="nr", aligned=aligned, by=RowSplit(0.5, 0, 0), scale="none")
     assert sorted([*share.train.ravel(), *share.test.ravel()]) == [1, 4]
 
 
@@ -157,11 +157,11 @@ def test_ids_that_changed_since(change, tmp_path):
     lines = path.read_text().splitlines()
     path.write_text("\n".join(change(lines)) + "\n")
     with pytest.raises(DataError, match=r"the ids of bank have changed since the alignment .* colonnade align again"):
-        read_party_share(path, name="bank", id="nr", aligned=aligned, test_fraction=0.5, split_seed=0)
+        read_party_share(path, name="bank", id="nr", aligned=aligned, by=RowSplit(0.5, 0, 0))
     path.write_text("\n".join(lines).replace(".5", ".25") + "\n")  # other columns may be mended
-    read_party_share(path, name="bank", id="nr", aligned=aligned, test_fraction=0.5, split_seed=0)
+    read_party_share(path, name="bank", id="nr", aligned=aligned, by=RowSplit(0.5, 0, 0))
     with pytest.raises(ConfigError, match=r"party.id = None: name the column of bank.csv that was aligned"):
-        read_party_share(path, name="bank", aligned=aligned, test_fraction=0.5, split_seed=0)
+        read_party_share(path, name="bank", aligned=aligned, by=RowSplit(0.5, 0, 0))
 
 
 def test_an_npz_in_its_order(tmp_path):
@@ -169,7 +169,7 @@ def test_an_npz_in_its_order(tmp_path):
     np.savez(path, x=np.arange(10.0).reshape(5, 2), ids=np.arange(5))
     ids = digest_of_column(polars.Series("ids", np.arange(5)))
     aligned = Alignment("bank", ("bank", "shop"), np.array([4, 2]), "ab" * 32, ids)
-    share = read_party_share(path, name="bank", aligned=aligned, test_fraction=0.5, split_seed=0, scale="none")
+    share = read_party_share(path, name="bank", aligned=aligned, by=RowSplit(0.5, 0, 0), scale="none")
     assert sorted(map(tuple, [*share.train, *share.test])) == [(4, 5), (8, 9)]
 
 
@@ -193,14 +193,15 @@ def test_rows_that_a_party_lacks_are_zeros_and_teach_it_nothing(tmp_path):
     polars.DataFrame({"nr": column, "x": x, "kind": ["ab"[row % 2] for row in range(40)]}).write_csv(path)
     order = np.random.default_rng(0).permutation(40)
     order[::3] = -1
-    how = {"name": "shop", "id": "nr", "test_fraction": 0.25, "split_seed": 0, "categorical": ["kind"]}
+    how = {"name": "shop", "id": "nr", "by": RowSplit(0.25, 0.2, 0), "categorical": ["kind"]}
 
     def read(rows):
         digest = digest_of_column(polars.Series(column))
         return read_party_share(path, aligned=Alignment("shop", ("shop", "server"), rows, "ab" * 32, digest), **how)
 
     share = read(order)
-    train, test = split_rows("", 40, test_fraction=0.25, split_seed=0)
+    (train, test), validation = how["by"].of("", 40)
+    assert share.validation == validation == 6
     assert [part.tolist() for part in share.present] == [(order[part] >= 0).tolist() for part in (train, test)]
     for part, values, present in zip((train, test), (share.train, share.test), share.present, strict=True):
         assert not values[~present].any() and np.isfinite(values).all()

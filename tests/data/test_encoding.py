@@ -1,5 +1,6 @@
 """Categories and missing values: fitted on training rows, by each party alone, and again on new rows."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,14 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from colonnade.data import load, split
+from colonnade.data import load
+from colonnade.data import split as split_rows_and_columns
 from colonnade.data.dataset import Dataset
 from colonnade.data.table import Table, column_of
 from colonnade.data.task import Task
 from colonnade.protocol.errors import ConfigError, DataError
+
+split = partial(split_rows_and_columns, validation_fraction=0)
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -36,7 +40,7 @@ def test_one_hot_by_hand():
     assert partition.train[0].dtype == np.float32
     assert partition.shapes == ((3,),)
     assert partition.notes == (
-        "party-1: column 'city': 1 categories (Köln) occur in test rows only, 1 of them; all zeros there",
+        "party-1: column 'city': 1 categories (Köln) occur in rows held out only, 1 of them; all zeros there",
     )
 
 

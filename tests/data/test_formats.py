@@ -8,13 +8,13 @@ import pytest
 
 from colonnade.config.resolve import load_partition
 from colonnade.config.schema import from_dict
-from colonnade.data import load, read_party_share, read_server_share, split
+from colonnade.data import RowSplit, load, read_party_share, read_server_share, split
 from colonnade.data.alignment import read_id_column
 from colonnade.deployment import party_side, server_side
 from colonnade.protocol.errors import ConfigError, DataError
 
 FRAME = polars.DataFrame({"nr": range(20), "age": [float(i % 7) for i in range(20)], "y": [i % 2 for i in range(20)]})
-ROWS = {"test_fraction": 0.2, "split_seed": 0}
+ROWS = {"by": RowSplit(0.2, 0, 0)}
 LIBSVM = b"-1 1:0.5 3:2\n+1 2:1\n-1\n"
 
 

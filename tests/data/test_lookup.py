@@ -6,6 +6,7 @@ import pytest
 
 from colonnade.data import (
     IdRules,
+    RowSplit,
     load,
     load_party_share,
     party_lookup,
@@ -34,7 +35,7 @@ def files(tmp_path):
 
 
 def read(folder, **more):
-    return read_party_share(folder / "bank.csv", name="bank", id="client", test_fraction=0.25, split_seed=1, **more)
+    return read_party_share(folder / "bank.csv", name="bank", id="client", by=RowSplit(0.25, 0, 1), **more)
 
 
 def test_training_and_test_rows_are_as_they_were_trained_on(files):
@@ -64,13 +65,13 @@ def test_ids_are_the_same_by_the_rules_of_the_alignment(files):
 
 
 def test_without_an_id_column_rows_are_counted(files):
-    share = read_party_share(files / "bank.csv", name="bank", columns=["age"], test_fraction=0.25, split_seed=1)
+    share = read_party_share(files / "bank.csv", name="bank", columns=["age"], by=RowSplit(0.25, 0, 1))
     assert party_lookup(share, [files / "bank.csv"], None).find(["0", "39", "40"]).tolist() == [0, 39, -1]
 
 
 def test_an_npz_has_its_own_names(tmp_path):
     np.savez(tmp_path / "lab.npz", x=np.arange(60.0).reshape(20, 3), ids=np.arange(20) + 100)
-    share = read_party_share(tmp_path / "lab.npz", name="lab", columns=["x1", "x2"], test_fraction=0.2, split_seed=0)
+    share = read_party_share(tmp_path / "lab.npz", name="lab", columns=["x1", "x2"], by=RowSplit(0.2, 0, 0))
     table = party_lookup(share, [tmp_path / "lab.npz"], None)
     assert table.x.shape == (20, 2) and table.find(["100", "119", "0"]).tolist() == [0, 19, -1]
     np.savez(tmp_path / "thin.npz", x=np.zeros((2, 2)))

@@ -9,6 +9,7 @@ import pytest
 
 from colonnade.config.schema import from_dict
 from colonnade.data import (
+    RowSplit,
     load,
     load_party_share,
     party_share,
@@ -23,7 +24,7 @@ from colonnade.experiments.run import prepare
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
 
-HOW = {"name": "lab", "test_fraction": 0.25, "split_seed": 3}
+HOW = {"name": "lab", "by": RowSplit(0.25, 0, 3)}
 ROWS = np.array([3, 0, 0, 17], np.int32)
 
 
@@ -56,14 +57,14 @@ def test_an_npy_gives_the_numbers_of_an_npz(tmp_path, scale, dtype):
 
 def test_labels_from_an_npy(tmp_path):
     y = np.random.default_rng(0).integers(0, 3, 200)
-    found = read_server_share(saved(tmp_path, y, "y.npy"), label=None, test_fraction=0.25, split_seed=3)
+    found = read_server_share(saved(tmp_path, y, "y.npy"), label=None, by=RowSplit(0.25, 0, 3))
     assert found.task.classes == ("0", "1", "2") and found.rows == 200
     rows = read_party_share(saved(tmp_path, y[:, None].astype(np.float32)), scale="none", **HOW)
     assert np.asarray(rows.train)[:, 0].tolist() == found.y_train.tolist(), "in the same order"
     with pytest.raises(ConfigError, match="server.label = 'y': an .npy has neither ids nor names"):
-        read_server_share(tmp_path / "y.npy", label="y", test_fraction=0.25, split_seed=3)
+        read_server_share(tmp_path / "y.npy", label="y", by=RowSplit(0.25, 0, 3))
     with pytest.raises(DataError, match="y.npy: the label has only"):
-        read_server_share(saved(tmp_path, y * 0, "y.npy"), label=None, test_fraction=0.25, split_seed=3)
+        read_server_share(saved(tmp_path, y * 0, "y.npy"), label=None, by=RowSplit(0.25, 0, 3))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_only_what_is_asked_for_is_read(tmp_path, kind):
         made = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, x.shape)
         del made
         file = tmp_path / "x.npy"
-        share = read_party_share(file, scale="none", **HOW, test_rows=1000)
+        share = read_party_share(file, name="lab", scale="none", by=RowSplit(0.25, 0, 3, test_rows=1000))
     else:
         file = tmp_path / "lab.safetensors"
         whole = replace(

@@ -1,14 +1,18 @@
 """Splits as a whole: rows, reproducibility, bad values, prediction, memory."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from colonnade.data import Dataset, Task, from_arrays, load, split
+from colonnade.data import Dataset, Task, from_arrays, load
+from colonnade.data import split as split_rows_and_columns
 from colonnade.protocol.errors import ConfigError, DataError
+
+split = partial(split_rows_and_columns, validation_fraction=0)
 
 
 def counted(rows=10, width=4):
@@ -17,11 +21,15 @@ def counted(rows=10, width=4):
 
 
 @settings(deadline=None)
-@given(st.integers(2, 30), st.floats(0.01, 0.99), st.integers(0, 2**40))
-def test_every_row_is_trained_or_tested_on_and_lies_alike_at_all_parties(rows, fraction, seed):
-    partition = split(counted(rows), parties=2, scale="none", test_fraction=fraction, split_seed=seed)
+@given(st.integers(2, 30), st.floats(0.01, 0.99), st.floats(0, 0.99), st.integers(0, 2**40))
+def test_every_row_is_trained_or_tested_on_and_lies_alike_at_all_parties(rows, fraction, validation, seed):
+    how = {"parties": 2, "scale": "none", "test_fraction": fraction, "split_seed": seed}
+    plain = split(counted(rows), **how)
+    assume(not validation or len(plain.y_train) > 1)
+    partition = split(counted(rows), **how, validation_fraction=validation)
     assert len(partition.y_train) >= 1
-    assert len(partition.y_test) >= 1
+    assert len(partition.y_test) > partition.validation >= (validation > 0)
+    np.testing.assert_array_equal(partition.test[0][partition.validation :], plain.test[0])
     both = [np.concatenate(pair) for pair in zip(partition.train, partition.test, strict=True)]
     row = both[0][:, 0] // 100
     assert sorted(row) == list(range(rows))
@@ -117,6 +125,38 @@ def test_bad_values_in_columns_that_nobody_holds_do_not_matter():
     dataset = counted()
     dataset.x[0, 3] = np.nan
     assert split(dataset, how={"a": ["x0..x2"]}).train[0].shape == (8, 3)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1, 1.5, float("nan"), True, "0.1", None])
+def test_refused_validation_fraction(fraction):
+    with pytest.raises(ConfigError, match="data.validation_fraction"):
+        split(counted(), validation_fraction=fraction)
+
+
+def test_a_given_test_set_leaves_the_validation_rows_to_the_training_rows():
+    x = np.arange(20.0)[:, None]
+    given = from_arrays(x, np.arange(20) % 2, x_test=x[:3] + 100, y_test=[0, 1, 0])
+    first, other = (split(given, parties=1, scale="none", validation_fraction=0.2, split_seed=seed) for seed in (0, 1))
+    for partition in (first, other):
+        assert partition.validation == 4
+        assert partition.test[0][4:].ravel().tolist() == [100, 101, 102]
+        assert sorted([*partition.train[0].ravel(), *partition.test[0][:4].ravel()]) == list(range(20))
+        assert partition.train[0].ravel().tolist() == sorted(partition.train[0].ravel()), "in the given order"
+        np.testing.assert_array_equal(partition.y_train, partition.train[0].ravel() % 2)
+    assert first.test[0].tolist() != other.test[0].tolist()
+
+
+def test_few_rows_have_one_to_validate_on():
+    assert split(counted(3), validation_fraction=0.1).validation == 1
+    with pytest.raises(DataError, match="2 rows cannot be split .* set data.validation_fraction = 0"):
+        split(counted(2), validation_fraction=0.1)
+
+
+def test_scaling_does_not_see_validation_rows():
+    x = np.arange(10.0)[:, None]
+    partition = split(from_arrays(x, x[:, 0] % 2, x_test=[[1.0]], y_test=[0]), parties=1, validation_fraction=0.4)
+    assert abs(partition.train[0].mean()) < 1e-6 and abs(partition.train[0].std() - 1) < 1e-6
+    assert len(partition.train[0]) == 6
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan"), "half", None])

@@ -2,14 +2,18 @@
 
 import io
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from colonnade.data import load, split
+from colonnade.data import load
+from colonnade.data import split as split_rows_and_columns
 from colonnade.data.physionet import CHANNELS, GROUPS
 from colonnade.protocol.errors import ConfigError, DataError
+
+split = partial(split_rows_and_columns, validation_fraction=0)
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 HEAD = "Time,Parameter,Value\n00:00,RecordID,{}\n00:00,Age,{}\n00:00,Height,-1\n"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from colonnade.data import (
     PartyShare,
+    RowSplit,
     ServerShare,
     Task,
     from_arrays,
@@ -30,7 +31,9 @@ from colonnade.data import (
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError
 
-ROWS = {"test_fraction": 0.25, "split_seed": 3}
+PARTS = {"test_fraction": 0.25, "validation_fraction": 0.2, "split_seed": 3}
+BY = {"by": RowSplit(**PARTS)}
+ROWS = {"by": RowSplit(0.25, 0, 3)}
 HOW = {"bank": ["income", "city", "age"], "shop": ["visits", "code"]}
 
 
@@ -85,20 +88,23 @@ def test_own_files_give_what_a_split_of_the_whole_gives(tmp_path, monkeypatch, s
     monkeypatch.setattr("colonnade.data.delimited.PIECE_BYTES", 500)
     frame = table()
     whole = load(str(write(frame, tmp_path / "all.csv")), label="bought", id="nr", categorical=["code"])
-    partition = split(whole, how=HOW, scale=scale, missing="mean", **ROWS)
+    partition = split(whole, how=HOW, scale=scale, missing="mean", **PARTS)
+    assert partition.validation == 30
     digests = set()
     for index, (name, columns) in enumerate(HOW.items()):
         path = write(frame.select("nr", *columns), tmp_path / f"{name}.{suffix}")
         codes = [column for column in columns if column == "code"]
-        share = read_party_share(path, name=name, id="nr", categorical=codes, scale=scale, missing="mean", **ROWS)
+        share = read_party_share(path, name=name, id="nr", categorical=codes, scale=scale, missing="mean", **BY)
+        assert share.validation == 30
         assert same(share.train, partition.train[index])
         assert same(share.test, partition.test[index])
         assert (share.columns, share.shape) == (partition.columns[index], partition.shapes[index])
         assert share.notes == tuple(note for note in partition.notes if note.startswith(name))
         digests.add((share.rows, share.ids_sha256))
     server = read_server_share(
-        write(frame.select("bought", "nr"), tmp_path / f"labels.{suffix}"), label="bought", id="nr", **ROWS
+        write(frame.select("bought", "nr"), tmp_path / f"labels.{suffix}"), label="bought", id="nr", **BY
     )
+    assert server.validation == 30
     assert same(server.y_train, partition.y_train)
     assert same(server.y_test, partition.y_test)
     assert server.task == partition.task
@@ -131,19 +137,19 @@ def test_the_columns_named_and_their_order(csv):
 
 def test_the_last_rows_as_test_set(csv):
     path = csv("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(8)))
-    party = read_party_share(path, name="p", columns=["a"], scale="none", test_rows=3, **ROWS)
+    party = read_party_share(path, name="p", columns=["a"], scale="none", by=RowSplit(0.5, 0, 3, 3))
     assert party.test.ravel().tolist() == [5, 6, 7]
-    assert read_server_share(path, label="y", test_rows=3, **ROWS).y_test.tolist() == [1, 0, 1]
+    assert read_server_share(path, label="y", by=RowSplit(0.5, 0, 3, 3)).y_test.tolist() == [1, 0, 1]
     for wrong in (8, -1):
         with pytest.raises(DataError, match=r"clinic.csv: -?\d test rows of 8 leave no row"):
-            read_party_share(path, name="p", test_rows=wrong, **ROWS)
+            read_party_share(path, name="p", by=RowSplit(0.5, 0, 3, wrong))
 
 
 def test_npz(tmp_path):
     x = np.random.default_rng(0).normal(size=(20, 3))
     np.savez(tmp_path / "a.npz", x=x, y=np.zeros(3), ids=np.arange(20))
-    share = read_party_share(tmp_path / "a.npz", name="p", columns=["x2", "x0"], **ROWS)
-    partition = split(from_arrays(x, np.arange(20) % 2), how={"p": ["x2", "x0"]}, **ROWS)
+    share = read_party_share(tmp_path / "a.npz", name="p", columns=["x2", "x0"], **BY)
+    partition = split(from_arrays(x, np.arange(20) % 2), how={"p": ["x2", "x0"]}, **PARTS)
     assert same(share.train, partition.train[0])
     assert same(share.test, partition.test[0])
     labels = write(polars.DataFrame({"y": np.arange(20) / 8, "nr": np.arange(20)}), tmp_path / "y.csv")
@@ -244,7 +250,6 @@ def test_refused_ids(tmp_path, ids, message):
         ({"id": "nr", "columns": ["nr"]}, "party.columns = 'nr': is the id"),
         ({"scale": "log"}, "party.scale = 'log'"),
         ({"missing": "drop"}, "party.missing = 'drop'"),
-        ({"test_fraction": 1.0}, "data.test_fraction = 1.0"),
     ],
 )
 def test_refused_settings_of_a_party(csv, settings, message):
@@ -296,7 +301,9 @@ def test_refused_server_file(csv, settings, text, message):
 
 PARTY = PartyShare("p", ("a", "b"), np.ones((3, 4), np.float32), np.zeros((1, 4), np.float32), (2, 2), "0" * 64, ("n",))
 SERVER = ServerShare(Task("multiclass", ("u", "v", "ü")), np.array([0, 1, 2]), np.array([1]), "f" * 64, ())
-NUMBERS = ServerShare(Task("regression", ()), np.array([0.5, 1], np.float32), np.ones(1, np.float32), "a" * 64, ())
+NUMBERS = ServerShare(
+    Task("regression", ()), np.array([0.5, 1], np.float32), np.ones(2, np.float32), "a" * 64, (), validation=1
+)
 
 
 def test_a_share_comes_back_from_its_file(tmp_path):
@@ -316,6 +323,7 @@ def test_a_share_comes_back_from_its_file(tmp_path):
         save_share(share, path)
         again = load_server_share(path)
         assert (again.task, again.ids_sha256, again.notes) == (share.task, share.ids_sha256, share.notes)
+        assert again.validation == share.validation
         assert same(again.y_train, share.y_train)
         assert same(again.y_test, share.y_test)
     assert [file.name for file in tmp_path.iterdir()] == ["share"]
@@ -347,7 +355,9 @@ def test_a_share_that_cannot_be_written_leaves_the_old_one(tmp_path):
         (PARTY, {"columns": ("a", 1)}),
         (PARTY, {"notes": "n"}),
         (PARTY, {"ids_sha256": "short"}),
-        (PARTY, {"format": 2}),
+        (PARTY, {"format": 1}),
+        (PARTY, {"validation": 1}),
+        (PARTY, {"validation": "1"}),
         (PARTY, {"kind": "server share"}),
         (SERVER, {"classes": ("u",)}),
         (SERVER, {"classes": ()}),
@@ -420,27 +430,23 @@ def test_the_folders_of_the_example_fit_together(tmp_path, capsys):
 def test_a_party_may_have_the_label_in_its_own_file(tmp_path):
     frame = table()
     path = write(frame.select("nr", "age", "visits", "bought"), tmp_path / "clinic.csv")
-    share = read_party_share(path, name="clinic", id="nr", label="bought", test_fraction=0.2, split_seed=0)
+    share = read_party_share(path, name="clinic", id="nr", label="bought", by=RowSplit(0.2, 0, 0))
     assert share.columns == ("age", "visits") and share.train.shape == (160, 2)
-    held = read_server_share(path, label="bought", id="nr", test_fraction=0.2, split_seed=0)
+    held = read_server_share(path, label="bought", id="nr", by=RowSplit(0.2, 0, 0))
     task, y_train, y_test = share.labels
     assert task == held.task and same(y_train, held.y_train) and same(y_test, held.y_test)
     save_share(share, tmp_path / "share")
     task, y_train, y_test = load_party_share(tmp_path / "share").labels
     assert task == held.task and same(y_train, held.y_train) and same(y_test, held.y_test)
-    assert (
-        read_party_share(path, name="clinic", id="nr", columns=["age"], test_fraction=0.2, split_seed=0).labels is None
-    )
+    assert read_party_share(path, name="clinic", id="nr", columns=["age"], by=RowSplit(0.2, 0, 0)).labels is None
 
 
 def test_labels_are_no_features(tmp_path):
     path = write(table().select("nr", "age", "bought"), tmp_path / "clinic.csv")
     with pytest.raises(ConfigError, match="party.columns = 'bought': is the label, not a feature"):
-        read_party_share(
-            path, name="clinic", label="bought", columns=["age", "bought"], test_fraction=0.2, split_seed=0
-        )
+        read_party_share(path, name="clinic", label="bought", columns=["age", "bought"], by=RowSplit(0.2, 0, 0))
     with pytest.raises(ConfigError, match="party.label = 'nothing'"):
-        read_party_share(path, name="clinic", label="nothing", test_fraction=0.2, split_seed=0)
+        read_party_share(path, name="clinic", label="nothing", by=RowSplit(0.2, 0, 0))
 
 
 def test_labels_of_a_partition_are_given_where_they_are_wanted():

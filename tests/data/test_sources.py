@@ -1,13 +1,17 @@
 """Sources: embedded sets, image folders, and real MNIST where it is at hand."""
 
 import gzip
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from colonnade.data import load, split
+from colonnade.data import load
+from colonnade.data import split as split_rows_and_columns
 from colonnade.protocol.errors import ConfigError, DataError
+
+split = partial(split_rows_and_columns, validation_fraction=0)
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 FOUR = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")

@@ -1,14 +1,18 @@
 """Views: several looks at the same rows, a party each."""
 
 import gzip
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from colonnade.data import load, split
+from colonnade.data import load
+from colonnade.data import split as split_rows_and_columns
 from colonnade.data.mfeat import VIEWS
 from colonnade.protocol.errors import ConfigError, DataError
+
+split = partial(split_rows_and_columns, validation_fraction=0)
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 BANK, SHOP, Y = np.arange(12.0).reshape(4, 3), np.arange(4.0)[:, None], np.array([0, 1, 0, 1])

@@ -31,7 +31,7 @@ def server_of(certificates, folder, server, protocol="asysqn-saga", **options):
     return ServerSide(from_dict(tables), folder / "run", Log("server", stream=io.StringIO()))
 
 
-@pytest.mark.parametrize(("server", "rows"), [({"rows": 100}, 80), ({"rows": 100, "test_rows": 30}, 70)])
+@pytest.mark.parametrize(("server", "rows"), [({"rows": 100}, 72), ({"rows": 100, "test_rows": 30}, 63)])
 def test_a_number_of_rows_will_do(server, rows, certificates, tmp_path):
     made = server_of(certificates, tmp_path, server)
     assert made.plan.training.rows == rows and made.share.rows == 100

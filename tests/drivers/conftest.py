@@ -63,11 +63,12 @@ def predicted() -> Callable[..., Any]:
 
     def ask(setting: Any, make_server: Any, make_party: Any) -> Any:
         data = setting.data
-        ids = data.ids[len(data.y_train) :].to_list()
+        ids = data.ids[len(data.y_train) + data.validation :].to_list()
         answers, roles = asyncio.run(asyncio.wait_for(_ask(make_server, make_party, ids), PATIENCE_S))
         assert all(answer["parties"] == list(setting.data.parties) and not answer["refused"] for answer in answers)
         found = np.array([answer["probabilities"] for answer in answers])
-        here = predict_in_one_place(setting.method, setting.options, data.task, roles, data.test, 1)
+        tests = [block[data.validation :] for block in data.test]
+        here = predict_in_one_place(setting.method, setting.options, data.task, roles, tests, 1)
         np.testing.assert_allclose(found, here, rtol=0, atol=1e-6)  # margins are rounded to 2⁻³², sums to float32
         return found
 

@@ -29,7 +29,7 @@ def data() -> Partition:
     """A few rows of digits."""
     whole = load_partition(from_dict(SLOW))
     train, test = (tuple(x[:160] for x in whole.train), tuple(x[:40] for x in whole.test))
-    return replace(whole, train=train, test=test, y_train=whole.y_train[:160], y_test=whole.y_test[:40])
+    return replace(whole, train=train, test=test, y_train=whole.y_train[:160], y_test=whole.y_test[:40], validation=15)
 
 
 CASES = [
@@ -90,7 +90,8 @@ def test_at_the_command_line(tmp_path):
     text = plan(tmp_path, "--epsilon", "10", "--set", "clock.compute=[{mean_s = 0.01}, {mean_s = 0.1}]")
     assert "party-1" in text and "privacy.clip = 1, privacy.noise = " in text
     assert (
-        "Assumed: vafl on digits (1438 training and 359 test rows), 30 updates, the speeds of [clock], seed 0" in text
+        "Assumed: vafl on digits (1294 training, 144 validation and 359 test rows), 30 updates, the speeds of [clock], "
+        "seed 0" in text
     )
 
 

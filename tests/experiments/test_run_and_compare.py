@@ -62,7 +62,13 @@ def test_the_folder_holds_config_and_metrics(finished):
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert rows == run.rows
     assert [row["update"] for row in rows] == [0, 4, 8, 12]
-    assert rows[-1]["value"] == summary["value"] and rows[-1]["loss"] == summary["loss"]
+    last = rows[-1]
+    assert (last["test_value"], last["test_loss"]) == (summary["value"], summary["loss"])
+    assert (last["value"], last["loss"]) == (summary["validation_value"], summary["validation_loss"])
+    assert [row.get("test_value") for row in rows[:-1]] == [None] * 3
+    assert {row["rows"] for row in rows} == {"validation"}
+    held_out = len(run.federation.data.y_test)
+    assert summary["validation_rows"] + summary["test_rows"] == held_out and summary["validation_rows"] > 0
     assert sorted(p.name for p in path.iterdir() if p.name.startswith(".")) == [], "no temporary file is left"
 
 

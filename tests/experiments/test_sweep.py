@@ -10,7 +10,7 @@ import pytest
 
 from colonnade.config.schema import from_dict
 from colonnade.experiments.compare import Entry, entries_of, race
-from colonnade.experiments.sweep import best_of, grid_contestants, parse_grid
+from colonnade.experiments.sweep import best_of, check_by, grid_contestants, parse_grid
 from colonnade.protocol.errors import CheckpointError, ConfigError
 
 SMALL = {
@@ -37,8 +37,11 @@ def test_what_is_no_grid_is_refused(texts):
         parse_grid(texts)
 
 
-def entry(label, value, seed=0, error=""):
-    summary = {"metric": "accuracy", "value": value, "status": "finished"}
+def entry(label, value, seed=0, error="", test=0.0, time_s=None):
+    summary = {
+        "metric": "accuracy", "value": test, "loss": -test, "status": "finished", "time_to_target_s": time_s,
+        "validation_rows": 10, "validation_value": value, "validation_loss": value,
+    }  # fmt: skip
     return Entry(label, seed, from_dict({}), summary, [], error)
 
 
@@ -50,7 +53,7 @@ def test_the_best_is_a_mean_over_seeds_and_edges_are_named():
         for seed, value in enumerate(pair)
     ]
     (best,) = best_of(entries, ["vafl"], RATES)
-    assert best.point == {"train.learning_rate": 1.0} and best.value == pytest.approx(0.65)
+    assert best.point == {"train.learning_rate": 1.0} and best.validation == pytest.approx(0.65)
     assert best.edges == ["train.learning_rate"]
     entries[-1].summary["status"] = "diverged"  # a point with a failed run cannot win
     (best,) = best_of(entries, ["vafl"], RATES)
@@ -76,6 +79,48 @@ def test_a_smaller_loss_is_better():
     for one in entries:
         one.summary["metric"] = "loss"
     assert best_of(entries, ["vafl"], RATES)[0].point == {"train.learning_rate": 0.01}
+    for one in entries:
+        one.summary["metric"] = "accuracy"
+    assert best_of(entries, ["vafl"], RATES, "loss")[0].point == {"train.learning_rate": 0.01}
+
+
+def test_the_choice_is_made_on_validation_rows_and_on_test_rows_only_if_there_are_no_others():
+    tests = {0.01: 0.9, 0.1: 0.5, 1.0: 0.4}
+    entries = [entry(f"vafl learning_rate={rate}", rate, test=test) for rate, test in tests.items()]
+    (best,) = best_of(entries, ["vafl"], RATES)
+    assert (best.point["train.learning_rate"], best.chosen_on) == (1.0, "validation")
+    assert (best.validation, best.test) == (1.0, 0.4)
+    for one in entries:
+        one.summary |= {"validation_rows": 0, "validation_value": None, "validation_loss": None}
+    (best,) = best_of(entries, ["vafl"], RATES)
+    assert (best.point["train.learning_rate"], best.chosen_on, best.validation) == (0.01, "test", None)
+
+
+@pytest.mark.parametrize(
+    ("times", "wins"),
+    [
+        ({0.01: (3.0, 5.0), 0.1: (2.0, 4.0), 1.0: (1.0, None)}, 0.1),  # both seeds, before the fastest
+        ({0.01: (None, None), 0.1: (9.0, None), 1.0: (None, 8.0)}, 1.0),
+        ({0.01: (None, None), 0.1: (None, None), 1.0: (None, None)}, None),
+    ],
+)
+def test_by_time_to_target(times, wins):
+    entries = [
+        entry(f"vafl learning_rate={rate}", 0.5, seed, time_s=time)
+        for rate, pair in times.items()
+        for seed, time in enumerate(pair)
+    ]
+    found = best_of(entries, ["vafl"], RATES, "time-to-target")
+    assert [best.point["train.learning_rate"] for best in found] == ([wins] if wins else [])
+
+
+def test_what_cannot_be_chosen_by_is_refused():
+    assert check_by("loss", {}) == "loss"
+    assert check_by("time-to-target", {"train": {"target": 0.9}}) == "time-to-target"
+    with pytest.raises(ConfigError, match="--by = 'time-to-target': needs a target"):
+        check_by("time-to-target", {"train": {}})
+    with pytest.raises(ConfigError, match="--by = 'accuracy': use 'metric', 'loss' or"):
+        check_by("accuracy", {})
 
 
 def test_what_is_finished_is_read_and_what_was_cut_off_goes_on(tmp_path):

@@ -1,10 +1,12 @@
 """What makes a run no result: every case is warned of, and a good run is not."""
 
+import numpy as np
 import pytest
 
 from colonnade.config.schema import from_dict
+from colonnade.data import Task
 from colonnade.experiments.run import prepare
-from colonnade.results.verdict import flaw_of, flaws_of, warnings_of
+from colonnade.results.verdict import Commonest, commonest, flaw_of, flaws_of, warnings_of
 
 SMALL = {
     "data": {"source": "digits", "parties": 2},
@@ -20,6 +22,7 @@ def small(**sections):
 def summary(**fields):
     ordinary = {
         "status": "finished", "updates": 40, "parties": 2, "metric": "accuracy", "privacy": None, "warnings": [],
+        "validation_rows": 0, "test_rows": 400,
     }  # fmt: skip
     return ordinary | fields
 
@@ -52,24 +55,72 @@ def rows(first, last, losses=(2.3, 0.5), missing=()):
     ],
 )
 def test_how_it_ended_compared_with_how_it_began(metric, values, losses, warning):
-    found = warnings_of(summary(metric=metric), rows(*values, losses), test_rows=400)
-    assert found == ([] if warning is None else [warning])
+    assert warnings_of(summary(metric=metric), rows(*values, losses)) == ([] if warning is None else [warning])
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "tested", "warning"),
+    [
+        ("accuracy", (0.1, 0.9), (0.8, 0.4), None),
+        (
+            "accuracy",
+            (0.5, 0.44),
+            (0.8, 0.4),
+            "the validation accuracy is worse than before training: 0.44, it was 0.5",
+        ),
+        ("accuracy", (0.1, 0.9), (0.8, None), "the last evaluation has no finite test loss"),
+        (
+            "accuracy",
+            (0.1, 0.9),
+            (None, None),
+            "the last evaluation has no finite test accuracy and no finite test loss",
+        ),
+        ("auc", (0.5, None), (0.8, 0.4), None),  # a class is missing from the validation rows
+    ],
+)
+def test_with_validation_rows_these_are_compared(metric, values, tested, warning):
+    found = rows(*values)
+    found[-1] |= {"test_value": tested[0], "test_loss": tested[1]}
+    said = warnings_of(summary(metric=metric, validation_rows=400, test_rows=2), found)
+    assert said == ([] if warning is None else [warning])
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "loss", "warned"),
+    [
+        ("accuracy", (0.5, 0.5), 0.70, True),
+        ("accuracy", (0.5, 0.5), 0.69, False),
+        ("accuracy", (0.3, 0.78), 0.70, True),  # it has only learnt to guess the commonest class
+        ("accuracy", (0.3, 0.80), 0.70, False),
+        ("auc", (0.5, 0.7), 0.70, False),
+        ("loss", (0.6931, 0.70), 0.70, True),
+    ],
+)
+def test_a_loss_above_that_of_zero_weights_is_never_silent(metric, values, loss, warned):
+    found = warnings_of(summary(metric=metric), rows(*values, (0.6931, loss)), (), Commonest(0.78, 2))
+    assert found == (["the loss is worse than that of equal odds: 0.7, and 0.6931"] if warned else [])
+
+
+def test_the_commonest_class_is_that_of_the_rows_of_the_curve():
+    labels, task = np.array([0, 1, 1, 1, 0, 0, 0, 0]), Task("binary", ("no", "yes"))
+    assert commonest(task, labels, 4) == Commonest(0.75, 2) and commonest(task, labels, 0) == Commonest(0.625, 2)
+    assert commonest(Task("regression", ()), labels, 4) is None and commonest(task, labels[:0], 0) is None
 
 
 def test_the_margin_shrinks_with_the_test_rows():
-    assert warnings_of(summary(), rows(0.5, 0.48), 400) == []
-    assert warnings_of(summary(), rows(0.5, 0.48), 40_000) != []
+    assert warnings_of(summary(), rows(0.5, 0.48)) == []
+    assert warnings_of(summary(test_rows=40_000), rows(0.5, 0.48)) != []
 
 
 def test_without_test_rows_there_is_nothing_to_judge():
-    assert warnings_of(summary(), rows(None, None, (None, None)), test_rows=0) == []
+    assert warnings_of(summary(test_rows=0), rows(None, None, (None, None))) == []
 
 
 def test_members_that_were_not_there():
     spent = {"withdrawn": {"party-2": "its budget"}}
-    found = warnings_of(summary(privacy=spent, updates=3), rows(0.1, 0.9, missing=["party-2"]), 400)
+    found = warnings_of(summary(privacy=spent, updates=3), rows(0.1, 0.9, missing=["party-2"]))
     assert found == ["withdrew before the end: party-2 (1 of 2 parties); 3 updates were made in all"]
-    found = warnings_of(summary(), rows(0.1, 0.9, missing=["party-1"]), 400)
+    found = warnings_of(summary(), rows(0.1, 0.9, missing=["party-1"]))
     assert found == ["missing in the last evaluation: party-1 (1 of 2 parties)"]
 
 
@@ -97,11 +148,13 @@ def test_diverged_says_of_which_update_its_numbers_are():
     """The note may name another loss: that of the moment."""
     run = prepare(small(train={"learning_rate": 300.0}))
     found = run.execute()
-    assert found["status"] == "diverged" and found["loss"] == run.rows[-1]["loss"]
+    assert found["status"] == "diverged" and found["validation_loss"] == run.rows[-1]["loss"]
+    assert found["value"] is found["loss"] is None
     update = run.rows[-1]["update"]
     assert 0 < update < found["updates"]
     assert found["warnings"] == [
-        f"diverged at update {found['updates']}; its metric and loss are those of update {update}"
+        f"diverged at update {found['updates']}; its validation metric and loss are those of update {update}, and the "
+        "test rows were not evaluated"
     ]
 
 

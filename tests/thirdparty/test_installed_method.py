@@ -38,8 +38,8 @@ command("attack", "label-inference", *who, "--out", "attack")
 table = colonnade.load("breast-cancer")
 data = colonnade.split(table, parties=3)
 result = colonnade.train(data, "median", aggregate="mean", learning_rate=0.1, epochs=3)
-test = data.ids[len(data.y_train) :].cast(int).to_numpy()
-right = (result.predict(table.x[test]).argmax(1) == data.y_test).mean()
+test = data.ids[len(data.y_train) + data.validation :].cast(int).to_numpy()
+right = (result.predict(table.x[test]).argmax(1) == data.y_test[data.validation :]).mean()
 print(json.dumps({"accuracy": result.summary["accuracy"], "right": right}))
 """
 

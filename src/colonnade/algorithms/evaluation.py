@@ -1,6 +1,11 @@
-"""Evaluation as part of the contract: the server asks for test rows, parties answer from committed state.
+"""Evaluation as part of the contract: the server asks for rows held out, parties answer from committed state.
 
-Nobody waits for a missing party: it is named, and its test rows stay as last seen (zeros at first).
+The first `training.validation` of these rows are to validate on. While a run trains, the server asks for these alone.
+The evaluation at the end asks for all, and judges the test rows once. Without validation rows every evaluation is of
+the test rows.
+
+No evaluation waits for a missing party: it is named, and its rows stay as last seen (zeros at first). The mean of its
+validation rows stands in for test rows that it has never sent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,13 +32,14 @@ __all__ = [
     "Measurement",
     "Reading",
     "RowsRead",
+    "Scores",
 ]
 
 TOKEN = -1  # evaluation jobs of a server; a party's are numbered downwards from here
 
 
 class EvaluateRows(Released, frozen=True):
-    """Party's job: embed test rows start..stop."""
+    """Party's job: embed the rows start..stop of those held out."""
 
     number: int
     start: int
@@ -49,21 +55,29 @@ class RowsRead(Receipted, frozen=True):
 
 
 class EvaluateAll(Payload, frozen=True):
-    """Server's job: judge the collected test rows."""
+    """Server's job: judge the collected rows."""
 
     number: int
 
 
-class Evaluated(Payload, frozen=True):
-    """Its result."""
+class Scores(Payload, frozen=True):
+    """How good the model is on some rows."""
 
-    number: int
     loss: float
     values: dict[str, float]
 
 
-class Measurement(Payload, frozen=True):
-    """One row of metrics.jsonl, before the driver adds clock and bytes."""
+class Evaluated(Payload, frozen=True):
+    """Its result: of the validation rows, if the run has any; else of the test rows."""
+
+    number: int
+    loss: float
+    values: dict[str, float]
+    tested: Scores | None = None  # of the test rows, in the evaluation at the end of a run with validation rows
+
+
+class Measurement(Payload, frozen=True, repr_omit_defaults=True):
+    """One row of metrics.jsonl, before the driver adds clock and bytes; its scores are as in `Evaluated`."""
 
     update: int
     epochs: float
@@ -72,6 +86,7 @@ class Measurement(Payload, frozen=True):
     values: dict[str, float]
     staleness: list[float]
     missing: list[str]
+    tested: Scores | None = None
 
 
 EVALUATION_PAYLOADS = (
@@ -97,7 +112,7 @@ class Reading:
         """Embed the rows that the server asks for."""
         start, stop = message.start, min(message.stop, self._rows)
         if not 0 <= start < stop:
-            raise RemoteProtocolError(SERVER, f"asks for test rows {start}..{message.stop} of {self._rows}")
+            raise RemoteProtocolError(SERVER, f"asks for held-out rows {start}..{message.stop} of {self._rows}")
         self.count += 1
         token = TOKEN - self.count
         self.tokens.append(token)
@@ -138,18 +153,22 @@ class Evaluation:
         self.missing: list[str] = []
         self._outstanding: dict[str, int] = {}  # chunks that each asked party still owes
         self.running = False
+        self._validation, self._asked = 0, len(y_test)  # of the present evaluation: rows to validate on, and all
 
     def lack(self, absent: Array) -> None:
-        """bool (rows, parties): who does not have which test row."""
+        """bool (rows, parties): who does not have which row."""
         self.table.lack(absent)
 
-    def begin(self, present: Iterable[str]) -> list[Effect]:
-        """Ask everyone who is here."""
+    def begin(self, present: Iterable[str], validation: int = 0, last: bool = False) -> list[Effect]:
+        """Ask the parties that are here for the first `validation` rows; if that is 0, or at the `last`, for all."""
+        self._validation, self._asked = validation, validation if validation and not last else len(self._y)
+        if validation and last:
+            self._stand_in()
         self.number += 1
         self.running = True
         here = set(present)
         self.missing = [name for name in self._index if name not in here]
-        rows = len(self._y)
+        rows = self._asked
         chunks = [(start, min(start + self._chunk, rows)) for start in range(0, rows, self._chunk)]
         asked = [name for name in self._index if name in here]
         self._outstanding = dict.fromkeys(asked, len(chunks))
@@ -159,6 +178,17 @@ class Evaluation:
             for start, stop in chunks
         ]
         return sends + self._judge_if_complete()
+
+    def _stand_in(self) -> None:
+        """The mean of each party's validation rows for its test rows, which its answers then replace."""
+        total, count = np.zeros(sum(self.table.widths)), np.zeros(sum(self.table.widths))
+        for h in self.table.parts(0, self._validation):  # NaN: rows that a party lacks
+            total += np.nansum(h, axis=0, dtype=np.float64)
+            count += np.count_nonzero(~np.isnan(h), axis=0)
+        mean = (total / np.maximum(count, 1)).astype(np.float32)
+        rows = np.arange(self._validation, len(self._y))
+        for party, block in enumerate(self.table.blocks):
+            self.table.write(party, rows, np.broadcast_to(mean[block], (len(rows), self.table.widths[party])), 0)
 
     def receive(self, sender: str, reply: EvaluationReply) -> list[Effect]:
         """Keep the rows; when all are there, judge them."""
@@ -173,7 +203,7 @@ class Evaluation:
         return self._judge_if_complete()
 
     def _check(self, sender: str, reply: EvaluationReply) -> None:
-        rows, width = len(self._y), self.table.widths[self._index[sender]]
+        rows, width = self._asked, self.table.widths[self._index[sender]]
         expected = (min(self._chunk, rows - reply.start), width)
         chunk = 0 <= reply.start < rows and reply.start % self._chunk == 0
         if not chunk or reply.values.shape != expected or reply.values.dtype != np.float32:
@@ -198,9 +228,15 @@ class Evaluation:
 
     def judge(self, network: ServerNetwork) -> Evaluated:
         """The metric and the loss over the collected rows."""
-        h = map(self.gathered, self.table.parts())
-        loss, prediction = network.evaluate(h, network.objective.targets(self._y))
-        return Evaluated(self.number, loss, measure(self._metric, network.objective.task, self._y, prediction, loss))
+        scores = self._scores(network, 0, self._validation or len(self._y))
+        both = 0 < self._validation < self._asked
+        tested = self._scores(network, self._validation, len(self._y)) if both else None
+        return Evaluated(self.number, scores.loss, scores.values, tested)
+
+    def _scores(self, network: ServerNetwork, start: int, stop: int) -> Scores:
+        y, objective = self._y[start:stop], network.objective
+        loss, prediction = network.evaluate(map(self.gathered, self.table.parts(start, stop)), objective.targets(y))
+        return Scores(loss, measure(self._metric, objective.task, y, prediction, loss))
 
     def save(self) -> dict[str, Any]:
         """Collected rows and what is outstanding."""
@@ -209,6 +245,8 @@ class Evaluation:
             "missing": self.missing,
             "outstanding": self._outstanding,
             "running": self.running,
+            "validation": self._validation,
+            "asked": self._asked,
             "table": self.table.save(),
         }
 
@@ -216,4 +254,5 @@ class Evaluation:
         """The reverse of `save`."""
         self.number, self.missing = saved["number"], saved["missing"]
         self._outstanding, self.running = saved["outstanding"], saved["running"]
+        self._validation, self._asked = saved["validation"], saved["asked"]
         self.table.load(saved["table"])

@@ -6,7 +6,7 @@ other's data, whether they live in one simulator or in two organisations.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -88,9 +88,11 @@ class ServerSetup(Generic[O_co]):
     aggregate: str
     task: Task
     y_train: Array
-    y_test: Array
+    y_test: Array  # of the rows held out: the first `training.validation` are to validate on
     device: str = "cpu"  # of its network
-    absent: tuple[Array, Array] | None = None  # bool (rows, parties): who lacks which row to train, to test on
+    absent: tuple[Array, Array] | None = (
+        None  # bool (rows, parties): who lacks which row to train on, and which held out
+    )
     tables: Tables = field(default_factory=Tables)
 
 
@@ -106,7 +108,7 @@ class PartySetup(Generic[O_co]):
     width: int
     model: Factory
     train: Any  # (rows, columns); scipy CSR for methods that are `sparse`
-    test: Any
+    test: Any  # the rows held out, in the order of `y_test`
     shape: tuple[int, ...]  # of one row: what the columns are to the model
     device: str = "cpu"  # of its network
     top: Top | None = None  # for methods whose parties run the server's half, too
@@ -146,10 +148,12 @@ class Defaults:
     embedding: int = 32
     server: str = "linear"
     aggregate: str = "concat"
-    batch_size: int | None = None  # None: as many as fit the number of rows
+    batch_size: int = 64  # at most; fewer where there are few rows
     optimiser: str | dict[str, Any] = "adam"
-    learning_rate: float | tuple[float, float] = 0.01  # of all, or of the server and the parties
+    # Of all, or of the server and the parties; "auto": the method measures how large its steps may be.
+    learning_rate: float | tuple[float, float] | Literal["auto"] = 0.01
     epochs: float = 20.0
+    patience: int = 0  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
 
 
 @dataclass(frozen=True)

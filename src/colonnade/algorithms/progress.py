@@ -1,11 +1,13 @@
 """How far a run is: updates, rows, when to evaluate, when to end. Every coordinating role has one."""
 
+from math import inf, nan
 from typing import Any
 
 import numpy as np
 
 from colonnade.algorithms.evaluation import Evaluated, Measurement
 from colonnade.algorithms.training import Cadence, Training
+from colonnade.models.metrics import METRICS
 from colonnade.protocol.events import NANOSECONDS, Effect, Emit, Finish, SetTimer, TimerFired
 
 __all__ = ["END_TIMER", "EVALUATE_TIMER", "Progress"]
@@ -25,6 +27,9 @@ class Progress:
         self.rows = 0  # party-rows processed
         self.ending = ""  # why the run ends, once it does
         self._losses: list[float] = []  # of training batches since the last evaluation
+        self._metric, self._patience, self._validation = training.metric, training.patience, training.validation
+        self._best_value, self._best_loss = nan, inf  # of the validation rows, each by itself
+        self._since = 0  # evaluations without a better value or loss
 
     def count(self, rows: int, losses: list[float]) -> None:
         """One update that processed `rows` party-rows."""
@@ -52,11 +57,49 @@ class Progress:
         return self._evaluations.due(self.k, self.rows)
 
     def report(self, result: Evaluated, staleness: list[float], missing: list[str]) -> list[Effect]:
-        """A row for metrics.jsonl; the last one ends the run."""
+        """A row for metrics.jsonl; the last one ends the run.
+
+        With validation rows, the last one has the test rows. One that was under way when the end came has not.
+        """
         train_loss = float(np.mean(self._losses)) if self._losses else float("nan")
         self._losses = []
-        row = Measurement(self.k, self.epochs, result.loss, train_loss, result.values, staleness, missing)
-        return [Emit(row), Finish(self.ending)] if self.ending else [Emit(row)]
+        row = Measurement(
+            self.k, self.epochs, result.loss, train_loss, result.values, staleness, missing, result.tested
+        )
+        self._compare(result)
+        over = self.ending and not self.tests_due(result)
+        return [Emit(row), Finish(self.ending)] if over else [Emit(row)]
+
+    def tests_due(self, result: Evaluated) -> bool:
+        """Whether the run ends and this evaluation was not of the test rows."""
+        return bool(self.ending and self._validation and result.tested is None)
+
+    def _compare(self, result: Evaluated) -> None:
+        """Better is a better value, or a lower loss, than any before.
+
+        Either is enough. On few rows a metric like accuracy moves in large steps and a lucky one would end the run too
+        early, while the loss still falls; and the loss may rise while the metric still gets better.
+        """
+        value, metric = result.values.get(self._metric, nan), METRICS.get(self._metric)
+        if metric is None:
+            return
+        first = np.isnan(self._best_value) and not np.isnan(value)
+        better = first or (value > self._best_value if metric.higher_is_better else value < self._best_value)
+        lower = result.loss < self._best_loss
+        self._best_value = value if better else self._best_value
+        self._best_loss = result.loss if lower else self._best_loss
+        self._since = 0 if better or lower else self._since + 1
+
+    def no_better(self) -> str:
+        """Why the run has to end, if it has not got better for `train.patience` evaluations; "" otherwise."""
+        if not self._patience or self._since < self._patience:
+            return ""
+        return f"no better for {self._patience} evaluation{'s' * (self._patience > 1)}"
+
+    def note(self) -> str:
+        """Why the run ended before its limit, if it was for `train.patience`."""
+        reason = self.no_better()
+        return f"ended early: {reason}" if reason and self.ending == reason else ""
 
     @property
     def epochs(self) -> float:
@@ -72,6 +115,9 @@ class Progress:
             "losses": self._losses,
             "limit": self._limit.count,
             "evaluations": self._evaluations.count,
+            "best_value": self._best_value,
+            "best_loss": self._best_loss,
+            "since": self._since,
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -79,3 +125,4 @@ class Progress:
         self.k, self.rows, self.ending = saved["k"], saved["rows"], saved["ending"]
         self._losses = saved["losses"]
         self._limit.count, self._evaluations.count = saved["limit"], saved["evaluations"]
+        self._best_value, self._best_loss, self._since = saved["best_value"], saved["best_loss"], saved["since"]

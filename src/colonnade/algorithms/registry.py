@@ -21,7 +21,7 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["DEFAULT_METHOD", "GROUP", "METHODS", "Installed", "find_method", "installed"]
 
 GROUP = "colonnade.methods"
-DEFAULT_METHOD = "vafl"  # where a config names none
+DEFAULT_METHOD = "swift"  # where a config names none
 
 _PACKAGES = (lockstep, swift, vafl, zeroth, flex, asysqn, fedvs)
 METHODS: dict[str, Method[Any]] = {method.name: method for package in _PACKAGES for method in package.METHODS}

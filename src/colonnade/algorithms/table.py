@@ -106,9 +106,9 @@ class EmbeddingTable:
             self.fill.put(values, unsent if self._absent is None else unsent & ~self._absent[rows], self.widths)
         return values
 
-    def parts(self) -> Iterator[Array]:
-        """All rows, float32, in as many parts as memory wants."""
-        yield self.values.astype(np.float32, copy=False)
+    def parts(self, start: int, stop: int) -> Iterator[Array]:
+        """The rows start..stop, float32, in as many parts as memory wants."""
+        yield self.values[start:stop].astype(np.float32, copy=False)
 
     def held(self, values: Array) -> Array:
         """As this table can hold them: float16 ends at ±65504, and what lies beyond is cut off there and counted."""

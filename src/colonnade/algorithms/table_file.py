@@ -57,14 +57,14 @@ class FileTable(EmbeddingTable):
         held, places = self._look(rows)
         return self._as_read(held[places], rows)
 
-    def parts(self) -> Iterator[Array]:
-        """All rows, some at a time."""
-        for rows in self._parts():
+    def parts(self, start: int, stop: int) -> Iterator[Array]:
+        """The rows start..stop, some at a time."""
+        for rows in self._parts(start, stop):
             yield self._as_read(self._read(rows), rows)
 
-    def _parts(self) -> Iterator[Array]:
+    def _parts(self, start: int, stop: int) -> Iterator[Array]:
         step = max(1, PART_BYTES // self._row.itemsize)
-        return (np.arange(start, min(start + step, self._rows)) for start in range(0, self._rows, step))
+        return (np.arange(first, min(first + step, stop)) for first in range(start, stop, step))
 
     def _as_read(self, held: Array, rows: Array) -> Array:
         values: Array = held["values"].astype(np.float32)
@@ -86,7 +86,7 @@ class FileTable(EmbeddingTable):
 
     def newest(self) -> int:
         """The last update at which any block was renewed."""
-        return max(0, max(int(self._read(rows)["renewed"].max()) for rows in self._parts()) - self._first)
+        return max(0, max(int(self._read(rows)["renewed"].max()) for rows in self._parts(0, self._rows)) - self._first)
 
     def lack(self, absent: Array) -> None:
         """bool (rows, parties): blocks that their party does not have are read as NaN, whatever it sends for them."""
@@ -175,7 +175,7 @@ class Tables:
         return self._made(rows, widths, self.dtype, fill)
 
     def to_judge(self, rows: int, widths: Sequence[int]) -> EmbeddingTable:
-        """The test rows: judged as they came, never rounded."""
+        """The rows held out: judged as they came, never rounded."""
         return self._made(rows, widths, "float32", False)
 
     def _made(self, rows: int, widths: Sequence[int], dtype: str, fill: bool) -> EmbeddingTable:

@@ -41,7 +41,8 @@ def status_table(status: dict[str, Any]) -> Group:
             _bytes(party["bytes_down"]),
             seen,
         )
-    value = "" if status["value"] is None else f" · {status['metric']} {status['value']:.4g}"
+    metric = " ".join(filter(None, (status.get("rows"), status["metric"])))
+    value = "" if status["value"] is None else f" · {metric} {status['value']:.4g}"
     head = f"{status['protocol']} · {status['state']} · update {status['updates']} ({status['updates_per_s']:.1f}/s)"
     lines = [f"{head} · epoch {status['epochs']:.2f}{value} · {status['clock_s']:.0f} s"]
     if status["state"] == "waiting" and status["waits_for"]:

@@ -47,7 +47,7 @@ def _ledger_heading(path: Path, terms: dict[str, Any]) -> str:
     return (
         f"{path}: {terms['party']}, mechanism {terms['mechanism']}, rows clipped to norm {terms['clip']:g}, noise "
         f"{terms['noise']:g}, local updates {terms['local_updates']}{steps}; {terms['train_rows']} training rows, "
-        f"{terms['test_rows']} test rows"
+        f"{terms['test_rows']} rows held out"
     )
 
 

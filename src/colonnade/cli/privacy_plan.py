@@ -39,7 +39,8 @@ def plan(
     noise: Annotated[float | None, typer.Option(help="The noise (standard deviation): what ε is it?")] = None,
     delta: Annotated[float | None, typer.Option(help="δ; left out: privacy.delta of CONFIG, or 1e-5.")] = None,
     extra_rows: Annotated[float | None, typer.Option(help="Further rows with each upload, in batches.")] = None,
-    test_rows: Annotated[int | None, typer.Option(help="Rows of an evaluation.")] = None,
+    test_rows: Annotated[int | None, typer.Option(help="Test rows: of the last evaluation, or of all.")] = None,
+    validation_rows: Annotated[int | None, typer.Option(help="Validation rows, of every evaluation.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="How many of them.")] = None,
     warm_up: Annotated[
         bool | None, typer.Option("--warm-up/--no-warm-up", help="Whether all rows are uploaded once at the start.")
@@ -64,7 +65,13 @@ def plan(
     from colonnade.privacy.plan import Wish, Workload, planned
 
     sizes = {"rows": rows, "batch_size": batch_size, "updates": updates}
-    more = {"extra_rows": extra_rows, "test_rows": test_rows, "evaluations": evaluations, "warm_up": warm_up}
+    more = {
+        "extra_rows": extra_rows,
+        "test_rows": test_rows,
+        "validation_rows": validation_rows,
+        "evaluations": evaluations,
+        "warm_up": warm_up,
+    }
     asked = Asked(clip, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
     if config is not None:
         for name, value in (sizes | more).items():

@@ -134,4 +134,4 @@ def _outcome(entry: Entry) -> str:
     if entry.error or entry.summary is None or entry.summary["value"] is None:
         return escape(entry.error[:80])
     flaw = flaw_of(entry.summary)
-    return f"{entry.summary['metric']} {entry.summary['value']:.4f}" + (f", {flaw}" if flaw else "")
+    return f"test {entry.summary['metric']} {entry.summary['value']:.4f}" + (f", {flaw}" if flaw else "")

@@ -73,7 +73,8 @@ def _table(ranking: Ranking) -> Table:
     spread = ranking.seeds > 1
     title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
     failed = "; † nor do methods with a run that failed or has warnings" if ranking.flaws else ""
-    caption = f"an oracle takes no part in the race{failed}"
+    caption = f"metric on the test rows at the end, time to target on {ranking.judged_on} rows; an oracle takes no part"
+    caption += f" in the race{failed}"
     table = Table(title=title, box=SIMPLE_HEAD, caption=caption)
     table.add_column("method", no_wrap=True)
     for column in ranking.columns:

@@ -27,9 +27,10 @@ def _summary_table(summary: Mapping[str, Any]) -> Table:
     how = ", ".join(dict.fromkeys(filter(None, (summary["status"], flaw))))
     table = Table(show_header=False, title=f"{summary['protocol']}: {how}")
     sizes = summary["bytes_up"], summary["bytes_down"], summary["bytes_eval"]
+    of = f"{summary['test_rows']:,} test rows" if "test_rows" in summary else "test rows"  # an older release
     rows: list[tuple[str, str]] = [
-        (summary["metric"], _marked(summary, summary["value"], ".4f")),
-        ("loss", _marked(summary, summary["loss"], ".4f")),
+        (f"{summary['metric']}, {of}", _marked(summary, summary["value"], ".4f")),
+        (f"loss, {of}", _marked(summary, summary["loss"], ".4f")),
         ("updates, epochs", f"{summary['updates']}, {summary['epochs']:.2f}"),
         ("clock, wall", f"{summary['clock_s']:.2f} s, {summary['wall_s']:.1f} s"),
         ("bytes up, down, evaluation", " , ".join(f"{size / 1e6:.2f} MB" for size in sizes)),
@@ -45,9 +46,18 @@ def _summary_table(summary: Mapping[str, Any]) -> Table:
         )
     if summary["metric"] == "loss":
         del rows[1]  # it is there already
+    if validation := summary.get("validation_rows"):
+        text = _marked(summary, summary["validation_value"], ".4f")
+        rows.insert(0, (f"{summary['metric']}, {validation:,} validation rows", text))
     if summary["target"] is not None:
-        reached = summary["time_to_target_s"]
-        rows.insert(1, ("time to target", "not reached" if reached is None else _marked(summary, reached, ".2f", " s")))
+        reached, of = summary["time_to_target_s"], "validation" if validation else "test"
+        rows.insert(
+            1,
+            (
+                f"time to target, {of} rows",
+                "not reached" if reached is None else _marked(summary, reached, ".2f", " s"),
+            ),
+        )
     for name, text in rows:
         table.add_row(name, text)
     return table

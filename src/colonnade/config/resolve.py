@@ -96,7 +96,7 @@ class Federation:
         return [server, *parties]
 
 
-Labels = tuple[Task, Array, Array]  # and those to train and to test on
+Labels = tuple[Task, Array, Array]  # and those to train on, and of the rows held out
 Loading = Callable[[str, float], None]  # told what is being read and how much of it is
 
 
@@ -121,6 +121,7 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
         scale=scale_of(config),
         missing=data.missing,
         test_fraction=data.test_fraction,
+        validation_fraction=data.validation_fraction,
         split_seed=data.split_seed,
         release=True,  # nobody else has this table
     )
@@ -138,8 +139,8 @@ def federation(
     """Resolve a config; `data` may be given instead of loaded."""
     method_of(config.protocol)  # before the data are read: that may take minutes
     data = load_data(config) if data is None else data
-    config = settled(config, len(data.y_train))
-    plan = make_plan(config, data.parties, len(data.y_train), data.task)
+    config = settled(config, len(data.y_train), data.validation)
+    plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)
     config.clock.check(data.parties)
     refuse_fitted(config, any(scaler.fitted for scaler in data.scalers), "data.scale", scale_of(config))
     if not plan.method.capabilities.sparse and any(issparse(block) for block in data.train):
@@ -245,16 +246,19 @@ class Plan:
         return replace(setup, task=labels[0], y_train=labels[1], y_test=labels[2])
 
 
-def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None) -> Plan:
-    """Fill in and check everything that does not depend on the data; a party does not know the task."""
-    config = settled(config, rows)
+def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None, validation: int = 0) -> Plan:
+    """Fill in and check everything that does not depend on the data; a party does not know the task.
+
+    `rows` are to train on, and `validation` of those held out are to validate on.
+    """
+    config = settled(config, rows, validation)
     method, options = method_of(config.protocol)
     count = len(parties)
     options.check(count)
     _check_party_dropout(config.train.party_dropout, method, options)
     privacy = options.mechanism or config.privacy
     budgets = _check_privacy(config, method, privacy, parties)
-    training, model = _training(config.train, count, rows, task, options), config.model
+    training, model = _training(config.train, count, (rows, validation), task, options), config.model
     assert model.embedding is not None and model.server is not None and model.aggregate is not None  # settled
     return Plan(
         method=method,
@@ -372,8 +376,11 @@ def _device(name: str) -> str:
     return name
 
 
-def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, options: Options) -> Training:
-    assert train.batch_size is not None and train.learning_rate != "auto" and train.optimiser is not None  # settled
+def _training(
+    train: TrainConfig, parties: int, sizes: tuple[int, int], task: Task | None, options: Options
+) -> Training:
+    rows, validation = sizes
+    assert train.batch_size is not None and train.optimiser is not None and train.patience is not None  # settled
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
     limit = limit_of(train)
@@ -381,9 +388,15 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
     if task is not None:
         require_metric(metric, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
-    server_rate, party_rates = _rates(train.learning_rate, parties)
+    measured = train.learning_rate == "auto"  # still, when all is settled: the method measures
+    server_rate, party_rates = _rates(1.0 if train.learning_rate == "auto" else train.learning_rate, parties)
     if train.trace not in ("headers", "full"):
         raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
+    if train.patience < 0:
+        raise ConfigError("train.patience", train.patience, "must be 1 or more evaluations, or 0 to train to the limit")
+    if train.patience and not validation:
+        advice = "needs validation rows: without them it would choose on the test rows; set data.validation_fraction"
+        raise ConfigError("train.patience", train.patience, advice)
     return Training(
         seed=train.seed,
         rows=rows,
@@ -397,7 +410,10 @@ def _training(train: TrainConfig, parties: int, rows: int, task: Task | None, op
         limit=limit,
         eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
         metric=metric,
+        measured=measured,
         party_dropout=train.party_dropout,
+        validation=validation,
+        patience=train.patience,
     )
 
 

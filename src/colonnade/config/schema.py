@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from colonnade.data import IdRules
+from colonnade.data import IdRules, RowSplit
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
 from colonnade.privacy.settings import Budget, PrivacySettings
@@ -54,7 +54,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     split: str | dict[str, list[str]] = "even"
     scale: str | None = None
     test_fraction: float = 0.2
-    split_seed: int = 0  # which rows are to test on, whatever train.seed is
+    validation_fraction: float = 0.1  # of the rows to train on, held out to choose and to stop by; 0: none
+    split_seed: int = 0  # which rows are to test on and to validate on, whatever train.seed is
     label: str | None = None
     id: str | None = None
     categorical: list[str] = []
@@ -65,6 +66,10 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def name(self) -> str:
         """What is loaded."""
         return EMBEDDED if self.source is None else self.source
+
+    def rows(self, test_rows: int = 0) -> RowSplit:
+        """Which rows are held out; `test_rows`: of a given test set."""
+        return RowSplit(self.test_fraction, self.validation_fraction, self.split_seed, test_rows)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +99,7 @@ class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to train, how long, and how to judge."""
 
-    batch_size: int | None = None  # left out: the method's own, or 64, and fewer where there are few rows
+    batch_size: int | None = None  # left out: the method's own, and fewer where there are few rows
     learning_rate: float | RoleRates | Literal["auto"] = "auto"
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
@@ -104,6 +109,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: int | None = None
     seconds: float | None = None
     metric: str | None = None
+    patience: int | None = None  # evaluations without a better one, after which the run ends; 0: it goes on
     target: float | None = None
     eval_every: int | str | None = None
     checkpoint_every: int | str | None = None

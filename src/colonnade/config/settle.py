@@ -4,7 +4,7 @@ A method's `Defaults` come from development data (`benchmarks/defaults.py`). Wha
 config says everything, so that `config.toml` of a run and the handshake of a federation name the values that are used.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from colonnade.config.schema import Config, ModelConfig, RoleRates, TrainConfig
 __all__ = ["auto_rate", "batch_size_of", "limits_of", "settled"]
 
 LIMITS = ("epochs", "updates", "seconds")
-LARGEST_BATCH, SMALLEST_BATCH, BATCHES = 64, 8, 16
+SMALLEST_BATCH, BATCHES = 8, 16
 
 # Adam divides a step by the size of recent gradients, so that one rate fits any network and any table. Plain SGD does
 # not: its rate is a guess that holds for standardised columns.
@@ -23,21 +23,26 @@ _RATES = {"sgd": 0.1, "SGD": 0.1, "momentum": 0.02}
 _ANY_OTHER = 0.01
 
 
-def settled(config: Config, rows: int | None = None) -> Config:
+def settled(config: Config, rows: int | None = None, validation: int | None = None) -> Config:
     """The config with the method's defaults in all that it leaves open.
 
-    The batch size depends on the number of training rows, and stays open where `rows` is not known.
+    The batch size depends on the number of training rows, the patience on whether there are rows to validate on. Where
+    `rows` and `validation` are not known, these stay open. A method's patience fits its own limit and its own
+    evaluations: a run whose config says how long it takes, or how often it is judged, goes on to its limit.
     """
     defaults = find_method(str(config.protocol.get("name", DEFAULT_METHOD))).defaults
     model, train = _model(config.model, defaults), _train(config.train, defaults)
     if train.batch_size is None and rows is not None:
-        train = msgspec.structs.replace(train, batch_size=batch_size_of(rows))
+        train = msgspec.structs.replace(train, batch_size=batch_size_of(rows, defaults.batch_size))
+    if train.patience is None and validation is not None:
+        own = not limits_of(config.train) and config.train.eval_every is None
+        train = msgspec.structs.replace(train, patience=defaults.patience if validation and own else 0)
     return msgspec.structs.replace(config, model=model, train=train)
 
 
-def batch_size_of(rows: int) -> int:
+def batch_size_of(rows: int, most: int) -> int:
     """At least sixteen batches in an epoch: a small table would have too few steps otherwise."""
-    return max(SMALLEST_BATCH, min(LARGEST_BATCH, rows // BATCHES))
+    return max(SMALLEST_BATCH, min(most, rows // BATCHES))
 
 
 def limits_of(train: TrainConfig) -> dict[str, float]:
@@ -70,14 +75,13 @@ def _train(train: TrainConfig, defaults: Defaults) -> TrainConfig:
         rate = _rate(optimiser, defaults)
     return msgspec.structs.replace(
         train,
-        batch_size=defaults.batch_size if train.batch_size is None else train.batch_size,
         optimiser=optimiser,
         learning_rate=rate,
         epochs=train.epochs if limits_of(train) else defaults.epochs,
     )
 
 
-def _rate(optimiser: str | dict[str, Any], defaults: Defaults) -> float | RoleRates:
+def _rate(optimiser: str | dict[str, Any], defaults: Defaults) -> float | RoleRates | Literal["auto"]:
     """The method's own for its own optimiser; for another one, what usually fits that."""
     if optimiser == defaults.optimiser:
         own = defaults.learning_rate

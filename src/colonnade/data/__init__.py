@@ -1,8 +1,8 @@
 """Data: where a table comes from, and what part of it each party holds.
 
     dataset = load("digits")                    # or a file, a folder, from_arrays(x, y), from_views({"bank": x}, y)
-    partition = split(dataset, parties=4)       # columns to parties, rows to train and test, scaled
-    share = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, split_seed=0)  # its own file
+    partition = split(dataset, parties=4)       # columns to parties, rows to train, validate and test, scaled
+    share = read_party_share("clinic.csv", name="clinic", id="patient", by=RowSplit(0.2, 0.1, 0))  # its own file
 
 The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
 (of rows), `mapped` (what stays in files), `idx`, `images`, `delimited`, `tables`, `libsvm`,
@@ -16,6 +16,7 @@ from colonnade.data.dataset import Dataset, View, from_arrays, from_views
 from colonnade.data.encoding import Encoder
 from colonnade.data.lookup import Lookup, party_lookup
 from colonnade.data.partition import Partition, split
+from colonnade.data.prepare import RowSplit
 from colonnade.data.scaling import Scaler
 from colonnade.data.share import (
     PartyShare,
@@ -45,6 +46,7 @@ __all__ = [
     "Lookup",
     "Partition",
     "PartyShare",
+    "RowSplit",
     "Scaler",
     "ServerShare",
     "Task",

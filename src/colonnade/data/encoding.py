@@ -127,7 +127,7 @@ def _counts(table: Table, place: int, rows: Array) -> Array:
 
 
 def notes_on_tests(x: Array | Table, rows: Array, columns: Array, encoder: Encoder, party: str) -> list[str]:
-    """A word on each column with categories that only test rows have."""
+    """A word on each column with categories that only rows held out have."""
     notes = []
     for place, name, lookup in zip(columns, encoder.names, encoder.lookups(x, columns), strict=True):
         if lookup is None:
@@ -137,7 +137,7 @@ def notes_on_tests(x: Array | Table, rows: Array, columns: Array, encoder: Encod
         if unseen.any():
             names = listing(categories_of(x, place)[code] for code in np.flatnonzero(unseen))
             notes.append(
-                f"{party}: column '{name}': {np.count_nonzero(unseen)} categories ({names}) occur in test rows only,"
-                f" {unseen.sum()} of them; all zeros there"
+                f"{party}: column '{name}': {np.count_nonzero(unseen)} categories ({names}) occur in rows held out "
+                f"only, {unseen.sum()} of them; all zeros there"
             )
     return notes

@@ -16,7 +16,7 @@ from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.columns import assign, row_shape
 from colonnade.data.dataset import Dataset
 from colonnade.data.encoding import Encoder
-from colonnade.data.prepare import Preparation, prepare, prepare_sparse, split_rows
+from colonnade.data.prepare import Preparation, RowSplit, prepare, prepare_sparse
 from colonnade.data.scaling import Scaler
 from colonnade.data.table import Table, rows_of
 from colonnade.data.task import Array, Task
@@ -31,9 +31,9 @@ class Partition:
     parties: tuple[str, ...]
     columns: tuple[tuple[str, ...], ...]  # per party, as in the dataset; `encoders` know what they become
     train: tuple[Any, ...]  # per party, float32 (n_train, d_m); of a sparse dataset scipy CSR
-    test: tuple[Any, ...]  # per party, float32 (n_test, d_m)
+    test: tuple[Any, ...]  # per party, float32 (n_validation + n_test, d_m): the rows to validate on come first
     y_train: Array
-    y_test: Array
+    y_test: Array  # in the same order
     task: Task
     encoders: tuple[Encoder, ...]  # per party
     scalers: tuple[Scaler, ...]  # per party
@@ -41,7 +41,8 @@ class Partition:
     width: int  # columns of the dataset, some of which no party may hold
     shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,), (height, width) or (steps, channels)
     notes: tuple[str, ...] = ()  # what a reader of the results should know about the data
-    ids: polars.Series | None = None  # of the rows to train on, then of those to test on
+    ids: polars.Series | None = None  # of the rows to train on, then of those held out
+    validation: int = 0  # how many of `test` and `y_test` are to validate on
 
     def blocks(self, raw: Any) -> list[Array]:
         """Split, encode and scale raw rows: an array of the dataset's columns (rows, width), or a table by names.
@@ -86,12 +87,14 @@ def split(
     scale: str | None = None,
     missing: str = "refuse",
     test_fraction: float = 0.2,
+    validation_fraction: float = 0.1,
     split_seed: int = 0,
     release: bool = False,
 ) -> Partition:
     """Split a dataset among parties (4, or as many as a table `how` names), by default with its own scaling.
 
-    `split_seed` chooses the rows to test on, where the dataset has no test set.
+    `split_seed` chooses the rows to test on, where the dataset has no test set, and then those to validate on:
+    `validation_fraction` of the others, or none if it is 0.
 
     With `release` the columns of a CSV or Parquet table are given back as soon as their party has them, which
     leaves the dataset unusable: for data that fill the memory.
@@ -100,13 +103,8 @@ def split(
     """
     preparation = Preparation(dataset.scale if scale is None else scale, missing, dataset.factor)
     names, indices = assign(dataset, parties, how)
-    rows = split_rows(
-        dataset.name,
-        dataset.x.shape[0],
-        test_fraction=test_fraction,
-        split_seed=split_seed,
-        test_rows=dataset.test_rows,
-    )
+    by = RowSplit(test_fraction, validation_fraction, split_seed, dataset.test_rows)
+    rows, validation = by.of(dataset.name, dataset.x.shape[0])
     shares, shapes = [], []
     for name, index in zip(names, indices, strict=True):
         shape = row_shape(dataset, how, index)
@@ -134,6 +132,7 @@ def split(
         shapes=tuple(shapes),
         notes=(*dataset.notes, *(note for share in shares for note in share.notes)),
         ids=_ids(dataset.ids, np.concatenate(rows)),
+        validation=validation,
     )
 
 

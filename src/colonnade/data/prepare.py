@@ -18,7 +18,7 @@ from colonnade.data.table import Table
 from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
-Rows = tuple[Array, Array]  # int64: to train and to test on
+Rows = tuple[Array, Array]  # int64: to train on, and held out: first those to validate on, then those to test on
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Prepared:
     encoder: Encoder
     scaler: Scaler
     train: Any  # float32 (n_train, features); CSR where the data are
-    test: Any  # float32 (n_test, features)
+    test: Any  # float32 (n_validation + n_test, features): the rows that are held out
     notes: list[str]
 
 
@@ -84,17 +84,55 @@ def prepare_sparse(
     return Prepared(encoder, scaler, block[rows[0]], block[rows[1]], [])
 
 
-def split_rows(name: str, rows: int, *, test_fraction: float, split_seed: int, test_rows: int = 0) -> Rows:
-    """Return the rows to train and to test on: the last `test_rows`, or if there are none a shuffled part."""
-    if not isinstance(test_fraction, int | float) or not 0 < test_fraction < 1:
-        raise ConfigError("data.test_fraction", test_fraction, "must lie between 0 and 1, both excluded")
-    if isinstance(split_seed, bool) or not isinstance(split_seed, int | np.integer) or split_seed < 0:
-        raise ConfigError("data.split_seed", split_seed, "must be a whole number from 0")
-    if rows < 2:
-        raise DataError(f"{name}: {rows} row cannot be split into one to train and one to test on")
-    check_test_rows(name, rows, test_rows)
-    if test_rows:
-        return np.arange(rows - test_rows), np.arange(rows - test_rows, rows)
-    order = np.random.Generator(np.random.PCG64(split_seed)).permutation(rows)
-    tested = min(max(round(rows * test_fraction), 1), rows - 1)
-    return order[tested:], order[:tested]
+@dataclass(frozen=True, slots=True)
+class RowSplit:
+    """Which rows are held out; all owners of the same rows find the same with the same settings."""
+
+    test_fraction: float
+    validation_fraction: float  # of the rows that are left to train on; 0: none
+    split_seed: int
+    test_rows: int = 0  # the last so many rows are the test set, whatever `test_fraction` is
+
+    def __post_init__(self) -> None:
+        """Refuse fractions and seeds that mean nothing."""
+        test, validation, seed = self.test_fraction, self.validation_fraction, self.split_seed
+        if not _is_number(test) or not 0 < test < 1:
+            raise ConfigError("data.test_fraction", test, "must lie between 0 and 1, both excluded")
+        if not _is_number(validation) or not 0 <= validation < 1:
+            advice = "must be 0 (no validation rows) or more, and below 1: the part of the training rows to validate on"
+            raise ConfigError("data.validation_fraction", validation, advice)
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise ConfigError("data.split_seed", seed, "must be a whole number from 0")
+
+    def of(self, name: str, rows: int) -> tuple[Rows, int]:
+        """The rows to train on, those held out, and how many of these are to validate on. `name` is for errors.
+
+        The test rows do not depend on the validation fraction. Without a given test set they are a shuffled part.
+        """
+        if rows < 2:
+            raise DataError(f"{name}: {rows} row cannot be split into one to train and one to test on")
+        check_test_rows(name, rows, self.test_rows)
+        shuffle = np.random.Generator(np.random.PCG64(self.split_seed))
+        if self.test_rows:
+            train, test = np.arange(rows - self.test_rows), np.arange(rows - self.test_rows, rows)
+        else:
+            order = shuffle.permutation(rows)
+            tested = min(max(round(rows * self.test_fraction), 1), rows - 1)
+            train, test = order[tested:], order[:tested]
+        if not self.validation_fraction:
+            return (train, test), 0
+        count = min(max(round(len(train) * self.validation_fraction), 1), len(train) - 1)
+        if not count:
+            cause = f"{rows} rows cannot be split into rows to train, to validate and to test on"
+            raise DataError(f"{name}: {cause}; set data.validation_fraction = 0")
+        if self.test_rows:  # the given order of the training rows stays
+            chosen = np.zeros(len(train), np.bool_)
+            chosen[shuffle.permutation(len(train))[:count]] = True
+            validation, train = train[chosen], train[~chosen]
+        else:  # they are shuffled already
+            validation, train = train[:count], train[count:]
+        return (train, np.concatenate([validation, test])), count
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,10 +1,11 @@
 """What one role holds: a party its features, the server its labels, each read from a file of its own.
 
-All owners have the same rows in the same order, and each finds by itself which of them are tested on, for that
-takes only the number of rows and the split's seed. `rows` and `ids_sha256` are what they compare before they start.
+All owners have the same rows in the same order, and each finds by itself which of them are held out, for that
+takes only the number of rows and the split's settings. `rows` and `ids_sha256` are what they compare before they start.
 
-    clinic = read_party_share("clinic.csv", name="clinic", id="patient", test_fraction=0.2, split_seed=0)
-    server = read_server_share("labels.csv", label="diagnosis", id="patient", test_fraction=0.2, split_seed=0)
+    by = RowSplit(test_fraction=0.2, validation_fraction=0.1, split_seed=0)
+    clinic = read_party_share("clinic.csv", name="clinic", id="patient", by=by)
+    server = read_server_share("labels.csv", label="diagnosis", id="patient", by=by)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from colonnade.data.formats import TABLES, existing
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
 from colonnade.data.mapped import MappedRows, map_npy
 from colonnade.data.partition import Partition
-from colonnade.data.prepare import Preparation, Prepared, Rows, prepare, split_rows
+from colonnade.data.prepare import Preparation, Prepared, Rows, RowSplit, prepare
 from colonnade.data.progress import Progress, silent
 from colonnade.data.scaling import Scaler, fit
 from colonnade.data.suggest import listing
@@ -50,7 +51,7 @@ class PartyShare:
     name: str
     columns: tuple[str, ...]  # as in its file: one with categories becomes several features
     train: Any  # float32 (n_train, features): an array, or rows that stay in a file (`mapped.MappedRows`)
-    test: Any  # float32 (n_test, features)
+    test: Any  # float32 (n_validation + n_test, features): the rows to validate on come first
     shape: tuple[int, ...]  # of one row: (features,), or of its piece of an image or series
     ids_sha256: str
     notes: tuple[str, ...]
@@ -58,6 +59,7 @@ class PartyShare:
     prepared: Prepared | None = None  # how further rows are encoded and scaled, if it was read from the party's file
     read_ids: Callable[[], polars.Series] | None = None  # if it comes from one table of all
     present: Rows | None = None  # bool: which rows of either part it has, the others being zeros; None: all
+    validation: int = 0  # how many of `test` are to validate on
 
     @property
     def rows(self) -> int:
@@ -66,7 +68,7 @@ class PartyShare:
 
     @property
     def ids(self) -> polars.Series | None:
-        """Of the rows to train on, then of those to test on; only predictions need them, and they may be many."""
+        """Of the rows to train on, then of those held out; only predictions need them, and they may be many."""
         return None if self.read_ids is None else self.read_ids()
 
 
@@ -80,6 +82,7 @@ class ServerShare:
     ids_sha256: str
     notes: tuple[str, ...]
     absent: Rows | None = None  # bool (rows, parties): who lacks which row of either part; None: nobody any
+    validation: int = 0  # how many of `y_test` are to validate on
 
     @property
     def rows(self) -> int:
@@ -100,6 +103,7 @@ def party_share(partition: Partition, index: int, labels: bool = False) -> Party
         notes=tuple(note for note in partition.notes if note.startswith(f"{name}: ")),
         labels=(partition.task, partition.y_train, partition.y_test) if labels else None,
         read_ids=None if ids is None else lambda: ids,
+        validation=partition.validation,
     )
 
 
@@ -112,17 +116,16 @@ def server_share(partition: Partition) -> ServerShare:
         y_test=partition.y_test,
         ids_sha256=digest_of_rows(len(partition.y_train) + len(partition.y_test)),
         notes=tuple(note for note in partition.notes if not note.startswith(theirs)),
+        validation=partition.validation,
     )
 
 
-def share_without_labels(
-    rows: int, task: Task, *, test_fraction: float, split_seed: int, test_rows: int = 0
-) -> ServerShare:
+def share_without_labels(rows: int, task: Task, by: RowSplit) -> ServerShare:
     """Of a server that has neither labels nor ids and only knows how many rows there are; its zeros are no labels."""
     if rows < 2:
         raise ConfigError("server.rows", rows, "must be 2 or more")
-    parts = split_rows("server.rows", rows, test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
-    return ServerShare(task, np.zeros(len(parts[0])), np.zeros(len(parts[1])), "", ())
+    parts, validation = by.of("server.rows", rows)
+    return ServerShare(task, np.zeros(len(parts[0])), np.zeros(len(parts[1])), "", (), validation=validation)
 
 
 def read_party_share(
@@ -135,9 +138,7 @@ def read_party_share(
     columns: Sequence[str] | None = None,
     scale: str | None = None,
     missing: str = "refuse",
-    test_fraction: float,
-    split_seed: int,
-    test_rows: int = 0,
+    by: RowSplit,
     aligned: Alignment | None = None,
     progress: Progress | None = None,
     format: str | None = None,
@@ -146,15 +147,14 @@ def read_party_share(
 
     `format` says which of them it is, if the file's name does not.
     Every column but the id and the label is a feature, or those that `columns` names, as "first..last" too; `scale` is
-    "standard" unless told otherwise. With `test_rows` the last so many rows are the test set. Of an aligned file only
-    the common rows are used, in their order.
+    "standard" unless told otherwise. Of an aligned file only the common rows are used, in their order.
     """
     check_name(name, "party.name")
     how = Preparation("standard" if scale is None else scale, missing, section="party")
     file, kind = existing(path, format, (*TABLES, "npz", "npy"), "party")
     if kind == "npy":
         _refuse_beside_npy("party", {"id": id, "label": label, "aligned": aligned, "categorical": categorical or None})
-        return _mapped_share(file, name, columns, how, test_fraction, split_seed, test_rows)
+        return _mapped_share(file, name, columns, how, by)
     if kind == "npz":
         if label is not None:
             raise ConfigError("party.label", label, "labels are read from CSV and Parquet only")
@@ -162,7 +162,7 @@ def read_party_share(
     else:
         raw = _from_table(file, name, id, label, categorical, columns, aligned, progress or silent)
     whole = len(raw.x) if raw.present is None else len(raw.present)
-    rows = split_rows(str(file), whole, test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
+    rows, validation = by.of(str(file), whole)
     present = None if raw.present is None else (raw.present[rows[0]], raw.present[rows[1]])
     try:
         ready = prepare(raw.x, raw.index, raw.columns, name, _read_rows(rows, raw.present), how)
@@ -174,7 +174,8 @@ def read_party_share(
         (ready.train, ready.test) if present is None else map(_among_zeros, (ready.train, ready.test), present)
     )
     return PartyShare(
-        name, raw.columns, train, test, train.shape[1:], raw.ids_sha256, notes, labels, ready, present=present
+        name, raw.columns, train, test, train.shape[1:], raw.ids_sha256, notes, labels, ready, present=present,
+        validation=validation,
     )  # fmt: skip
 
 
@@ -188,10 +189,7 @@ def _refuse_beside_npy(section: str, settings: Mapping[str, Any]) -> None:
             raise ConfigError(f"{section}.{key}", value if isinstance(value, str) else "...", advice)
 
 
-def _mapped_share(
-    file: Path, name: str, columns: Sequence[str] | None, how: Preparation,
-    test_fraction: float, split_seed: int, test_rows: int,
-) -> PartyShare:  # fmt: skip
+def _mapped_share(file: Path, name: str, columns: Sequence[str] | None, how: Preparation, by: RowSplit) -> PartyShare:
     """Rows that stay in their file; only a scaling that is fitted reads all of it, once, from start to end."""
     mapping, x = map_npy(file)
     check_table(str(file), x)
@@ -200,7 +198,7 @@ def _mapped_share(
     if how.missing != "refuse":
         raise ConfigError("party.missing", how.missing, "what is missing in an .npy must be filled in beforehand")
     index, used = _numbered(file, x.shape[1], name, columns)
-    rows = split_rows(str(file), len(x), test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
+    rows, validation = by.of(str(file), len(x))
     parts = [part.astype(np.int32 if len(x) < 2**31 else np.int64) for part in rows]
     encoder = Encoder(used, (None,) * len(used), None)
     scaler = _fit_in_order(file, x, np.sort(parts[0]), index, used, name, how)
@@ -216,7 +214,9 @@ def _mapped_share(
 
     train, test = (MappedRows(x, part, take, len(used)) for part in parts)
     prepared = Prepared(encoder, scaler, train, test, [])
-    return PartyShare(name, used, train, test, (len(used),), digest_of_rows(len(x)), (), prepared=prepared)
+    return PartyShare(
+        name, used, train, test, (len(used),), digest_of_rows(len(x)), (), prepared=prepared, validation=validation
+    )
 
 
 def _fit_in_order(
@@ -254,9 +254,7 @@ def read_server_share(
     *,
     label: str | None,
     id: str | None = None,
-    test_fraction: float,
-    split_seed: int,
-    test_rows: int = 0,
+    by: RowSplit,
     aligned: Alignment | None = None,
     parties: Sequence[str] = (),
     progress: Progress | None = None,
@@ -270,8 +268,8 @@ def read_server_share(
     if kind == "npy":
         _refuse_beside_npy("server", {"id": id, "label": label, "aligned": aligned})
         y, task = _labels_of(file)
-        rows = split_rows(str(file), len(y), test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
-        return ServerShare(task, y[rows[0]], y[rows[1]], digest_of_rows(len(y)), ())
+        rows, validation = by.of(str(file), len(y))
+        return ServerShare(task, y[rows[0]], y[rows[1]], digest_of_rows(len(y)), (), validation=validation)
     if label is None:
         raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
     check_columns(file, column_names(file, progress or silent), label=label, id=id, section="server")
@@ -281,10 +279,10 @@ def read_server_share(
     if order.present is not None:
         raise DataError(f"{file}: there is no label for some rows of the alignment: run colonnade align again")
     y, task = label_column(file, order.of_texts(texts[label]))
-    rows = split_rows(str(file), len(y), test_fraction=test_fraction, split_seed=split_seed, test_rows=test_rows)
+    rows, validation = by.of(str(file), len(y))
     lacks = None if aligned is None else aligned.absent(parties)
     absent = None if lacks is None else (lacks[rows[0]], lacks[rows[1]])
-    return ServerShare(task, y[rows[0]], y[rows[1]], order.sha256, (), absent)
+    return ServerShare(task, y[rows[0]], y[rows[1]], order.sha256, (), absent, validation)
 
 
 def _labels_of(file: Path) -> tuple[Array, Task]:

@@ -20,10 +20,10 @@ from colonnade.data.task import Array, Task, classification
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, DataError
 
-FORMAT = 1
 SEPARATOR = "\0"  # of ids
 PIECE = 1 << 20  # labels looked at together
 PARTY, SERVER, ALIGNMENT = "party share", "server share", "alignment"
+FORMATS = {PARTY: 2, SERVER: 2, ALIGNMENT: 1}
 
 
 def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
@@ -39,7 +39,12 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
             content |= {"classes": task.classes, "y_train": y_train, "y_test": y_test}
     else:
         content = {"kind": SERVER, "classes": share.task.classes, "y_train": share.y_train, "y_test": share.y_test}
-    content |= {"format": FORMAT, "ids_sha256": share.ids_sha256, "notes": share.notes}
+    content |= {
+        "format": FORMATS[content["kind"]],
+        "validation": share.validation,
+        "ids_sha256": share.ids_sha256,
+        "notes": share.notes,
+    }
     _replace(Path(path).expanduser(), state.chunks(content))
 
 
@@ -80,7 +85,7 @@ def load_party_share(path: str | Path) -> PartyShare:
         mapping.at_random()
         return PartyShare(
             found["name"], found["columns"], MappedRows(train), MappedRows(test), shape,
-            found["ids_sha256"], found["notes"], labels, read_ids=ids,
+            found["ids_sha256"], found["notes"], labels, read_ids=ids, validation=_validation(found, len(test)),
         )  # fmt: skip
 
 
@@ -96,14 +101,26 @@ def load_server_share(path: str | Path) -> ServerShare:
     with _reading(Path(path).expanduser(), SERVER) as (found, mapping):
         task, _, y_test = _labels(found, mapping)
         mapping.at_random()
-        return ServerShare(task, MappedRows(found["y_train"]), y_test.copy(), found["ids_sha256"], notes=found["notes"])
+        validation = _validation(found, len(y_test))
+        return ServerShare(
+            task, MappedRows(found["y_train"]), y_test.copy(), found["ids_sha256"], found["notes"],
+            validation=validation,
+        )  # fmt: skip
+
+
+def _validation(found: Mapping[str, Any], held_out: int) -> int:
+    validation: int = found["validation"]
+    _check(isinstance(validation, int) and 0 <= validation < held_out, "the number of validation rows")
+    return validation
 
 
 def save_alignment(alignment: Alignment, path: str | Path) -> None:
     """Write or replace the file of an alignment, as `save_share` does."""
     fields = ("name", "members", "rows", "sha256", "ids_sha256", "presence")
     content = {name: getattr(alignment, name) for name in fields}
-    _replace(Path(path).expanduser(), state.chunks({"kind": ALIGNMENT, "format": FORMAT, "notes": (), **content}))
+    _replace(
+        Path(path).expanduser(), state.chunks({"kind": ALIGNMENT, "format": FORMATS[ALIGNMENT], "notes": (), **content})
+    )
 
 
 def load_alignment(path: str | Path) -> Alignment:
@@ -146,8 +163,8 @@ def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedF
         found = state.views(mapping.bytes)
         if not isinstance(found, dict) or found.get("kind") != kind:
             raise CheckpointError(f"this is not a {kind}")
-        if found.get("format") != FORMAT:
-            raise CheckpointError(f"format {found.get('format')}, this release reads {FORMAT}")
+        if found.get("format") != FORMATS[kind]:
+            raise CheckpointError(f"format {found.get('format')}, this release reads {FORMATS[kind]}")
         _check(_all_are(str, found["notes"]), "the notes")
         _check(re.fullmatch("[0-9a-f]{64}", found["ids_sha256"]) is not None, "the digest of the ids")
         yield found, mapping

@@ -48,7 +48,8 @@ class PartySide(OwnSide):
             )
         self.share = share = load_share(config, name)
         task = None if share.labels is None else share.labels[0]
-        self.plan = _with_own_settings(make_plan(config, self.parties, len(share.train), task), config, name)
+        plan = make_plan(config, self.parties, len(share.train), task, share.validation)
+        self.plan = _with_own_settings(plan, config, name)
         refuse_joint(self.plan)
         if share.present is not None:
             self.plan.refuse_lacking()
@@ -59,7 +60,7 @@ class PartySide(OwnSide):
         )  # fmt: skip
         self.guard = self.role.guard if isinstance(self.role, Releasing) else None
         self.width = self.plan.widths[index]
-        self.shared = shared_part(settled(config, len(share.train)), self.pins)
+        self.shared = shared_part(settled(config, len(share.train), share.validation), self.pins)
         for note in self.plan.privacy.notes(len(share.train)):
             log.warning(note)
 
@@ -130,7 +131,7 @@ def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
     optimisers, rates = list(training.party_optimisers), list(training.party_rates)
     if config.party.optimiser is not None:
         optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
-        if config.train.learning_rate == "auto":
+        if config.train.learning_rate == "auto" and not training.measured:
             rates[index] = auto_rate(config.party.optimiser)
     if config.party.learning_rate is not None:
         if not 0 <= config.party.learning_rate < float("inf"):
@@ -158,8 +159,7 @@ def load_share(config: Config, name: str) -> PartyShare:
         columns=party.columns,
         scale=scale,
         missing=party.missing,
-        test_fraction=data.test_fraction,
-        split_seed=data.split_seed,
+        by=data.rows(),
         aligned=alignment_of(party.aligned, name, "party"),
         format=party.format,
     )

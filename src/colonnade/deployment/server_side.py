@@ -32,8 +32,8 @@ class ServerSide(OwnSide):
         super().__init__(config, out, log)
         self.share = share = load_share(config)
         self.parties = parties = parties_of(config)
-        self.config = config = settled(config, len(share.y_train))
-        self.plan = make_plan(config, parties, len(share.y_train), share.task)
+        self.config = config = settled(config, len(share.y_train), share.validation)
+        self.plan = make_plan(config, parties, len(share.y_train), share.task, share.validation)
         refuse_joint(self.plan)
         if share.absent is not None:
             self.plan.refuse_lacking()
@@ -92,13 +92,7 @@ def load_share(config: Config) -> ServerShare:
             advice = f"{method.name}: the parties have the labels; say how many rows all their tables have"
             raise ConfigError("server.rows", None, advice)
         assert options.task is not None  # the method says what its parties predict
-        return share_without_labels(
-            server.rows,
-            options.task,
-            test_fraction=config.data.test_fraction,
-            split_seed=config.data.split_seed,
-            test_rows=server.test_rows,
-        )
+        return share_without_labels(server.rows, options.task, config.data.rows(server.test_rows))
     if server.data is None:
         raise ConfigError("server.data", None, "name the file with the labels")
     if server.data.endswith(SHARE):
@@ -109,7 +103,6 @@ def load_share(config: Config) -> ServerShare:
         id=server.id,
         aligned=alignment_of(server.aligned, SERVER, "server"),
         parties=parties_of(config),
-        test_fraction=config.data.test_fraction,
-        split_seed=config.data.split_seed,
+        by=config.data.rows(),
         format=server.format,
     )

@@ -34,6 +34,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.verdict import Commonest, commonest
 
 __all__ = ["ServerTraining", "training_server"]
 
@@ -71,12 +72,13 @@ class ServerTraining(Keeper):
         """A row for metrics.jsonl."""
         if isinstance(record, Measurement):
             clock_s = node.now / NANOSECONDS
-            row = metrics_row(record, self.side.plan.training.metric, clock_s, clock_s, node.traffic)
+            row = metrics_row(record, self.side.plan.training, clock_s, clock_s, node.traffic)
             self.rows.append(row)
             if self.record is not None:
                 return  # the row is there already
             self.folder.append(row)
-            self.side.log.info("evaluated", update=record.update, value=row["value"], missing=len(record.missing))
+            missing = len(record.missing)
+            self.side.log.info("evaluated", update=record.update, value=row["value"], rows=row["rows"], missing=missing)
 
     def checkpoint_due(self, node: Node) -> bool:
         """By updates or epochs; by time the node decides itself."""
@@ -160,6 +162,7 @@ class ServerTraining(Keeper):
             "fraction": self._fraction(),
             "metric": self.side.plan.training.metric,
             "value": last.get("value"),
+            "rows": last.get("rows", ""),  # that the value is of
             "parties": parties_now(node, last.get("staleness") or []),
         }
 
@@ -169,6 +172,13 @@ class ServerTraining(Keeper):
         clock_s = self.node.clock() / NANOSECONDS
         done = {"seconds": clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
         return float(min(1.0, done / limit.amount))
+
+    def _commonest(self) -> Commonest | None:
+        """None where the parties have the labels: the zeros of this side are none."""
+        plan, share = self.side.plan, self.side.share
+        if plan.method.capabilities.party_labels:
+            return None
+        return commonest(share.task, share.y_test, plan.training.validation)
 
     def summary(self, end: End) -> Mapping[str, Any]:
         """summary.json."""
@@ -187,7 +197,8 @@ class ServerTraining(Keeper):
             clock_s=node.now / NANOSECONDS,
             wall_s=node.clock() / NANOSECONDS,
             rows=self.rows,
-            test_rows=len(self.side.share.y_test),
+            held_out=len(self.side.share.y_test),
+            commonest=self._commonest(),
             traffic=traffic_fields(node.traffic, given_up),
             utilisation={SERVER: node.utilisation()}
             | {name: byes[name].utilisation for name in node.peers if name in byes},

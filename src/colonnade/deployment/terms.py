@@ -36,7 +36,7 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
             "model": {key: value for key, value in tables["model"].items() if key != "device"},
             "protocol": {"name": DEFAULT_METHOD} | tables["protocol"],
             "train": train,
-            "data": {key: tables["data"][key] for key in ("test_fraction", "split_seed")},
+            "data": {key: tables["data"][key] for key in ("test_fraction", "validation_fraction", "split_seed")},
         }
     )
 

@@ -68,8 +68,8 @@ def prepare_up(
     """Make the folders of all roles; everything that can be refused is refused here."""
     RunFolder.refuse_used(out)
     data = load_data(config) if data is None else data
-    config = settled(config, len(data.y_train))
-    plan = make_plan(config, data.parties, len(data.y_train), data.task)
+    config = settled(config, len(data.y_train), data.validation)
+    plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)
     if plan.method.joint is not None:
         raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")
     if any(issparse(block) for block in data.train):
@@ -82,7 +82,8 @@ def prepare_up(
     throw_away(data.parties, nodes / "certificates")
     for name in (SERVER, *data.parties):
         (nodes / name).mkdir(parents=True, mode=0o700)
-    rows = (len(data.y_train), len(data.y_test)) if plan.method.capabilities.party_labels else None
+    tested = len(data.y_test) - data.validation
+    rows = (len(data.y_train) + data.validation, tested) if plan.method.capabilities.party_labels else None
     if rows is None:
         save_share(server_share(data), nodes / SERVER / "share.safetensors")
     for index, name in enumerate(data.parties):
@@ -206,7 +207,7 @@ class FederationUp:
         return Child(name, command, folder / "log.jsonl")
 
     def write_config(self, name: str, address: str, rows: tuple[int, int] | None = None) -> None:
-        """What one role is told; of a server that gets no labels: how many rows there are to train and to test on."""
+        """What one role is told; of a server without labels: how many rows are to train or validate, and to test on."""
         tables = to_dict(self.config)
         certificates, share = self.nodes / "certificates", str(self.nodes / name / "share.safetensors")
         tables["network"] |= {

@@ -21,7 +21,7 @@ def fedvs_shape(tables: Mapping[str, Any]) -> tuple[Shape, FedvsOptions, int]:
     given = {key: value for key, value in tables.get("protocol", {}).items() if key in OWN}
     config = from_dict(apply_overrides(tables, {"protocol": {"name": "wait"}}))
     data = load_partition(config)
-    plan = make_plan(config, data.parties, len(data.y_train), data.task)
+    plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)
     degrees = [_degree(*own) for own in zip(plan.models, data.shapes, data.parties, strict=True)]
     terms = tuple(degree * (block.shape[1] + 1) for degree, block in zip(degrees, data.train, strict=True))
     shape = Shape(len(data.y_train), len(data.y_test), terms, max(plan.widths), plan.training.batch_size)

@@ -97,7 +97,7 @@ def _without_learning(config: Config, wish: Wish) -> Config:
         local_updates="dp-sgd" if private else config.privacy.local_updates,
         dp_sgd=DpSgd(wish.gradient_clip, STEPS_NOISE) if wish.gradient_clip is not None else None,
     )
-    train = replaced(config.train, learning_rate=0.0, optimiser="sgd")
+    train = replaced(config.train, learning_rate=0.0, optimiser="sgd", patience=0)  # it would never get better
     model = replaced(config.model, party="linear", device="cpu")
     # `A` of adaptive-flex is a rate as well; left out, it is train.learning_rate.
     protocol = {key: value for key, value in config.protocol.items() if key != "A"}
@@ -126,9 +126,15 @@ def _needs(name: str, guard: Guard) -> Needs:
     return Needs(name, uploads, rows, kinds.get(STEP, (0, 0))[0], of_rows, of_steps)
 
 
+def _rows(data: Partition) -> str:
+    sizes = {"training": len(data.y_train), "validation": data.validation, "test": len(data.y_test) - data.validation}
+    *first, last = [f"{count} {what}" for what, count in sizes.items() if count]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _assumed(config: Config, data: Partition) -> str:
     limit, (method, _) = limit_of(settled(config).train), method_of(config.protocol)
     return (
-        f"{method.name} on {data.name} ({len(data.y_train)} training and {len(data.y_test)} test rows), "
+        f"{method.name} on {data.name} ({_rows(data)} rows), "
         f"{limit.amount:g} {limit.unit}, the speeds of [clock], seed {config.train.seed}"
     )

@@ -86,6 +86,7 @@ class Ranking:
     seeds: int
     flaws: dict[str, str]  # by label, what is wrong with its runs; only of those with something wrong
     settings: dict[str, str]  # by label, what it has instead of the configured model; only of those with a change
+    judged_on: str = "test"  # the rows that the evaluations while training are of: "validation" or "test"
 
 
 def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
@@ -102,7 +103,8 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
     ]
     settings = {label: words for label, group in groups.items() if (words := _adapted(group))}
     seeds = max((len(group) for group in groups.values()), default=0)
-    return Ranking(columns, values, winners, seeds, flaws, settings)
+    judged_on = "validation" if first and first.get("validation_rows") else "test"
+    return Ranking(columns, values, winners, seeds, flaws, settings, judged_on)
 
 
 def by_reason(unsuitable: Mapping[str, str]) -> dict[str, list[str]]:

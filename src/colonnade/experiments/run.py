@@ -37,6 +37,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.verdict import commonest
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
 
@@ -60,7 +61,12 @@ class Standing(NamedTuple):
     def of(cls, train: TrainConfig, row: dict[str, Any]) -> "Standing":
         """By the last line of its metrics: of a run that another process has."""
         fraction = _share(limit_of(train), row["clock_s"], row["update"], row["epochs"])
-        return cls(fraction, row["update"], row["clock_s"], row["wall_s"], train.metric or "value", row["value"])
+        metric = _metric_of(train.metric or "value", row.get("rows") == "validation")
+        return cls(fraction, row["update"], row["clock_s"], row["wall_s"], metric, row["value"])
+
+
+def _metric_of(metric: str, validation: bool) -> str:
+    return f"validation {metric}" if validation else metric
 
 
 def _share(limit: Every, clock_s: float, updates: int, epochs: float) -> float:
@@ -237,7 +243,8 @@ class Run:
     def standing(self) -> Standing:
         """For people who watch it."""
         value = self.rows[-1]["value"] if self.rows else None
-        metric = self.federation.training.metric
+        training = self.federation.training
+        metric = _metric_of(training.metric, training.validation > 0)
         return Standing(self.fraction, self._progress().k, self.clock_s, self.wall_s, metric, value)
 
     def principal_summary(self) -> RoleSummary:
@@ -250,8 +257,8 @@ class Run:
     def _record(self, record: Payload, simulator: Simulator) -> None:
         if not isinstance(record, Measurement):
             return
-        metric = self.federation.training.metric
-        row = metrics_row(record, metric, simulator.now / NANOSECONDS, self.wall_s, simulator.traffic)
+        training = self.federation.training
+        row = metrics_row(record, training, simulator.now / NANOSECONDS, self.wall_s, simulator.traffic)
         self.rows.append(row)
         if self.folder is not None:
             self.folder.append(row)
@@ -299,7 +306,8 @@ class Run:
             clock_s=self.clock_s,
             wall_s=self.wall_s,
             rows=self.rows,
-            test_rows=len(setting.data.y_test),
+            held_out=len(setting.data.y_test),
+            commonest=commonest(setting.data.task, setting.data.y_test, setting.training.validation),
             traffic=traffic_fields(simulator.traffic),
             utilisation={node.role.name: node.utilisation(simulator.now) for node in simulator.nodes},
             spent={name: own for name, one in said.items() if name != SERVER and (own := one.get("privacy"))},

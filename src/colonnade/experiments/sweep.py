@@ -1,18 +1,24 @@
-"""A grid of settings for every method: which is best, and whether the grid ends too early to know."""
+"""A grid of settings for every method: which is best, and whether the grid ends too early to know.
+
+Points are compared on the validation rows. Without any, `best_of` has only the test rows, and `Best.chosen_on` says so.
+"""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from colonnade.config.schema import apply_overrides, parse_override
 from colonnade.experiments.compare import Contestant, Entry, contestants
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
+from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
 
-__all__ = ["Best", "Grid", "best_of", "grid_contestants", "parse_grid", "that_ran"]
+__all__ = ["Best", "By", "Grid", "best_of", "check_by", "grid_contestants", "parse_grid", "that_ran"]
+
+By = Literal["metric", "loss", "time-to-target"]
 
 _UNSAFE = re.compile(r"[^\w.+-]+")  # in a file's name
 Grid = dict[str, list[Any]]  # key → values, in the order in which they were given
@@ -56,40 +62,91 @@ def _label(method: str, point: Mapping[str, Any]) -> str:
 
 
 class Best(NamedTuple):
-    """A method's best point, its mean, and the keys whose best value is the grid's first or last."""
+    """A method's best point, its means over seeds, and the keys whose best value is the grid's first or last."""
 
     method: str
     point: dict[str, Any]
-    value: float
     edges: list[str]
+    metric: str
+    chosen_on: str  # "validation" or "test" rows
+    validation: float | None  # mean of the metric; None: there are no validation rows
+    test: float | None
+    loss: float | None  # mean, on the rows that it was chosen on
+    reached: int  # seeds that reached the target
+    seeds: int
+    time_s: float | None  # mean time to the target over those
 
 
-def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[Best]:
-    """By the configured metric, mean over seeds; points with a run that failed or has warnings cannot win."""
+def check_by(by: str, tables: Mapping[str, Any]) -> By:
+    """Refuse what cannot be compared, before anything runs."""
+    for known in ("metric", "loss", "time-to-target"):
+        if by == known:
+            break
+    else:
+        raise ConfigError("--by", by, "use 'metric', 'loss' or 'time-to-target'")
+    if known == "time-to-target" and tables.get("train", {}).get("target") is None:
+        raise ConfigError("--by", by, "needs a target: --set train.target=0.9")
+    return known
+
+
+def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid, by: By = "metric") -> list[Best]:
+    """Mean over seeds; points with a run that failed or has warnings cannot win.
+
+    By time to target, a point that reached it with more seeds comes before one with fewer, then the faster mean.
+    """
     found = []
     for label in labels:
-        scored = []
+        scored: list[tuple[tuple[float, ...], Best]] = []
         for point in _points(grid):
-            runs = [entry for entry in entries if entry.label == _label(label, point)]
-            results = [entry.summary["value"] for entry in runs if entry.summary and not flaw_of(entry.summary)]
-            known = [value for value in results if value is not None]
-            if runs and len(known) == len(runs):
-                scored.append((mean(known), point))
+            runs = [entry.summary for entry in entries if entry.label == _label(label, point)]
+            results = [summary for summary in runs if summary is not None and not flaw_of(summary)]
+            if runs and len(results) == len(runs):
+                best = _scored(label, point, [key for key in grid if _at_edge(grid[key], point[key])], results)
+                if (rank := _rank(best, by)) is not None:
+                    scored.append((rank, best))
         if scored:
-            upwards = METRICS[_metric(entries)].higher_is_better
-            value, point = (max if upwards else min)(scored, key=lambda pair: pair[0])
-            found.append(Best(label, point, value, [key for key in grid if _at_edge(grid[key], point[key])]))
+            found.append(max(scored, key=lambda pair: pair[0])[1])
     return found
+
+
+def _scored(label: str, point: dict[str, Any], edges: list[str], results: Sequence[Summary]) -> Best:
+    first = results[0]
+    chosen_on = "validation" if first["validation_rows"] else "test"
+    times = [time for summary in results if (time := summary["time_to_target_s"]) is not None]
+    on_validation = chosen_on == "validation"
+    return Best(
+        label, point, edges, first["metric"], chosen_on,
+        validation=_mean(results, lambda summary: summary["validation_value"]),
+        test=_mean(results, lambda summary: summary["value"]),
+        loss=_mean(results, lambda summary: summary["validation_loss"] if on_validation else summary["loss"]),
+        reached=len(times), seeds=len(results), time_s=mean(times) if times else None,
+    )  # fmt: skip
+
+
+def _mean(results: Sequence[Summary], read: Callable[[Summary], float | None]) -> float | None:
+    """None, if one of them has no value."""
+    values = [value for summary in results if (value := read(summary)) is not None]
+    return mean(values) if len(values) == len(results) else None
+
+
+def _rank(best: Best, by: By) -> tuple[float, ...] | None:
+    """The larger the better; None: it cannot be compared."""
+    if by == "time-to-target":
+        return (best.reached, -best.time_s) if best.time_s is not None else None
+    value, metric = (best.loss, "loss") if by == "loss" else (_chosen(best), best.metric)
+    if value is None:
+        return None
+    return (value if METRICS[metric].higher_is_better else -value,)
+
+
+def _chosen(best: Best) -> float | None:
+    return best.validation if best.chosen_on == "validation" else best.test
 
 
 def that_ran(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[str]:
     """The methods that could run at a point of the grid at least."""
     ran = {entry.label for entry in entries if not entry.unsuitable}
     return [label for label in labels if any(_label(label, point) in ran for point in _points(grid))]
-
-
-def _metric(entries: Sequence[Entry]) -> str:
-    return next(str(entry.summary["metric"]) for entry in entries if entry.summary)
 
 
 def _at_edge(values: list[Any], best: Any) -> bool:

@@ -20,6 +20,7 @@ class Workload:
     updates: int
     extra_rows: float = 0.0  # in batches, with each upload
     test_rows: int = 0
+    validation_rows: int = 0  # of every evaluation; then the test rows are of the last one only
     evaluations: int = 0
     warm_up: bool = True
 
@@ -27,7 +28,7 @@ class Workload:
         for name in ("rows", "batch_size", "updates"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')}", getattr(self, name), "must be 1 or more")
-        for name in ("extra_rows", "test_rows", "evaluations"):
+        for name in ("extra_rows", "test_rows", "validation_rows", "evaluations"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"--{name.replace('_', '-')}", getattr(self, name), "must be 0 or more")
 
@@ -35,13 +36,19 @@ class Workload:
     def uploaded(self) -> float:
         """Rows, all messages together: what moves if θ_m saw the record without noise."""
         training = self.updates * self.batch_size * (1 + self.extra_rows)
-        return self.warm_up * self.rows + training + self.evaluations * self.test_rows
+        return self.warm_up * self.rows + training + self._evaluated
+
+    @property
+    def _evaluated(self) -> int:
+        if not self.validation_rows:
+            return self.evaluations * self.test_rows
+        return self.evaluations * self.validation_rows + min(self.evaluations, 1) * self.test_rows
 
     @property
     def of_record(self) -> int:
-        """How often the same row is uploaded: of a training row, or of one to test on, whichever is more."""
+        """How often the same row is uploaded: of a training row, or of one held out, whichever is more."""
         passes = ceil(self.updates * self.batch_size * (1 + self.extra_rows) / self.rows)
-        return max(self.warm_up + passes, self.evaluations if self.test_rows else 0)
+        return max(self.warm_up + passes, self.evaluations if self.test_rows or self.validation_rows else 0)
 
     @property
     def steps(self) -> int:

@@ -96,7 +96,7 @@ def metric_against_epsilon(groups: Groups) -> go.Figure:
             )  # fmt: skip
     figure.update_xaxes(type="log")
     metric = next(iter(groups.values()))[0].summary["metric"]
-    return titled(figure, "ε of one record against the server", metric)
+    return titled(figure, "ε of one record against the server", f"{metric} (test rows)")
 
 
 def utilisation(groups: Groups) -> go.Figure:

@@ -13,7 +13,7 @@ from colonnade.report.records import Record
 __all__ = ["figure"]
 
 _FIGURES: dict[str, Callable[[Record], go.Figure]] = {
-    "loss": lambda record: curve({record.label: [record.rows]}, "loss", value="loss"),
+    "loss": lambda record: curve({record.label: [record.rows]}, _named(record, "loss"), value="loss"),
     "timeline": timeline,
     "staleness": staleness_map,
     "ages": lambda record: staleness_histogram({record.label: [record]}),
@@ -34,4 +34,11 @@ def figure(record: Record, what: str) -> go.Figure:
 
 
 def _against(record: Record, what: str) -> go.Figure:
-    return curve({record.label: [record.rows]}, record.summary["metric"], what, record.summary["target"])
+    return curve(
+        {record.label: [record.rows]}, _named(record, record.summary["metric"]), what, record.summary["target"]
+    )
+
+
+def _named(record: Record, what: str) -> str:
+    """With the rows that the curve is of."""
+    return f"{what} ({'validation' if record.summary.get('validation_rows') else 'test'} rows)"

@@ -12,6 +12,7 @@ from colonnade.report.bars import bytes_by_kind, epsilon_of, metric_against_epsi
 from colonnade.report.figures import curve
 from colonnade.report.lanes import SHOWN_ROLES, staleness_histogram, staleness_map, timeline
 from colonnade.report.records import Record, by_label, without_oracles
+from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
 
 __all__ = ["Chart", "Section", "sections"]
@@ -65,10 +66,17 @@ def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
     for against, place in PLACES.items():
         charts.append(_curve(groups, oracles, against, place, metric, "value", target))
         charts.append(_curve(groups, oracles, against, place, "loss", "loss", None))
-    text = "On the test rows. A click on a name in the bar above hides it in every chart; dragging zooms."
+    text = _judged_on(first) + " A click on a name in the bar above hides it in every chart; dragging zooms."
     if seeds > 1:
         text += f" Lines are means over {seeds} seeds, bands one standard deviation."
     return Section("How it learns", text, charts)
+
+
+def _judged_on(summary: Summary) -> str:
+    """Of which rows the curves are; runs of older releases have no validation rows."""
+    if summary.get("validation_rows"):
+        return "On the validation rows; the tables have the test rows, evaluated once, at the end."
+    return "On the test rows."
 
 
 def _curve(
@@ -82,7 +90,7 @@ def _curve(
 ) -> Chart:
     runs = {label: [record.rows for record in group] for label, group in groups.items()}
     results = {label: group for label, group in oracles.items() if not any(flaw_of(one.summary) for one in group)}
-    ends = {label: [record.summary[value] for record in group] for label, group in results.items()}
+    ends = {label: [record.rows[-1][value] for record in group] for label, group in results.items()}
     means = {label: mean_and_spread(values) for label, values in ends.items()}
     levels = {label: found.mean for label, found in means.items() if found is not None and found.complete}
     figure = curve(runs, metric, against, target, levels, value)

@@ -13,7 +13,8 @@ __all__ = ["all_runs", "privacy", "race", "remarks", "taking_no_part", "what_is_
 
 SHOWN_PARTIES = 40
 _COLUMNS = {
-    "seed": "seed", "status": "status", "value": "value", "loss": "loss", "time_to_target_s": "s to target",
+    "seed": "seed", "status": "status", "value": "value (test)", "loss": "loss (test)",
+    "validation_value": "value (validation)", "time_to_target_s": "s to target",
     "clock_s": "clock (s)", "wall_s": "real time (s)", "updates": "updates", "messages": "messages",
     "privacy": "ε", "bytes_up": "bytes up", "bytes_down": "bytes down", "trace_sha256": "trace",
     "weights_sha256": "weights",
@@ -105,7 +106,7 @@ def _summary_cell(key: str, summary: Mapping[str, Any]) -> str:
     flaw, text = flaw_of(summary), escape(_cell(key, summary.get(key)))
     if key == "status" and flaw:
         return escape(", ".join(dict.fromkeys((text, flaw))))
-    return _struck(text, flaw) if key in ("value", "loss", "time_to_target_s") else text
+    return _struck(text, flaw) if key in ("value", "loss", "validation_value", "time_to_target_s") else text
 
 
 def privacy(records: Sequence[Record]) -> str:

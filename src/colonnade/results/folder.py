@@ -17,7 +17,7 @@ from colonnade.results.summary import Summary
 
 __all__ = ["RunFolder", "note_command", "tables_of"]
 
-FORMAT = 5
+FORMAT = 6
 
 
 def note_command(folder: Path, command: str) -> None:
@@ -27,11 +27,15 @@ def note_command(folder: Path, command: str) -> None:
 
 
 def tables_of(folder: Path) -> dict[str, Any]:
-    """config.toml of a run; in runs of releases without `data.split_seed`, `train.seed` chose the rows to test on."""
+    """config.toml of a run, which may be of an earlier release.
+
+    Without `data.split_seed`, `train.seed` chose the rows to test on; without `data.validation_fraction`, there were no
+    validation rows.
+    """
     tables = read_toml(folder / "config.toml")
-    if "split_seed" in tables.get("data", {}):
-        return tables
-    return apply_overrides(tables, {"data.split_seed": tables.get("train", {}).get("seed", 0)})
+    before = {"data.split_seed": tables.get("train", {}).get("seed", 0), "data.validation_fraction": 0.0}
+    known = tables.get("data", {})
+    return apply_overrides(tables, {key: old for key, old in before.items() if key.partition(".")[2] not in known})
 
 
 class RunFolder:
@@ -67,8 +71,9 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise CheckpointError(f"--resume {path}: no run lies there (config.toml is missing)")
         there, here = to_dict(settled(from_dict(tables_of(path)))), to_dict(settled(config))
-        if "batch_size" not in here["train"]:
-            there["train"].pop("batch_size", None)  # it followed from the number of rows, as it does now
+        for key in {"batch_size", "patience"} - (here["train"].keys() & there["train"].keys()):
+            here["train"].pop(key, None)  # what one of them leaves open follows from the number of rows
+            there["train"].pop(key, None)
         differs = difference(there, here)
         if differs:
             raise CheckpointError(

@@ -8,13 +8,14 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from colonnade.algorithms.evaluation import Measurement
+from colonnade.algorithms.training import Training
 from colonnade.config.resolve import Plan
 from colonnade.data.suggest import listing
 from colonnade.drivers.traffic import Traffic
 from colonnade.models.metrics import METRICS
 from colonnade.privacy.settings import PrivacySettings
 from colonnade.protocol.role import Histogram, PrivacySpent, RoleSummary, StalenessSummary
-from colonnade.results.verdict import warnings_of
+from colonnade.results.verdict import Commonest, warnings_of
 
 __all__ = [
     "Summary",
@@ -63,11 +64,15 @@ class Summary(TrafficFields):
     clock_s: float
     wall_s: float
     metric: str
-    value: float | None  # of `metric`, in the last evaluation
+    value: float | None  # of `metric`, on the test rows at the end; None: the run did not get there
     accuracy: float | None
     loss: float | None
+    validation_value: float | None  # of `metric`, on the validation rows in the last evaluation
+    validation_loss: float | None
+    validation_rows: int  # 0: the lines of metrics.jsonl are of the test rows
+    test_rows: int
     target: float | None
-    time_to_target_s: float | None
+    time_to_target_s: float | None  # judged on the lines of metrics.jsonl
     fresh_rows: int
     method: dict[str, object]  # what only this method has
     reveals: str
@@ -90,7 +95,8 @@ def summarise(
     clock_s: float,
     wall_s: float,
     rows: Sequence[dict[str, Any]],
-    test_rows: int,
+    held_out: int,
+    commonest: Commonest | None,
     traffic: TrafficFields,
     utilisation: dict[str, float],
     spent: Mapping[str, PrivacySpent],
@@ -100,10 +106,12 @@ def summarise(
     """The summary of a run, the same for every driver.
 
     `principal` is what the coordinating role says, `note` what the driver has to say beside it, `rows` are the lines
-    of metrics.jsonl, and `spent` holds the accounts of the parties that have told theirs.
+    of metrics.jsonl, `held_out` counts the rows to validate and to test on, and `spent` holds the accounts of the
+    parties that have told theirs.
     """
-    metric, withdrawn = plan.training.metric, principal.get("withdrawn", {})
+    metric, withdrawn, validation = plan.training.metric, principal.get("withdrawn", {}), plan.training.validation
     last = rows[-1] if rows else {}
+    of_tests = "test_" if validation else ""
     summary: Summary = {
         "protocol": plan.method.name,
         "parties": len(plan.parties),
@@ -117,9 +125,13 @@ def summarise(
         "clock_s": clock_s,
         "wall_s": round(wall_s, 3),
         "metric": metric,
-        "value": last.get("value"),
-        "accuracy": last.get("accuracy"),
-        "loss": last.get("loss"),
+        "value": last.get(f"{of_tests}value"),
+        "accuracy": last.get(f"{of_tests}accuracy"),
+        "loss": last.get(f"{of_tests}loss"),
+        "validation_value": last.get("value") if validation else None,
+        "validation_loss": last.get("loss") if validation else None,
+        "validation_rows": validation,
+        "test_rows": held_out - validation,
         "target": plan.target,
         "time_to_target_s": time_to_target(rows, metric, plan.target),
         **traffic,
@@ -132,13 +144,16 @@ def summarise(
         "trace_sha256": trace_sha256,
         "weights_sha256": weights_sha256,
     }
-    summary["warnings"] = warnings_of(summary, rows, test_rows, principal.get("warnings", ()))
+    summary["warnings"] = warnings_of(summary, rows, principal.get("warnings", ()), commonest)
     return summary
 
 
-def metrics_row(record: Measurement, metric: str, clock_s: float, wall_s: float, traffic: Traffic) -> dict[str, Any]:
-    """One line of metrics.jsonl."""
-    return {
+def metrics_row(
+    record: Measurement, training: Training, clock_s: float, wall_s: float, traffic: Traffic
+) -> dict[str, Any]:
+    """One line of metrics.jsonl; `rows` says of which rows its value, accuracy and loss are."""
+    metric, tested = training.metric, record.tested
+    row = {
         "clock_s": clock_s,
         "wall_s": round(wall_s, 4),
         "update": record.update,
@@ -151,6 +166,14 @@ def metrics_row(record: Measurement, metric: str, clock_s: float, wall_s: float,
         "bytes_down": traffic.bytes_down,
         "staleness": record.staleness,
         "missing": record.missing,
+        "rows": "validation" if training.validation else "test",
+    }
+    if tested is None:
+        return row
+    return row | {
+        "test_value": _finite(tested.values[metric]),
+        "test_accuracy": _finite(tested.values.get("accuracy")),
+        "test_loss": _finite(tested.loss),
     }
 
 

@@ -6,13 +6,17 @@ in every table and takes no part in a ranking.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import inf, sqrt
-from typing import Any
+from math import inf, log, sqrt
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from colonnade.data import Task
 from colonnade.data.suggest import listing
 from colonnade.models.metrics import METRICS
+from colonnade.protocol.messages import Array
 
-__all__ = ["flaw_of", "flaws_of", "warnings_of"]
+__all__ = ["Commonest", "commonest", "flaw_of", "flaws_of", "warnings_of"]
 
 FINISHED = "finished"
 _SHARES = ("accuracy", "top5", "auc")  # between 0 and 1: their margin is absolute, that of others relative
@@ -21,10 +25,27 @@ Summary = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
 
-def warnings_of(summary: Summary, rows: Rows, test_rows: int, said: Iterable[str] = ()) -> list[str]:
+class Commonest(NamedTuple):
+    """Of the rows that a curve is about: how many have the commonest class, and how many classes there are."""
+
+    share: float
+    classes: int
+
+
+def commonest(task: Task, held_out: Array, validation: int) -> Commonest | None:
+    """Of labels of classes that are known here; `validation` of the rows held out come first."""
+    labels = held_out[:validation] if validation else held_out
+    if not task.classes or not len(labels):
+        return None
+    return Commonest(float(np.bincount(np.asarray(labels)).max() / len(labels)), len(task.classes))
+
+
+def warnings_of(
+    summary: Summary, rows: Rows, said: Iterable[str] = (), commonest: Commonest | None = None
+) -> list[str]:
     """Short sentences, [] if all is well; `said`: what the method itself warns of."""
     finished = summary["status"] == FINISHED
-    about = _of_evaluations(summary, rows, test_rows) if finished and test_rows else []
+    about = _of_evaluations(summary, rows, commonest) if finished and summary["test_rows"] else []
     return [*([] if finished else [_unfinished(summary, rows)]), *_of_members(summary, rows), *said, *about]
 
 
@@ -46,8 +67,10 @@ def flaws_of(seeds: Sequence[Summary | None]) -> str:
 
 def _unfinished(summary: Summary, rows: Rows) -> str:
     """The summary has the last loss that was recorded; a note on what diverged may name a later one."""
-    numbers = f"its metric and loss are those of update {rows[-1]['update']}" if rows else "nothing was evaluated"
-    return f"{summary['status']} at update {summary['updates']}; {numbers}"
+    which = "validation metric and loss" if summary["validation_rows"] else "metric and loss"
+    numbers = f"its {which} are those of update {rows[-1]['update']}" if rows else "nothing was evaluated"
+    untested = ", and the test rows were not evaluated" if rows and summary["validation_rows"] else ""
+    return f"{summary['status']} at update {summary['updates']}; {numbers}{untested}"
 
 
 def _of_members(summary: Summary, rows: Rows) -> list[str]:
@@ -67,22 +90,33 @@ def _who(names: Collection[str], summary: Summary) -> str:
     return f"{listing(names)} ({len(names)} of {summary['parties']} parties)"
 
 
-def _of_evaluations(summary: Summary, rows: Rows, test_rows: int) -> list[str]:
-    """How it ended, compared with how it began."""
+def _of_evaluations(summary: Summary, rows: Rows, commonest: Commonest | None) -> list[str]:
+    """How it ended, compared with how it began and with equal odds: on the validation rows, if there are any."""
     if not summary["updates"]:
         return ["no update was made: the model is the untrained one"]
     last: Mapping[str, Any] = rows[-1] if rows else {"value": None, "loss": None}
-    metric = summary["metric"]
-    lacking = [name for name, value in ((metric, last["value"]), ("loss", last["loss"])) if value is None]
+    metric, validation = summary["metric"], summary["validation_rows"]
+    of, count = ("validation ", validation) if validation else ("", summary["test_rows"])
+    # The metric of the validation rows may have no value, as auc where they lack a class; their loss always has one.
+    tested = (
+        [("test ", "test_value", metric), ("test ", "test_loss", "loss")] if validation else [("", "value", metric)]
+    )
+    found = [(f"{which}{name}", last.get(key)) for which, key, name in (*tested, (of, "loss", "loss"))]
+    lacking = [name for name, value in found if value is None]
     if lacking:
         return [f"the last evaluation has no finite {' and no finite '.join(dict.fromkeys(lacking))}"]
-    first, margin = rows[0], 1 / sqrt(test_rows)
-    changed = _gain(metric, first["value"], last["value"])
+    first, margin = rows[0], 1 / sqrt(count)
+    changed = 0.0 if last["value"] is None else _gain(metric, first["value"], last["value"])
     if changed < -margin:
-        return [_worse(metric, first["value"], last["value"])]
+        return [_worse(f"{of}{metric}", first["value"], last["value"])]
     # Of a metric that rose, a loss that rose too says only that the model is too sure of its few mistakes.
-    if metric != "loss" and changed <= margin and _gain("loss", first["loss"], last["loss"]) < -margin:
-        return [_worse("loss", first["loss"], last["loss"])]
+    if changed > margin and not (commonest and metric == "accuracy" and last["value"] <= commonest.share):
+        return []
+    if metric != "loss" and _gain("loss", first["loss"], last["loss"]) < -margin:
+        return [_worse(f"{of}loss", first["loss"], last["loss"])]
+    odds = inf if commonest is None else log(commonest.classes)
+    if last["loss"] > max(odds, first["loss"] if first["loss"] is not None else odds):
+        return [f"the {of}loss is worse than that of equal odds: {last['loss']:.4g}, and {odds:.4g}"]
     return []
 
 

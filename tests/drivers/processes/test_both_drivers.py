@@ -109,13 +109,13 @@ SETTINGS = {  # model, train, floor
     "wait": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.75),
     "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.3),  # on a busy machine it ignores most
     "wait-dp": (AVERAGED, {"epochs": 4, "learning_rate": 0.5}, 0.05),  # its noise leaves little to learn
-    "adaptive-flex": (PLAIN, {"epochs": 8, "learning_rate": 0.15}, 0.4),
     "fedvs": (AVERAGED | {"party": "polynomial:2"}, {"epochs": 4, "learning_rate": 0.3}, 0.5),
-} | dict.fromkeys(("flex", "sync-min", "sync-max"), (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
+}
 LINEAR = [name for name, method in METHODS.items() if method.capabilities.party_labels]  # of two classes
 SETTINGS |= dict.fromkeys(LINEAR, ({}, {"batch_size": 64, "epochs": 12, "learning_rate": 0.05}, 0.85))
 USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
 LOCAL = ("flex", "adaptive-flex", "sync-min", "sync-max")
+SETTINGS |= dict.fromkeys(LOCAL, (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
 MOST = {"max_steps": 10}  # on a busy machine the clock would let them take so many that they diverge
 
 
@@ -224,7 +224,8 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
     assert (summary["weights_sha256"] is None) == (summary["privacy"] is not None) == (variant[0] == "wait-dp")
     rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["update"] < rows[-1]["update"] == summary["updates"]
-    assert rows[-1]["value"] == summary["value"] and rows[-1]["missing"] == []
+    assert rows[-1]["test_value"] == summary["value"] and rows[-1]["missing"] == []
+    assert rows[-1]["value"] == summary["validation_value"] and {row["rows"] for row in rows} == {"validation"}
     assert (tmp_path / "server" / "staleness.json").is_file()
     assert [end.status for end in found.ends] == ["finished"] * 3
 

@@ -11,8 +11,8 @@ import pytest
 from colonnade.experiments.run import prepare
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "chaos.py"
-EPOCHS = {"vafl": 30.0, "sync": 10.0}
-PARTIES = {"vafl": 3, "sync": 2}  # a process takes seconds to start
+EPOCHS = {"swift": 30.0, "sync": 10.0}
+PARTIES = {"swift": 3, "sync": 2}  # a process takes seconds to start
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +25,14 @@ def chaos() -> ModuleType:
     return module
 
 
-def test_killed_and_cut_off_vafl_finishes_and_takes_each_update_once(chaos: ModuleType, tmp_path: Path) -> None:
+def test_killed_and_cut_off_swift_finishes_and_takes_each_update_once(chaos: ModuleType, tmp_path: Path) -> None:
     faults = [
         chaos.Fault(0.3, "kill", "party-2", 0.2),
         chaos.Fault(0.2, "cut after upload", "party-1", 0.0),
         chaos.Fault(0.4, "kill", "server", 0.1),
         chaos.Fault(0.1, "swallow", "party-3", 1.5, ("down",), forget=True),
     ]
-    config = chaos.chaos_config("vafl", EPOCHS["vafl"], PARTIES["vafl"])
+    config = chaos.chaos_config("swift", EPOCHS["swift"], PARTIES["swift"])
     # Else, on a busy machine, the others are done before the killed one has started again, and its columns untrained.
     waiting = {"max_delay": 300, "on_lost": "wait"}
     config = msgspec.structs.replace(config, protocol=config.protocol | waiting)

@@ -110,7 +110,7 @@ def whole(out):
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     updates = [row["update"] for row in rows]
     assert updates == sorted(set(updates)), "a row stands there twice"
-    assert rows[-1]["value"] == summary["value"] and summary["status"] == "finished"
+    assert rows[-1]["test_value"] == summary["value"] and summary["status"] == "finished"
     assert summary["epochs"] >= 30 and summary["parties"] == 2 and summary["driver"] == "processes"
     assert summary["messages_given_up"] == 0
     calm = prepare(from_dict(tomllib.loads(CONFIG))).execute()

@@ -16,8 +16,8 @@ SGD, SVRG, SAGA = "sgd", "svrg", "saga"
 class LinearOptions(Options, frozen=True, kw_only=True):
     """What all of them share, and what each of them is."""
 
-    loss: Literal["logistic", "ridge", "ls-svm"] = "logistic"
-    l2: float = 1e-4  # λ
+    loss: Literal["auto", "logistic", "ridge", "ls-svm"] = "auto"  # logistic for two classes, ridge for numbers
+    l2: float | None = None  # λ; left out: 1/n, or the paper's 1e-4 if train.learning_rate is given
     intercept: bool = True  # held by the first party, without a penalty
     masking: Literal["on", "off"] = "on"
     fan_out: int = 2  # of the trees
@@ -57,7 +57,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
 
     @property
     def task(self) -> Task:
-        """What its loss is for; the coordinator has no labels to see it from."""
+        """What its loss is for; the coordinator has no labels to see it from, and takes "auto" for two classes."""
         return Task("regression", ()) if self.loss == "ridge" else Task("binary", ("0", "1"))
 
     def threshold(self, parties: int) -> int:
@@ -75,7 +75,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
         if self.masking == "on" and parties < FEWEST:
             advice = "masked sums need at least 3 parties: of two, each has the other's value as the sum minus its own"
             raise ConfigError("data.parties", parties, f"{advice}; protocol.masking = 'off' hides nothing")
-        if not 0 <= self.l2 < float("inf"):
+        if self.l2 is not None and not 0 <= self.l2 < float("inf"):
             raise ConfigError("protocol.l2", self.l2, "λ must be 0 or more")
         if self.fan_out < 2:
             raise ConfigError("protocol.fan_out", self.fan_out, "must be 2 or more children")

@@ -40,6 +40,7 @@ from colonnade.algorithms.asysqn.messages import (
     Masked,
     Masks,
 )
+from colonnade.algorithms.asysqn.scale import GIVEN, measured
 from colonnade.algorithms.batches import Rows, Walk, is_rows
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.method import PartySetup
@@ -83,6 +84,7 @@ class ContributorState(RoleState):
     judging: int = 0  # the newest evaluation
     judge: int = 0  # the party that judges it
     judges: tuple[int, ...] = ()  # the parties of that evaluation, as the coordinator said
+    last: bool = False  # whether it is of all rows held out, and not of the validation rows alone
     unit: float = 1.0  # nonzeros of a mean party's row
     draws: int = 0  # masks so far
     held: dict[Key, Ask] = field(default_factory=dict)  # questions that are not answered yet
@@ -115,7 +117,9 @@ class Contributor(Chassis[C], Generic[C]):
             setup.index, setup.names, self._masked, options.fan_out, options.fraction_bits, waiting
         )  # fmt: skip
         self.fence = Fence(self._block.rows)
-        self.estimator = Estimator(held, options)
+        training, parties = setup.training, len(setup.names)
+        scale = measured(held, options, training.batch_size, parties) if training.measured else GIVEN
+        self.estimator = Estimator(held, options, scale)
         path = ("batches",) if options.synchronous else ("batches", setup.index)
         batches = Draws if options.estimator == SAGA else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)
@@ -141,7 +145,11 @@ class Contributor(Chassis[C], Generic[C]):
         """Alg. 2 l. 2: θ^ℓ of the newest w_ℓ, under a mask that is never used again."""
         w, steps = self.estimator.w, self.estimator.steps
         block = self._tests if job.tests else self._block
-        theta = block.margins(w, None if job.whole or job.tests else job.rows)
+        if job.tests:
+            rows = None if job.whole or not self._held.validation else np.arange(self._held.validation)
+        else:
+            rows = None if job.whole else job.rows
+        theta = block.margins(w, rows)
         encoded = masking.encode(theta, self.options.fraction_bits, len(self.names))
         drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * self._masked)
         nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one names an attempt and masks nothing
@@ -150,7 +158,7 @@ class Contributor(Chassis[C], Generic[C]):
     def _make(self, term: Term, amount: float, share: Share, name_only: bool = False) -> None:
         """Ask for a job beside the lane: the own term of a sum."""
         self.state.draws += 1
-        kind, whole = EVALUATION if share.tests else "margins", share.whole and not name_only
+        kind, whole = EVALUATION if share.tests else "margins", share.whole and (share.tests or not name_only)
         token = self.work(kind, amount, Margins(self.state.draws, share.tests, whole, share.rows), aside=True)
         self.state.asides[token] = term
         self.fence.note(token, share)
@@ -196,13 +204,14 @@ class Contributor(Chassis[C], Generic[C]):
         """Why this party does not give its term for this share; "": it does."""
         state = self.state
         named = (state.judge, state.judges) if share.tests else (initiator, state.members)
-        if (initiator, share.members) != named:
+        if (initiator, share.members) != named or (share.tests and share.whole != state.last):
             return OTHERS
         return UNMOVED if self.fence.forbids(share, self.estimator.w) else ""
 
     def _contribute(self, initiator: int, ask: Ask) -> None:
         share = _share_of(ask)
-        rows = self._tests.rows if share.tests else self._block.rows if ask.whole else len(ask.rows)
+        held_out = self._held.judged(ask.whole)
+        rows = held_out if share.tests else self._block.rows if ask.whole else len(ask.rows)
         self.sums.open(initiator, ask, rows)
         self.state.answers += not share.tests
         amount = 0.0 if share.tests else self.amount(1, ask.rows, ask.whole)
@@ -268,7 +277,9 @@ class Contributor(Chassis[C], Generic[C]):
         """What this party contributes to an own sum."""
         what, number = purpose
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
-        return Share(what == TESTS, what == SNAPSHOT, rows, self.state.judges if what == TESTS else self.state.members)
+        if what == TESTS:
+            return Share(True, self.state.last, rows, self.state.judges)
+        return Share(False, what == SNAPSHOT, rows, self.state.members)
 
     def has_to_wait(self, purpose: Purpose) -> bool:
         """Whether an own aggregation has to wait until this party has moved."""
@@ -297,11 +308,11 @@ class Contributor(Chassis[C], Generic[C]):
             return self.advance()
         tests, whole, rows, _ = share
         ask = Ask(nonce, list(members), whole, rows, tests)
-        size = self._block.rows if whole else len(made.masked)
+        size = self._block.rows if whole and not tests else len(made.masked)
         state.own[nonce] = purpose
         self.sums.open(self.index, ask, size)
         self.tell(members, ask, evaluation=tests)
-        if whole:  # while the others pass over all their rows, so does this party
+        if whole and not tests:  # while the others pass over all their rows, so does this party
             self._make(Term(self.index, nonce), self.amount(1, rows, True), share)
         else:
             self.sums.contribute(self.index, nonce, made)
@@ -358,13 +369,14 @@ class Contributor(Chassis[C], Generic[C]):
 
     @on(Judge, SERVER)
     def judge(self, sender: str, message: Judge) -> None:
-        """One party aggregates the margins of the test rows, over those that the coordinator names to all."""
+        """One party aggregates the margins of held-out rows, over those that the coordinator names to all."""
         state, members = self.state, message.members
         self.check_members(members)
         if not {self.index, message.judge} <= set(members) or len(members) < self._fewest or message.number < 1:
             raise RemoteProtocolError(SERVER, f"wants an evaluation by parties {members}: {message!r:.80}")
         self.abandon([nonce for nonce, purpose in state.own.items() if purpose.what == TESTS])
         state.judging, state.judge, state.judges = message.number, message.judge, tuple(members)
+        state.last = message.last and self._held.validation > 0
         if message.judge == self.index:
             self.gather(Purpose(TESTS, message.number))
         self.answer_held()
@@ -376,8 +388,9 @@ class Contributor(Chassis[C], Generic[C]):
 
     @job(JudgeTests)
     def judge_tests(self, job: JudgeTests) -> Judged:
-        """The loss and the metric of the test rows."""
-        return Judged(job.number, *self._held.judge(job.theta, self.training.metric))
+        """The loss and the metric of the rows held out."""
+        scores, tested = self._held.judge(job.theta, self.training.metric)
+        return Judged(job.number, scores.loss, scores.values, tested)
 
     @done(Judged)
     def judged(self, token: int, result: Judged) -> None:

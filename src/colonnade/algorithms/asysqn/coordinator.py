@@ -30,7 +30,7 @@ from colonnade.algorithms.asysqn.messages import (
     Taken,
 )
 from colonnade.algorithms.chassis import PARTY, Counting, CountingState, on, timer
-from colonnade.algorithms.evaluation import Evaluated
+from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.method import ServerSetup
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
@@ -57,6 +57,7 @@ class State(CountingState):
     turn: int = 0  # whose it is to judge, to aggregate for all
     number: int = 0  # of the newest evaluation
     judge: str = ""  # the party that is asked to judge
+    last: bool = False  # whether it judges the test rows beside the validation rows
     unmoved: str = ""  # the last evaluation waits for a step of this party, which declined
     declined: int = 0  # evaluations that are missing since a party declined
     missing: list[str] = field(default_factory=list)  # parties, from this evaluation
@@ -136,7 +137,8 @@ class LinearCoordinator(Counting[State]):
             return
         others = [m for m in self.members if self.names[m] != sender]
         if not message.own or not self.state.begun or len(others) < self.fewest:
-            advice = "lower train.learning_rate" + ", or take protocol.ahead = 0" * bool(self.options.ahead)
+            slower = "take a larger train.batch_size" if self.training.measured else "lower train.learning_rate"
+            advice = slower + ", or take protocol.ahead = 0" * bool(self.options.ahead)
             raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
         self.state.left[sender] = message.cause[:200]
         self._changed(sender)
@@ -310,13 +312,14 @@ class LinearCoordinator(Counting[State]):
         return bool(self.state.judge)
 
     def begin_judging(self) -> None:
-        """One party aggregates the margins of the test rows, through the same trees, and judges them.
+        """One party aggregates the margins of held-out rows, through the same trees, and judges them.
 
         All members are told of it, and over which members: they answer that party for these, and no other.
         """
         state, members = self.state, self.members
         state.number += 1
         state.unmoved = ""
+        state.last = bool(self.progress.ending and self.training.validation)
         state.missing = [name for name, index in self.index.items() if index not in members]
         if len(members) < (FEWEST if self.options.masking == "on" else 1):
             if state.begun and not self.progress.ending:
@@ -325,7 +328,7 @@ class LinearCoordinator(Counting[State]):
             return
         judge = self._next_member()
         state.judge = self.names[judge]
-        message = Judge(state.number, judge, members)
+        message = Judge(state.number, judge, members, state.last)
         for member in (*(m for m in members if m != judge), judge):  # the judge hears it last
             self.send(self.names[member], message, evaluation=True)
         self.wake(JUDGE_TIMER, self.now + round(self.options.patience_s * NANOSECONDS))
@@ -342,10 +345,15 @@ class LinearCoordinator(Counting[State]):
         if sender != self.state.judge or message.number != self.state.number:
             return
         if self.training.metric not in message.values:
-            raise RemoteProtocolError(sender, f"a judgement without {self.training.metric}")
+            raise RemoteProtocolError(
+                sender, f"a judgement without {self.training.metric}: does protocol.loss fit the labels?"
+            )
+        if (message.tested is not None) != self.state.last:
+            raise RemoteProtocolError(sender, "judges other rows than it was asked to")
         self.state.judge = ""
         self.forget_timer(JUDGE_TIMER)
-        self.measured(Evaluated(message.number, message.loss, message.values), self.state.missing)
+        result = Evaluated(message.number, message.loss, message.values, message.tested)
+        self.measured(result, self.state.missing)
 
     @on(Declined, PARTY)
     def declines(self, sender: str, message: Declined) -> None:
@@ -368,8 +376,9 @@ class LinearCoordinator(Counting[State]):
 
     def _judged_nothing(self) -> None:
         self.state.judge = ""
-        nothing = float("nan")
-        self.measured(Evaluated(self.state.number, nothing, {self.training.metric: nothing}), self.state.missing)
+        nothing = Scores(float("nan"), {self.training.metric: float("nan")})
+        tested = nothing if self.state.last else None
+        self.measured(Evaluated(self.state.number, nothing.loss, nothing.values, tested), self.state.missing)
 
     def advance(self) -> None:
         """After an evaluation: begin, or the next round."""

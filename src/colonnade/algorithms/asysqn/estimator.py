@@ -6,9 +6,11 @@ All three are v = Xᵀ_I(∂L/∂θ_I − r_I)/b + Xᵀr/n + λw with reference 
     SVRG   r = ∂L/∂θ at the snapshot θ(w^s): Xᵀr/n + λw^s is the full gradient (Alg. 4 l. 3, 7)
     SAGA   r_i = ∂L/∂θ_i when row i was last in a batch; Xᵀr/n is kept up to date (Alg. 5 l. 5, 8)
 
-λ is 0 for the intercept: a last column of ones, at one party (`Block`).
+λ is 0 for the intercept: a last column of ones, at one party (`Block`). Steps, pairs and directions are of u = w/gains
+(`scale`); where the rate is given, gains are 1.
 
-v is unbiased whatever r is, so a party that begins anew may take r at w = 0, where θ = 0 needs no aggregation.
+v is unbiased whatever r is, so a party that begins again may take r at w = 0, where θ needs no aggregation: it is the
+intercept that training starts from (0, where the rate is given).
 
 # DEVIATION: Alg. 5 stores gradients; of a linear model these are the slope times x_i, so a scalar per row will do.
 # DEVIATION: batches of SGD and SVRG are walks through permutations, not independent draws (Alg. 3 l. 2); of SAGA they
@@ -25,6 +27,7 @@ from colonnade.algorithms.asysqn.holdings import Holdings
 from colonnade.algorithms.asysqn.losses import FAR, at_zero, penalty
 from colonnade.algorithms.asysqn.messages import FullPassed, Step, StepMade
 from colonnade.algorithms.asysqn.quasi_newton import Memory, curvature
+from colonnade.algorithms.asysqn.scale import GIVEN, Scale
 from colonnade.protocol.errors import TrainingDiverged
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array
@@ -60,12 +63,14 @@ _FORM = form_of(Learnt)
 class Estimator:
     """w_ℓ, its memory of curvature and its reference slopes."""
 
-    def __init__(self, held: Holdings, options: LinearOptions) -> None:
+    def __init__(self, held: Holdings, options: LinearOptions, scale: Scale = GIVEN) -> None:
         self._block, self._y, self._loss, self._options = held.train, held.y, held.loss, options
-        self._level = held.level
-        self._l2 = options.l2 if not self._block.intercept else options.l2 * _penalised(self._block.columns)
+        self._level, self._l2, self._penalties = held.level, held.l2, held.penalties
+        self.scale = scale
         self.state = Learnt(w=np.zeros(self._block.columns))
-        self.memory = Memory(options.memory, options.delta)
+        if self._block.intercept:
+            self.state.w[-1] = scale.start
+        self.memory = Memory(options.memory, max(options.delta, scale.floor), scale.smoothness)
 
     @property
     def w(self) -> Array:
@@ -87,27 +92,29 @@ class Estimator:
     def full_pass(self, theta: Array) -> FullPassed:
         """Alg. 4 l. 3, Alg. 5 l. 2: the data part of the full gradient."""
         if not len(theta):
-            theta = np.zeros(self._block.rows)
+            theta = np.full(self._block.rows, self.scale.start)
         slopes = self._loss.derivative(theta, self._y)
         return FullPassed(slopes, (self._block.x.T @ slopes) / self._block.rows)
 
     def step(self, job: Step, rate: float) -> StepMade:
         """Alg. 3 l. 4–6, Alg. 4 l. 7–9, Alg. 5 l. 5–7."""
-        rows, theta, l2 = job.rows, job.theta, self._l2
-        state = self.state
+        rows, theta, penalties = job.rows, job.theta, self._penalties
+        state, gains = self.state, self.scale.gains
         x, y, w = self._block.take(rows), self._y[rows], state.w
         slopes = self._loss.derivative(theta, y)
         against = slopes - state.reference[rows] if len(state.reference) else slopes
         difference = (x.T @ against) / len(rows)
-        v = difference + l2 * w
+        v = difference + penalties * w
         if len(state.mean):
             v += state.mean
+        v *= gains
         memory = self._with_printed_pair(v)
         s = memory.direction(v)
         s *= -rate
         y_bar = NOTHING
         if self._options.memory and self._options.curvature == "batch":
-            y_bar = curvature(x, self._loss.second_derivative(theta, y), s, l2)
+            y_bar = curvature(x, self._loss.second_derivative(theta, y), s * gains, penalties)
+            y_bar *= gains
         made = StepMade(
             s,
             y_bar,
@@ -122,7 +129,7 @@ class Estimator:
 
     def _penalty(self, w: Array) -> float:
         """λ/2‖w‖², without the intercept."""
-        return penalty(w[: len(w) - self._block.intercept], self._options.l2)
+        return penalty(w[: len(w) - self._block.intercept], self._l2)
 
     def _refuse_divergence(self, made: StepMade) -> None:
         """A smoothed loss, since a single small batch may well be bad; of ridge's rows some cost more than others."""
@@ -151,7 +158,7 @@ class Estimator:
     def learn(self, rows: Array, made: StepMade) -> None:
         """w_ℓ ← w_ℓ − γd_ℓ, and what is remembered of it."""
         state = self.state
-        state.w = state.w + made.s
+        state.w = state.w + made.s * self.scale.gains
         state.steps += 1
         state.loss, state.start = self._recent(made)
         if len(made.y):
@@ -178,10 +185,3 @@ class Estimator:
         self.state = _FORM.typed(saved["learnt"])
         self.state.reference = np.array(self.state.reference)  # SAGA changes it
         self.memory.load(saved["memory"])
-
-
-def _penalised(columns: int) -> Array:
-    """1 for each column, 0 for the intercept, which is the last."""
-    ones = np.ones(columns)
-    ones[-1] = 0.0
-    return ones

@@ -7,7 +7,9 @@ import numpy as np
 from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import LinearOptions
 from colonnade.algorithms.asysqn.losses import FAR, LOSSES, Loss, at_zero, probability
+from colonnade.algorithms.evaluation import Scores
 from colonnade.algorithms.method import PartySetup
+from colonnade.algorithms.training import Training
 from colonnade.data.task import Task
 from colonnade.models.metrics import measure
 from colonnade.privacy import masking
@@ -15,6 +17,9 @@ from colonnade.protocol.errors import ConfigError, DataError, TrainingDiverged
 from colonnade.protocol.messages import Array
 
 __all__ = ["Holdings", "predictions"]
+
+PAPERS_L2 = 1e-4
+REACH = 100.0  # of the largest label: margins that a useful model may have
 
 
 class Holdings:
@@ -26,11 +31,14 @@ class Holdings:
         self._name, self._task = setup.name, setup.task
         intercept = setup.options.intercept and setup.index == 0  # one party holds it, for all
         self.train, self.test = Block(setup.train, intercept), Block(setup.test, intercept)
-        self.loss = LOSSES[setup.options.loss]
+        self.loss = LOSSES[_loss_of(setup.options, setup.task)]
         self.y = targets(setup.y_train, setup.task, self.loss, setup.name)
         self.y_test = targets(setup.y_test, setup.task, self.loss, setup.name)
+        self.validation = setup.training.validation
         self._refuse_unusable()
         self.level = at_zero(self.loss, self.y)
+        self.l2 = _l2_of(setup.options, setup.training)
+        self.penalties = self.l2 if not intercept else self.l2 * _penalised(self.train.columns)  # by column
         self._refuse_overflow(setup)
         self.digest = _digest_of(self.y, self.y_test)
 
@@ -45,23 +53,35 @@ class Holdings:
     def _refuse_overflow(self, setup: PartySetup[LinearOptions]) -> None:
         """f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value.
 
-        The intercept has no penalty, and no such bound: of it only `encode` knows.
+        The intercept has no penalty, and no such bound: of it only `encode` knows. Of columns in any unit the bound
+        says little (a large column has a small weight): measured steps are tried on what labels need.
         """
-        l2 = setup.options.l2
-        norm = float(np.sqrt(2.0 * self.level / l2)) if l2 > 0 else 1.0
-        largest = max(self.train.largest_norm(), self.test.largest_norm()) * norm
+        if setup.training.measured:
+            largest = REACH * float(np.abs(self.y).max(initial=1.0))
+        else:
+            norm = float(np.sqrt(2.0 * self.level / self.l2)) if self.l2 > 0 else 1.0
+            largest = max(self.train.largest_norm(), self.test.largest_norm()) * norm
         masking.check_bound(largest, len(setup.names), setup.options.fraction_bits)
 
-    def judge(self, theta: Array, metric: str) -> tuple[float, dict[str, float]]:
-        """Loss and metric of the test rows with these margins."""
+    def judged(self, whole: bool) -> int:
+        """How many of the rows held out an evaluation is of."""
+        return self.test.rows if whole or not self.validation else self.validation
+
+    def judge(self, theta: Array, metric: str) -> tuple[Scores, Scores | None]:
+        """Of the validation rows, if there are any, and of the test rows, if their margins are given."""
+        first = self.validation or len(theta)
+        scores = self._scores(theta[:first], self.y_test[:first], metric)
+        return scores, self._scores(theta[first:], self.y_test[first:], metric) if len(theta) > first else None
+
+    def _scores(self, theta: Array, y: Array, metric: str) -> Scores:
         if not len(theta):
-            return float("nan"), {metric: float("nan")}
-        loss = float(np.mean(self.loss.value(theta, self.y_test)))
-        start = max(at_zero(self.loss, self.y_test), self.level)
+            return Scores(float("nan"), {metric: float("nan")})
+        loss = float(np.mean(self.loss.value(theta, y)))
+        start = max(at_zero(self.loss, y), self.level)
         if not loss <= FAR * start:
-            raise TrainingDiverged(f"the loss of the test rows is {loss:.3g}; it was {start:.3g} at the start")
-        labels = (self.y_test > 0).astype(np.int64) if self.loss.signed else self.y_test
-        return loss, measure(metric, self._task, labels, predictions(theta, self._task), loss)
+            raise TrainingDiverged(f"the loss of the rows held out is {loss:.3g}; it was {start:.3g} at the start")
+        labels = (y > 0).astype(np.int64) if self.loss.signed else y
+        return Scores(loss, measure(metric, self._task, labels, predictions(theta, self._task), loss))
 
 
 def predictions(theta: Array, task: Task) -> Array:
@@ -70,6 +90,26 @@ def predictions(theta: Array, task: Task) -> Array:
         return theta
     score = probability(theta)
     return np.column_stack([1.0 - score, score])
+
+
+def _loss_of(options: LinearOptions, task: Task) -> str:
+    if options.loss != "auto":
+        return options.loss
+    return "ridge" if task.kind == "regression" else "logistic"
+
+
+def _l2_of(options: LinearOptions, training: Training) -> float:
+    """λ: as given; if not, 1/n, which is scikit-learn's C = 1, or the paper's beside a rate that is given."""
+    if options.l2 is not None:
+        return options.l2
+    return 1.0 / training.rows if training.measured else PAPERS_L2
+
+
+def _penalised(columns: int) -> Array:
+    """1 for each column, 0 for the intercept, which is the last."""
+    ones = np.ones(columns)
+    ones[-1] = 0.0
+    return ones
 
 
 def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:

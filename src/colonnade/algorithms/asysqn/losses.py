@@ -36,6 +36,8 @@ class Loss:
     second_derivative: Callable[[Array, Array], Array]  # σ′ of the curvature pair
     predict: Callable[[Array], Array]  # labels ±1, or ridge's values
     signed: bool  # labels are ±1
+    steepest: float  # the largest second derivative
+    constant: Callable[[Array], float]  # the best margin without any column
 
 
 def at_zero(loss: Loss, y: Array) -> float:
@@ -69,6 +71,11 @@ def _logistic_second_derivative(theta: Array, y: Array) -> Array:
     return curves
 
 
+def _log_odds(y: Array) -> float:
+    positive = (float((y > 0).sum()) + 0.5) / (len(y) + 1.0)  # finite, where all labels are the same
+    return float(np.log(positive / (1.0 - positive)))
+
+
 def _squares(theta: Array, y: Array) -> Array:
     losses: Array = 0.5 * np.square(theta - y)
     return losses
@@ -83,6 +90,10 @@ def _difference(theta: Array, y: Array) -> Array:
     """Of both squared losses: −y(1 − yθ) = θ − y where y² = 1."""
     slopes: Array = theta - y
     return slopes
+
+
+def _mean(y: Array) -> float:
+    return float(np.mean(y))
 
 
 def _ones(theta: Array, y: Array) -> Array:
@@ -100,8 +111,8 @@ def _itself(theta: Array) -> Array:
 LOSSES = {
     loss.name: loss
     for loss in (
-        Loss("logistic", _logistic, _logistic_derivative, _logistic_second_derivative, _signs, signed=True),
-        Loss("ridge", _squares, _difference, _ones, _itself, signed=False),
-        Loss("ls-svm", _squared_slack, _difference, _ones, _signs, signed=True),
+        Loss("logistic", _logistic, _logistic_derivative, _logistic_second_derivative, _signs, True, 0.25, _log_odds),
+        Loss("ridge", _squares, _difference, _ones, _itself, False, 1.0, _mean),
+        Loss("ls-svm", _squared_slack, _difference, _ones, _signs, True, 1.0, _mean),
     )
 }

@@ -9,6 +9,7 @@ rest, or names other members to them, gets no sum, because a parent on either tr
 
 import hashlib
 
+from colonnade.algorithms.evaluation import Scores
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = [
@@ -122,12 +123,13 @@ class Stepped(Message, frozen=True):
     members: list[int]  # who contributed
 
 
-class Judge(Message, frozen=True):
-    """Coordinator → every member: the party `judge` asks these for the margins of the test rows, and judges them."""
+class Judge(Message, frozen=True, omit_defaults=True):
+    """Coordinator → every member: the party `judge` asks these for the margins of held-out rows, and judges them."""
 
     number: int
     judge: int
     members: list[int]
+    last: bool = False  # of all these rows; else of the validation rows, if there are any
 
 
 class Declined(Message, frozen=True):
@@ -136,12 +138,13 @@ class Declined(Message, frozen=True):
     number: int
 
 
-class Judged(Message, frozen=True):
-    """Party → coordinator: so good."""
+class Judged(Message, frozen=True, omit_defaults=True):
+    """Party → coordinator: so good, as in `Evaluated`."""
 
     number: int
     loss: float
     values: dict[str, float]
+    tested: Scores | None = None
 
 
 class Diverged(Message, frozen=True):
@@ -155,7 +158,10 @@ class Diverged(Message, frozen=True):
 
 
 class Ask(Message, frozen=True, omit_defaults=True):
-    """Initiator → every other: contribute to the margins of these rows; of all training rows, or of all test rows."""
+    """Initiator → every other: contribute to the margins of these rows, or of all (`whole`).
+
+    Of `tests`, the rows held out, these are the validation rows, unless all are meant or there are none.
+    """
 
     nonce: int
     members: list[int]
@@ -207,7 +213,7 @@ class Totals(Message, frozen=True):
 
 
 class Margins(Payload, frozen=True):
-    """θ^ℓ of these rows (all, if whole; of the test rows, if `tests`), in fixed point, masked."""
+    """θ^ℓ of the rows that an `Ask` with these fields means, in fixed point, masked."""
 
     draw: int  # names the mask
     tests: bool
@@ -257,7 +263,7 @@ class FullPassed(Payload, frozen=True):
 
 
 class JudgeTests(Payload, frozen=True):
-    """Judge the margins of the test rows."""
+    """Judge the margins of the rows held out: the validation rows, or all."""
 
     number: int
     theta: Array

@@ -299,7 +299,7 @@ class Party(Contributor[State]):
     @job(Step)
     def step(self, job: Step) -> StepMade:
         """d_ℓ, and what is remembered of it."""
-        rate = self.training.party_rates[self.index]
+        rate = self.training.party_rates[self.index] * self.estimator.scale.rate
         return self.estimator.step(job, self.training.rule.rate(rate, self.estimator.steps * len(self.names)))
 
     @done(StepMade)

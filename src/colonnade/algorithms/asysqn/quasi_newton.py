@@ -41,11 +41,10 @@ def curvature(x: Any, second_derivatives: Array, s: Array, l2: float | Array) ->
 
 
 class Memory:
-    """The newest m pairs (s, ŷ), which stand for H_k; with m = 0, or before the first pair, H is the identity."""
+    """The newest m pairs (s, ŷ), which stand for H_k; with m = 0, or before the first pair, H is I/`gamma`."""
 
-    def __init__(self, m: int, delta: float) -> None:
-        self.m, self.delta = m, delta
-        self.gamma = 1.0
+    def __init__(self, m: int, delta: float, gamma: float = 1.0) -> None:
+        self.m, self.delta, self.gamma = m, delta, gamma
         self._s = self._y = np.zeros((m, 0))  # (m, d_ℓ) from the first pair on
         self._rho = np.zeros(m)
         self._added = 0
@@ -77,6 +76,7 @@ class Memory:
         """Alg. 1 l. 3–11: d = H_k v_k, always a new array."""
         u = np.array(v, np.float64)
         if not len(self):
+            u /= self.gamma
             return u
         newest_first = [(self._added - 1 - i) % self.m for i in range(len(self))]
         mu = []

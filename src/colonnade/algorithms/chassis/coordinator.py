@@ -116,8 +116,12 @@ class Counting(Chassis[C], Generic[C]):
                 self.begin_judging()
 
     def measured(self, result: Evaluated, missing: list[str]) -> None:
-        """An evaluation is over: a row of metrics.jsonl, and the end if it was the last."""
+        """An evaluation is over: a row of metrics.jsonl, and the end if it was the last or has got no better."""
         self.do(self.progress.report(result, self.staleness.take_means(), missing))
+        if self.progress.tests_due(result):  # the end came while it was under way
+            self.begin_judging()
+        elif reason := self.progress.no_better():
+            self.end(reason)
         self.advance()
 
     # Events.
@@ -159,7 +163,10 @@ class Counting(Chassis[C], Generic[C]):
             "staleness_counts": self.staleness.histogram(),
             "waits_for": self.waits_for(),
         }
-        return counts | self.told()
+        said = counts | self.told()
+        if note := self.progress.note():
+            said["note"] = "; ".join(filter(None, (note, said.get("note", ""))))
+        return said
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +180,7 @@ D = TypeVar("D", bound=CoordinatorState)
 
 
 def evaluation_of(setup: ServerSetup[Options]) -> Evaluation:
-    """On all test rows, in a table where the config wants tables to be."""
+    """On the rows held out, in a table where the config wants tables to be."""
     tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
     evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
     if setup.absent is not None:
@@ -233,17 +240,18 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         return self.evaluation.running
 
     def begin_judging(self) -> None:
-        """Ask the parties that are here for their test rows."""
-        self.do(self.evaluation.begin(self.state.present))
+        """Ask the parties that are here for the validation rows; at the end, for the test rows, too."""
+        last = bool(self.progress.ending)
+        self.do(self.evaluation.begin(self.state.present, self.training.validation, last))
 
     @on(EvaluationReply, PARTY)
     def evaluation_reply(self, sender: str, message: EvaluationReply) -> None:
-        """Some test rows of a party."""
+        """Some rows of a party."""
         self.do(self.evaluation.receive(sender, self.decoded(sender, message)))
 
     @job(EvaluateAll)
     def judge(self, job: EvaluateAll) -> Evaluated:
-        """The metric and the loss over all test rows."""
+        """The metric and the loss over the collected rows."""
         return self.evaluation.judge(self.network)
 
     @done(Evaluated)

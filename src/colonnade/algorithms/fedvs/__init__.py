@@ -62,7 +62,9 @@ def check(server: ServerSetup[FedvsOptions], parties: Sequence[PartySetup[FedvsO
     modules = [polynomial_module(setup) for setup in parties]
     options.check_bound(sum(len(module.weight) for module in modules), max(module.degree for module in modules))
     notes, segments = [], options.segments(len(parties))
-    for what, rows in (("training", len(server.y_train)), ("test", len(server.y_test))):
+    validation = server.training.validation
+    sizes = {"training": len(server.y_train), "validation": validation, "test": len(server.y_test) - validation}
+    for what, rows in sizes.items():
         padding = Segmentation(rows, segments).padding
         if padding:
             notes.append(f"{rows} {what} rows do not divide by K = {segments}: they are padded with {padding} empty")

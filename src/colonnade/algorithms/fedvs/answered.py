@@ -42,8 +42,9 @@ class Answered(Component):
 
     walk: SegmentWalk = field(metadata=UNSAVED)
     least: int = field(metadata=UNSAVED)  # parties of a sum
+    edge: int = field(metadata=UNSAVED)  # the first place of test rows
     weights_round: int = 0  # gradients that were broadcast so far: where all step, which weights they have
-    sums: list[tuple[bool, int, dict[int, int]]] = field(default_factory=list)  # (test rows?, position, S)
+    sums: list[tuple[bool, int, dict[int, int]]] = field(default_factory=list)  # (rows held out?, position, S)
     position: int = -1  # the newest batch
 
     def weights_of(self, round: int) -> None:
@@ -62,9 +63,10 @@ class Answered(Component):
     def would_tell_apart(self, message: Sum, weights: Weights) -> bool:
         """Whether some of these rows were answered for in a sum that must not be subtracted from this one."""
         sums = [(position, own) for testing, position, own in self.sums if testing == message.testing]
-        if message.testing:  # in chunks, that begin where no other does
+        if message.testing:  # in chunks, that begin where no other does, and are of validation rows or of test rows
             others = [position for position, own in sums if tells_apart(own, weights, self.least)]
-            return any(abs(position - message.position) < CHUNK_PLACES for position in others)
+            alike = [position for position in others if (position < self.edge) == (message.position < self.edge)]
+            return any(abs(position - message.position) < CHUNK_PLACES for position in alike)
         return free_position(self.walk, message.position, sums, weights, self.least) != message.position
 
 

@@ -20,6 +20,7 @@ from colonnade.algorithms.fedvs.answered import Answered
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum, coded_terms
 from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.algorithms.fedvs.held_out import HeldOut
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, CodedData, Key
 from colonnade.algorithms.fedvs.messages import (
     Answer,
@@ -56,7 +57,6 @@ from colonnade.models import Network, party_module
 from colonnade.models.polynomial import Polynomial
 from colonnade.privacy.field import add, total
 from colonnade.privacy.secret import SecretKey
-from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.finite import all_finite
 from colonnade.protocol.messages import Array, Payload
@@ -141,11 +141,11 @@ class Party(Chassis[State]):
         self.key = SecretKey()
         self.sharer = Sharer(setup, module.degree, self.key)
         self._clip()
-        tests = Segmentation(len(setup.test), self.code.segments).length
+        self.held_out = HeldOut(len(setup.test), training.validation, self.code.segments)
         self.lasting, self.eager = options.stale == "allow", options.work == "arithmetic"
         self.training = Side(False, options.blinding, CodedData(self.walk.cut.length), self.lasting, options.T)
-        self.testing = Side(True, options.blinding, CodedData(tests))
-        self.answered = Answered(self.walk, self.least)
+        self.testing = Side(True, options.blinding, CodedData(self.held_out.places))
+        self.answered = Answered(self.walk, self.least, self.held_out.edge)
 
     def to_predict(self, x: Array) -> tuple[Array, Array, bytes]:
         """Of rows to predict: their coded powers, the weights, and the seed of the weights' rounding.
@@ -396,8 +396,7 @@ class Party(Chassis[State]):
             raise RemoteProtocolError(SERVER, f"a sum over {summed}, without some that blind: {side.exchange.awaited}")
 
     def _test_places(self, message: Sum) -> Array:
-        stop = min(message.position + self.testing.exchange.places, self.testing.data.places)
-        return np.arange(message.position, stop)
+        return np.arange(message.position, self.held_out.stop(message.position, self.testing.exchange.places))
 
     @job(CodedSum)
     def coded_sum(self, job: CodedSum) -> CodedSummed:

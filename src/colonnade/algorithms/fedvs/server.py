@@ -355,9 +355,10 @@ class Server(Counting[State]):
         return self.evaluation.running
 
     def begin_judging(self) -> None:
-        """All test rows, by the parties that know which weights are the newest."""
+        """The rows held out, by the parties that know which weights are the newest."""
         tested = [n for n in self.agreement.among if self.names[n] in self.state.present]
-        self._tests(self.evaluation.begin(self.now, tested, self.state.round, self.state.deadline))
+        ending, deadline = bool(self.progress.ending), self.state.deadline
+        self._tests(self.evaluation.begin(self.now, tested, self.state.round, ending, deadline))
 
     def _tests(self, effects: list[Effect]) -> None:
         """Ask for what the evaluation wants; one that cannot be decoded ends without values."""
@@ -387,7 +388,7 @@ class Server(Counting[State]):
 
     @job(EvaluateAll)
     def judge(self, job: EvaluateAll) -> Evaluated:
-        """The metric and the loss over all test rows."""
+        """The metric and the loss over the decoded rows."""
         return self.evaluation.judge(self.network)
 
     @done(Evaluated)

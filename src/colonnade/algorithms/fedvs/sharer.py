@@ -4,6 +4,7 @@ import numpy as np
 
 from colonnade.algorithms.fedvs.coding import blinding_of, coded_data, share_data, share_model
 from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.algorithms.fedvs.held_out import HeldOut
 from colonnade.algorithms.fedvs.messages import (
     Blind,
     Blinded,
@@ -42,7 +43,8 @@ class Sharer:
         self._train = coded_data(train, degree, options, setup.name)
         clipped = np.clip(test, -options.x_max, options.x_max)
         self.test_clipped = int((clipped != test).sum())  # test rows may lie outside what was seen
-        self._test = coded_data(clipped, degree, options, setup.name)
+        held_out = HeldOut(len(test), setup.training.validation, self._code.segments)
+        self._test = held_out.arranged(coded_data(clipped, degree, options, setup.name))
 
     def share_data(self, job: ShareData) -> DataShared:
         """The first time masks are drawn; whoever lost its shares gets the same once more."""

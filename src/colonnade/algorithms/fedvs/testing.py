@@ -1,7 +1,8 @@
-"""The server's evaluation through the code: test rows are shared, summed and decoded as training rows are.
+"""The server's evaluation through the code: held-out rows are shared, summed and decoded as training rows are.
 
 A chunk of places after the other is an exchange of its own, with fresh masks and blinding. Rows that were decoded
-with the present weights are not decoded again, lest another S should tell a party's embedding apart.
+with the present weights are not decoded again, lest another S should tell a party's embedding apart. Test rows are
+decoded at the end only, if there are validation rows.
 """
 
 from collections.abc import Collection
@@ -10,14 +11,14 @@ from math import nan
 
 import numpy as np
 
-from colonnade.algorithms.evaluation import EvaluateAll, Evaluated
+from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Scores
 from colonnade.algorithms.fedvs.agreement import Agreement
 from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.algorithms.fedvs.held_out import HeldOut
 from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Answer, Declined, DecodedTest, DecodeTest, Holding
 from colonnade.algorithms.method import ServerSetup
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
-from colonnade.privacy.sharing import Segmentation
 from colonnade.protocol.events import CancelTimer, Effect, SetTimer, Work
 from colonnade.protocol.messages import Array
 from colonnade.protocol.role import EVALUATION
@@ -37,7 +38,7 @@ class CodedEvaluation(Component):
     setup: ServerSetup[FedvsOptions] = field(metadata=UNSAVED)
     agreement: Agreement = field(metadata=UNSAVED)
     fewest: int = field(metadata=UNSAVED)  # parties that an exchange needs
-    cut: Segmentation = field(init=False, metadata=UNSAVED)
+    held_out: HeldOut = field(init=False, metadata=UNSAVED)
     patience: int | None = None  # ns until the deadline of an exchange; None: no deadline
     running: bool = False
     given_up: bool = False
@@ -49,29 +50,40 @@ class CodedEvaluation(Component):
     missing: list[str] = field(default_factory=list)
     summed: list[int] = field(default_factory=list)  # S that the present chunk was announced with
     weights_round: int = -1  # whose weights the values are of
-    complete: bool = False  # all of them
-    decoded_once: bool = False
+    decoded_once: int = 0  # places that were decoded with some weights
+    last: bool = False  # of all rows, if there are validation rows
     values: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        segments, width = self.setup.options.segments(len(self.setup.parties)), self.setup.widths[0]
-        self.cut = Segmentation(len(self.setup.y_test), segments)
-        self.values = np.zeros((segments, self.cut.length, width), np.float32)
+        setup = self.setup
+        segments = setup.options.segments(len(setup.parties))
+        self.held_out = HeldOut(len(setup.y_test), setup.training.validation, segments)
+        self.values = np.zeros((segments, self.held_out.places, setup.widths[0]), np.float32)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rows of this evaluation are decoded."""
+        return self.start >= self._end()
+
+    def _end(self) -> int:
+        """The place after the last one of this evaluation."""
+        early = self.held_out.validation and not self.last
+        return self.held_out.edge if early else self.held_out.places
 
     def skip_to(self, number: int) -> None:
         """Parties remember evaluations that this server has forgotten."""
         self.number = max(self.number, number)
         self.agreement.newest = max(self.agreement.newest, (number, 0))
 
-    def begin(self, now: int, among: list[int], weights_round: int, patience: int | None) -> list[Effect]:
-        """All test rows, by the parties that are here."""
-        self.running, self.patience = True, patience
+    def begin(self, now: int, among: list[int], weights_round: int, last: bool, patience: int | None) -> list[Effect]:
+        """The validation rows, by the parties that are here; the `last` evaluation is of the test rows, too."""
+        self.running, self.last, self.patience = True, last, patience
         self.among = among
-        if self.complete and self.weights_round == weights_round:
-            return [self._judge()]
         if self.weights_round != weights_round:
             self.weights_round, self.start, self.summed = weights_round, 0, []
-        self.complete, self.tries = False, 0
+        if self.complete:
+            return [self._judge()]
+        self.tries = 0
         self.missing = self._without(among)
         return self._exchange(now)
 
@@ -87,7 +99,7 @@ class CodedEvaluation(Component):
 
     def _places(self) -> int:
         """Of the present chunk."""
-        return min(CHUNK_PLACES, self.cut.length - self.start)
+        return self.held_out.stop(self.start, CHUNK_PLACES) - self.start
 
     def _set_timer(self, now: int) -> list[Effect]:
         return [] if self.patience is None else [SetTimer(TEST_DEADLINE, now + self.patience)]
@@ -122,9 +134,9 @@ class CodedEvaluation(Component):
         """
         if message.round != self.number or not self.running or self.complete:
             return []
-        if not self.decoded_once:
+        if self.decoded_once < self._end():
             return self._give_up()
-        self.complete = True
+        self.start = self._end()
         return [CancelTimer(TEST_DEADLINE), self._judge()]
 
     def _work(self, job: DecodeTest | EvaluateAll) -> Work:
@@ -138,20 +150,23 @@ class CodedEvaluation(Component):
         stop = result.start + result.values.shape[1]
         self.values[:, result.start : stop] = result.values
         self.start, self.tries, self.summed = stop, 0, []
-        if stop < self.cut.length:
-            return self._exchange(now)
-        self.complete = self.decoded_once = True
-        return [self._judge()]
+        self.decoded_once = max(self.decoded_once, stop)
+        return [self._judge()] if self.complete else self._exchange(now)
 
     def _judge(self) -> Work:
         return self._work(EvaluateAll(self.number))
 
     def judge(self, network: ServerNetwork) -> Evaluated:
-        """The metric and the loss over all test rows."""
-        y, metric = self.setup.y_test, self.setup.training.metric
-        h = self.cut.samples(self.values, np.arange(self.cut.length))
+        """The metric and the loss over the rows of this evaluation."""
+        validation, test = self.held_out.samples(self.values)
+        count, y = self.held_out.validation, self.setup.y_test
+        scores = self._scores(network, validation, y[:count]) if count else self._scores(network, test, y)
+        tested = self._scores(network, test, y[count:]) if count and self.last else None
+        return Evaluated(self.number, scores.loss, scores.values, tested)
+
+    def _scores(self, network: ServerNetwork, h: Array, y: Array) -> Scores:
         loss, prediction = network.evaluate(h, network.objective.targets(y))
-        return Evaluated(self.number, loss, measure(metric, self.setup.task, y, prediction, loss))
+        return Scores(loss, measure(self.setup.training.metric, self.setup.task, y, prediction, loss))
 
     def deadline_passed(self, now: int, present: Collection[str]) -> list[Effect]:
         """Ask what they hold; then do without; then once more."""
@@ -190,4 +205,5 @@ class CodedEvaluation(Component):
         values = {self.setup.training.metric: nan}
         if self.setup.task.kind != "regression":
             values["accuracy"] = nan
-        return Evaluated(self.number, nan, values)
+        tested = Scores(nan, values) if self.last and self.held_out.validation else None
+        return Evaluated(self.number, nan, values, tested)

@@ -29,7 +29,7 @@ from colonnade.algorithms.flex.messages import FLEX_PAYLOADS
 from colonnade.algorithms.flex.observations import OBSERVATIONS
 from colonnade.algorithms.flex.party import Party
 from colonnade.algorithms.flex.server import Server
-from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.method import Capabilities, Defaults, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 
 __all__ = ["METHODS"]
@@ -38,13 +38,15 @@ _PAPER = "Castiglia et al.: Flex-VFL (2023)"
 _REVEALS = f"{TO_SERVER}. With labels = 'server' {TO_PARTIES['server']}. With 'shared' {TO_PARTIES['shared']}"
 _CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"))
 _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
+# Fast parties make tens of passes while a slow one makes a few: without decay they overtrain.
+_DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}}, patience=10)
 
 
 def _method(name: str, paper: str, summary: str, options: type[RoundOptions]) -> Method[Any]:
     return Method(
         name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
         observations=OBSERVATIONS,
-        predictor=PlainPredictor(), capabilities=_CAN, page="flex.md",
+        predictor=PlainPredictor(), capabilities=_CAN, defaults=_DEFAULTS, page="flex.md",
     )  # fmt: skip
 
 

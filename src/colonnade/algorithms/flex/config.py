@@ -36,6 +36,8 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     """What all of them share, and what each of them is."""
 
     labels: Literal["server", "shared"] = "server"
+    # DEVIATION: the paper judges θ itself; at a rate that learns quickly, θ jumps from round to round.
+    average: bool = True  # evaluation and prediction use an average of the weights
 
     # For whoever does not choose them:
     timeout_s = NONE  # no bell: a phase ends with its last step
@@ -44,6 +46,7 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     decay = ONE
     A = UNSET
     max_steps = UNSET
+    useful_steps = UNSET
     server_steps = FIT
     rate_follows_timeout = False
     on_lost = WAIT
@@ -99,6 +102,8 @@ class RoundOptions(Options, frozen=True, kw_only=True):
         self._check_each("decay", parties, lambda factor: 0 < factor <= 1, "must be above 0 and at most 1")
         if self.max_steps is not None and self.max_steps < 1:
             raise ConfigError("protocol.max_steps", self.max_steps, "must be 1 or more local steps a round")
+        if self.useful_steps is not None and not 0 < self.useful_steps < float("inf"):
+            raise ConfigError("protocol.useful_steps", self.useful_steps, "must be above 0 local steps")
         self._check_a(parties)
 
     def _check_each(self, name: str, parties: int, holds: Callable[[float], bool], advice: str) -> None:
@@ -126,6 +131,7 @@ class _Local(RoundOptions, frozen=True, kw_only=True):
     prox: Each = 0.0  # μ
     decay: Each = 1.0  # each local step's rate is this times the one before
     max_steps: int | None = None  # a round, whatever fits into it
+    useful_steps: float | None = None  # c of timeout_s = "auto"; left out: by `labels` and the optimisers
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
@@ -144,7 +150,7 @@ class FlexOptions(_Local, frozen=True, kw_only=True):
 class AdaptiveOptions(FlexOptions, frozen=True, kw_only=True):
     """Algorithm 2."""
 
-    A: float | Rates | None = None  # A_k; the roles' learning rates, if left out
+    A: float | Rates | None = None  # A_k; left out: the learning rate times the steps of the quickest party
     rate_follows_timeout: bool = True  # false: as in Alg. 2, whatever the timeout was in which τ_k was reached
 
     adaptive = True

@@ -23,7 +23,7 @@ from colonnade.protocol.events import NANOSECONDS, Effect, Promised, SetTimer, o
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["BELL", "LOWER", "STEP_ROUNDING_NS", "LocalPhase", "LocalRule", "Report", "local_rule"]
+__all__ = ["BELL", "LOWER", "SGD", "STEP_ROUNDING_NS", "LocalPhase", "LocalRule", "Report", "local_rule"]
 
 BELL = "bell"
 STEP_ROUNDING_NS = 1  # a clock counts whole nanoseconds: six steps of 10/6 s take 2 ns more than 10 s

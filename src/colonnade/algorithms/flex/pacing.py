@@ -5,30 +5,37 @@
     Σ_k c·(1 − e^{−τ_k(T)/c}) / (T + round trip),    τ_k(T) = ⌊T / step_k⌋
 
 A local step on a stale snapshot is worth less the more went before it; c is how many still are worth something. A
-party whose step is longer than T takes part in every second (third …) round with one step. T is picked anew when
+party whose step is longer than T takes part in every second (third …) round with one step. T is picked again when
 step times or round trips have changed so much that another one is a tenth better.
+
+An optimiser that normalises its gradients (Adam) moves θ_k by the rate in every step. A second step along the same
+gradient is then mostly a higher rate: c is small, and T is hardly longer than a typical party's step.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from colonnade.algorithms.flex.config import AUTO, RoundOptions
-from colonnade.algorithms.flex.local import STEP_ROUNDING_NS, Report
+from colonnade.algorithms.flex.local import SGD, STEP_ROUNDING_NS, Report
+from colonnade.models import OptimiserSpec
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["Pacing", "Plan", "best_timeout", "steps_within"]
+__all__ = ["Pacing", "Plan", "best_timeout", "steps_within", "useful_steps"]
 
 USEFUL_STEPS = {"server": 12.0, "shared": 20.0}  # c, by `labels`: a gradient that is never renewed wears out sooner
+USEFUL_NORMALISED = {"server": 0.3, "shared": 1.0}  # the same where a role's optimiser normalises
 LONGEST = 64  # steps in one phase
 BETTER = 1.1  # how much better another timeout must be
 MEASURED_STEPS = 4  # of a phase that measures speeds: the first ones may be slow, so the shortest counts
 SURPRISE = 2  # how many times the expected steps a phase with an automatic timeout takes at most
 FOLLOW = 0.5  # weight of the newest measurement
+FOLLOW_PACE = 0.2  # the same in the rates of `adaptive-flex`
+BOLDEST = 2.0  # times its learning rate: a slow party's single step with five times the rate did harm on a9a
 
 
 def steps_that_fit(timeout_s: Array | float, step_s: Array | float) -> Array:
@@ -65,6 +72,14 @@ def best_timeout(step_s: list[float], round_trip_s: float, worth: float, current
     return float(candidates[best])
 
 
+def useful_steps(options: RoundOptions, optimisers: Iterable[OptimiserSpec]) -> float:
+    """c, for roles with these optimisers."""
+    if options.useful_steps is not None:
+        return float(options.useful_steps)
+    table = USEFUL_STEPS if all(spec.name in SGD for spec in optimisers) else USEFUL_NORMALISED
+    return table[options.labels]
+
+
 class Plan(NamedTuple):
     """What a phase is like."""
 
@@ -79,11 +94,13 @@ class Pacing(Component):
     """The newest report of every role, and what follows from them."""
 
     options: RoundOptions = field(metadata=UNSAVED)
+    worth: float = field(metadata=UNSAVED)  # c
     timeout_s: float = 0.0
     step_s: dict[str, float] = field(default_factory=dict)
     round_trip_s: dict[str, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)  # 1/(τ_k·w̄_k)
     timeout_of: dict[str, float] = field(default_factory=dict)  # that τ_k was reached in
+    pace: dict[str, float] = field(default_factory=dict)  # τ_k·w̄_k per second of the timeout, a running mean
 
     def __post_init__(self) -> None:
         if self.options.timeout_s != AUTO:
@@ -96,6 +113,8 @@ class Pacing(Component):
         if timeout_s:
             self.shares[name] = 1 / (report.steps * report.weight)
             self.timeout_of[name] = max(timeout_s, report.step_s)  # a late party's one step took longer
+            pace = report.steps * report.weight / self.timeout_of[name]
+            self.pace[name] = _follow(self.pace.get(name), pace, FOLLOW_PACE)
 
     def note_round_trip(self, name: str, seconds: float) -> None:
         """Between the server and a party."""
@@ -115,10 +134,14 @@ class Pacing(Component):
             return Plan(0.0, MEASURED_STEPS, MEASURED_STEPS, dict.fromkeys(roles, 0.0))
         if options.timeout_s == AUTO:
             known = [self.step_s[name] for name in parties if name in self.step_s]
-            round_trip_s, worth = self.longest_round_trip_s(parties), USEFUL_STEPS[options.labels]
-            self.timeout_s = best_timeout(known, round_trip_s, worth, self.timeout_s)
+            self.timeout_s = best_timeout(known, self.longest_round_trip_s(parties), self.worth, self.timeout_s)
         measures = self.measures(parties)
-        scales = {name: 0.0 if measures else self._scale(name) for name in roles}
+        if measures:
+            scales = dict.fromkeys(roles, 0.0)
+        elif options.adaptive and options.A is None:
+            scales = self._beside_quickest(parties, roles)
+        else:
+            scales = {name: self._scale(name) for name in roles}
         limit, server_limit = self._limits(parties, server, measures)
         return Plan(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
 
@@ -152,6 +175,17 @@ class Pacing(Component):
     def _fitting(self, name: str) -> int:
         return steps_within(self.timeout_s, self.step_s[name])
 
+    def _beside_quickest(self, parties: Collection[str], roles: Collection[str]) -> dict[str, float]:
+        """Alg. 2 l. 17 without a given A: A_k is the role's rate times the τ·w̄ of the quickest of these parties."""
+        # DEVIATION: Alg. 2 leaves A_k to its reader, and the learning rate itself would make every step τ_k times
+        # shorter than those of `flex`. Sec. VII-F compares with the fixed rate A/max τ: so the quickest party has the
+        # rate of `flex`, and the others more. The server does not count as the quickest: it may take hundreds of steps.
+        # DEVIATION: τ_k·w̄_k is a running mean. Where a party's speed changes from round to round, that of the last
+        # round alone says little about this one, and its rate would be several times too large in some rounds.
+        quickest = max((self.pace[name] for name in parties if name in self.pace), default=0.0)
+        most = min(BOLDEST, max(1.0, quickest * self.timeout_s))  # the latter is A_k itself
+        return {name: min(most, quickest / self.pace[name]) if name in self.pace else 1.0 for name in roles}
+
     def _scale(self, name: str) -> float:
         """1, or Alg. 2 l. 17: η_k = A_k/(τ_k·w̄_k), of which A_k is the role's own."""
         if not self.options.adaptive:
@@ -172,5 +206,5 @@ def _tightest(*limits: int) -> int:
     return min((limit for limit in limits if limit), default=0)
 
 
-def _follow(before: float | None, now: float) -> float:
-    return now if before is None else before + FOLLOW * (now - before)
+def _follow(before: float | None, now: float, weight: float = FOLLOW) -> float:
+    return now if before is None else before + weight * (now - before)

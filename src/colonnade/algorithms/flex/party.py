@@ -53,6 +53,7 @@ EMBEDDING: Final = "embedding"
 READY: Final = "ready"
 LOCAL: Final = "local"
 LONGEST_S = 1e9  # of a timeout: thirty years
+MOST_SCALE = 1e6  # of a rate
 NO_REPORT = Report(0, 0, 1.0, 0.0)
 
 Half = tuple[tuple[str, int], ServerNetwork]  # a task, and the server's half of the model for it
@@ -92,7 +93,7 @@ class Party(Member[State]):
         optimiser, rule = local_rule(training.party_optimisers[index], setup.options, index)
         module = party_module(setup.model, setup.shape, setup.width, derive(seed, "init", index), setup.name)
         module = self.guard.wrap(module).to(setup.device)
-        self.network = Network(module, optimiser, training.regularisers[index])
+        self.network = Network(module, optimiser.averaging(setup.options.average), training.regularisers[index])
         self.guard.try_out(self.network, self.x.shape[1], setup.width)
         self.walk = Walk(len(self.x), training.batch_size, seed, "batches")
         self._layers = derive(seed, "layers", index)
@@ -179,7 +180,7 @@ class Party(Member[State]):
 
     def _check(self, message: Begin) -> None:
         numbers = message.phase > 0 and message.update >= 0 and message.following >= message.round
-        amounts = 0 <= message.timeout_s <= LONGEST_S and message.limit >= 0 and 0 <= message.scale <= 1
+        amounts = 0 <= message.timeout_s <= LONGEST_S and message.limit >= 0 and 0 <= message.scale <= MOST_SCALE
         if not (numbers and amounts and (message.timeout_s or message.limit)):
             raise RemoteProtocolError(SERVER, f"a phase that cannot be: {message!r:.120}")
 

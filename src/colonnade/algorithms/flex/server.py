@@ -36,7 +36,7 @@ from colonnade.algorithms.flex.messages import (
     ServerStep,
     Snapshot,
 )
-from colonnade.algorithms.flex.pacing import Pacing, Plan
+from colonnade.algorithms.flex.pacing import Pacing, Plan, useful_steps
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.networks import server_network
 from colonnade.algorithms.sane import LARGEST, are_sane
@@ -110,7 +110,8 @@ class Server(Tabled, Coordinator[State]):
         given = options.a_of(None)
         self._rate = training.server_rate if given is None else given
         self.table = setup.tables.to_train(len(setup.y_train), setup.widths)
-        self.pacing = Pacing(options)
+        worth = useful_steps(options, (training.server_optimiser, *training.party_optimisers))
+        self.pacing = Pacing(options, worth)
         self.local = LocalPhase(self.network, rule)
 
     # Gathering: Alg. 1 l. 4–8.

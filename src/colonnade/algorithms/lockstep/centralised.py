@@ -10,7 +10,7 @@ import torch
 
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
-from colonnade.algorithms.evaluation import Evaluated
+from colonnade.algorithms.evaluation import Evaluated, Scores
 from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
@@ -48,7 +48,9 @@ class JointStepped(Payload, frozen=True):
 
 
 class Judge(Payload, frozen=True):
-    """Evaluate on the test rows."""
+    """Evaluate on the validation rows, or on the test rows if there are none; the last one is on both."""
+
+    last: bool
 
 
 CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
@@ -145,24 +147,33 @@ class Centralised(Chassis[RoleState]):
         self._next()
 
     def _end(self, reason: str) -> None:
-        self.progress.ending = reason
-        self._judge()
+        if not self.progress.ending:
+            self.progress.ending = reason
+            self._judge()
 
     def _judge(self) -> None:
-        self.work(EVALUATION, 0.0, Judge(), aside=True)
+        self.work(EVALUATION, 0.0, Judge(bool(self.progress.ending)), aside=True)
 
     @job(Judge)
     def judge(self, job: Judge) -> Evaluated:
-        """The metric and the loss over the test rows."""
-        h = np.concatenate([part.read(x) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
-        objective = self.network.objective
-        loss, prediction = self.network.evaluate(h, objective.targets(self._y_test))
-        return Evaluated(0, loss, measure(self._training.metric, objective.task, self._y_test, prediction, loss))
+        """The metric and the loss."""
+        validation, rows = self._training.validation, len(self._y_test)
+        scores = self._scores(0, validation or rows)
+        tested = self._scores(validation, rows) if job.last and validation else None
+        return Evaluated(0, scores.loss, scores.values, tested)
+
+    def _scores(self, start: int, stop: int) -> Scores:
+        y, objective = self._y_test[start:stop], self.network.objective
+        h = np.concatenate([part.read(x[start:stop]) for part, x in zip(self.parts, self._x_test, strict=True)], axis=1)
+        loss, prediction = self.network.evaluate(h, objective.targets(y))
+        return Scores(loss, measure(self._training.metric, objective.task, y, prediction, loss))
 
     @done(Evaluated)
     def judged(self, token: int, result: Evaluated) -> None:
-        """A row of metrics.jsonl."""
+        """A row of metrics.jsonl, and the end if it has got no better."""
         self.do(self.progress.report(result, [], []))
+        if reason := self.progress.no_better():
+            self._end(reason)
 
     @timer(EVALUATE_TIMER)
     def time_to_evaluate(self, due: int) -> None:
@@ -182,4 +193,5 @@ class Centralised(Chassis[RoleState]):
     def summary(self) -> RoleSummary:
         """Updates, epochs and the weights' digest."""
         digests = "".join(network.digest() for network in (self.network, *self.parts))
-        return {"updates": self.progress.k, "epochs": self.progress.epochs, "weights": digests}
+        counts: RoleSummary = {"updates": self.progress.k, "epochs": self.progress.epochs, "weights": digests}
+        return counts | {"note": self.progress.note()}

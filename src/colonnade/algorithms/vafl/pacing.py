@@ -1,24 +1,28 @@
 """Smaller batches for slow parties: the server measures how fast each uploads, and tells the slow ones.
 
-A party's pace is the median time between its uploads, per row, over the last few of them. A party that takes `SLOW`
-times as long as the fastest gets half batches: its block is then stepped twice as often, with the same work.
+A party's pace is the median time between its uploads, per row, over the last few of them. A party that takes twice as
+long as the fastest gets half batches, one that takes four times as long gets quarters: its block is then stepped more
+often, with the same work.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import floor, log2
 from statistics import median
 
 from colonnade.protocol.saved import Component
 
-__all__ = ["Paces", "Stride", "smaller"]
+__all__ = ["Paces", "Stride", "sizes"]
 
-SLOW, QUICK = 2.0, 1.5  # times the fastest: half batches from here on, whole ones again below
-KEPT, ENOUGH = 9, 5  # intervals of a party
+HALVINGS = 2  # of a batch, at most: eighths were no quicker than quarters
+SMALLEST = 4  # rows: BatchNorm needs a few
+AGAIN = 0.75  # of the pace that made batches smaller: below it they grow again
+KEPT = 9  # intervals of a party
 
 
-def smaller(batch_size: int) -> int:
-    """Rows of a slow party's batch."""
-    return max(1, batch_size // 2)
+def sizes(batch_size: int) -> list[int]:
+    """Rows of a batch that is halved 0, 1, … times."""
+    return [max(min(SMALLEST, batch_size), batch_size >> halved) for halved in range(HALVINGS + 1)]
 
 
 @dataclass(slots=True)
@@ -41,13 +45,14 @@ class Paces(Component):
 
     last: list[int | None]  # when the last upload came; None: what came between is no interval
     intervals: list[list[float]]  # nanoseconds per row, of the last uploads
-    medians: list[float]  # infinite until there are enough
-    told: list[int]  # rows of a batch; 0: not known
+    medians: list[float]  # infinite until there is one
+    halved: list[int]  # how often each party's batches are
+    known: list[bool]  # whether the party has been told, or needs not be
 
-    def __init__(self, parties: Sequence[str], batch_size: int) -> None:
+    def __init__(self, parties: Sequence[str]) -> None:
         count = len(parties)
         self.last, self.intervals = [None] * count, [[] for _ in parties]
-        self.medians, self.told = [float("inf")] * count, [batch_size] * count
+        self.medians, self.halved, self.known = [float("inf")] * count, [0] * count, [True] * count
 
     def measure(self, party: int, rows: int, now: int, batch_size: int) -> int | None:
         """A batch has come; returns the size of the party's batches from now on, if it is to be told."""
@@ -57,20 +62,18 @@ class Paces(Component):
         kept = self.intervals[party]
         kept.append((now - last) / rows)
         del kept[:-KEPT]
-        if len(kept) < ENOUGH:
-            return None
         self.medians[party] = median(kept)
-        size = self._size(party, batch_size)
-        if size == self.told[party]:
+        halved = self._halvings(party)
+        if halved == self.halved[party] and self.known[party]:
             return None
-        self.told[party] = size
-        return size
+        self.halved[party], self.known[party] = halved, True
+        return sizes(batch_size)[halved]
 
-    def _size(self, party: int, batch_size: int) -> int:
-        pace, fastest = self.medians[party], min(self.medians)
-        if pace >= SLOW * fastest:
-            return smaller(batch_size)
-        return batch_size if pace < QUICK * fastest else self.told[party] or batch_size
+    def _halvings(self, party: int) -> int:
+        """⌊log₂⌋ of how many times slower than the fastest; it falls only when the party is clearly quicker."""
+        slower, now = self.medians[party] / max(min(self.medians), 1e-9), self.halved[party]
+        least, most = (min(HALVINGS, max(0, floor(log2(max(one, 1.0))))) for one in (slower, slower / AGAIN))
+        return least if least > now else min(now, most)
 
     def interrupt(self, party: int) -> None:
         """The party was away."""
@@ -78,4 +81,4 @@ class Paces(Component):
 
     def forget(self, party: int) -> None:
         """One of the two has lost its memory: the party is told again."""
-        self.last[party], self.told[party] = None, 0
+        self.last[party], self.known[party] = None, False

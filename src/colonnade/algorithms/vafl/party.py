@@ -8,7 +8,7 @@ from colonnade.algorithms.method import PartySetup
 from colonnade.algorithms.vafl.config import VaflOptions
 from colonnade.algorithms.vafl.in_flight import InFlight, InFlightState
 from colonnade.algorithms.vafl.messages import Embeddings, Pace, Query
-from colonnade.algorithms.vafl.pacing import Stride, smaller
+from colonnade.algorithms.vafl.pacing import Stride, sizes
 from colonnade.algorithms.vafl.table_walker import TableWalker, TableWalkerState
 from colonnade.algorithms.vafl.walker import FirstOrder
 from colonnade.models.held import Held
@@ -50,8 +50,8 @@ class _Walking(TableWalker[S], Generic[S]):
         whole = self.training.batch_size
         if not self.paced:
             raise self.unexpected(sender, message)
-        if message.rows not in (whole, smaller(whole)):
-            raise RemoteProtocolError(sender, f"asks for batches of {message.rows} rows, not {whole} or half of it")
+        if message.rows not in sizes(whole):
+            raise RemoteProtocolError(sender, f"asks for batches of {message.rows} rows, not {sizes(whole)}")
         self.stride.following = message.rows
 
     def further_rows(self) -> Rows | None:

@@ -217,7 +217,7 @@ class Server(TableServer[TableState]):
         t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
         state, fill = TableState(line=Line(options.in_flight)), options.table == "mean"
         super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, fill=fill)
-        self.paces = Paces(setup.parties, setup.training.batch_size) if options.smaller_batches else None
+        self.paces = Paces(setup.parties) if options.smaller_batches else None
 
     def embeddings(self, sender: str, message: Embeddings) -> None:
         """Alg. 1 l. 8; with `smaller_batches` the party's pace is measured."""

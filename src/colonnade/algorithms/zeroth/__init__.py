@@ -12,7 +12,7 @@ Eq. 3, `syn-zoo` is App. B Algorithm 2 (coordinated rounds), and `frozen` the co
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
-from colonnade.algorithms.method import Capabilities, Method
+from colonnade.algorithms.method import Capabilities, Defaults, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
 from colonnade.algorithms.zeroth.config import CascadedOptions, FrozenOptions, SynZooOptions, ZooOptions
@@ -33,6 +33,9 @@ _PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
 _PAGE = "zeroth.md"
 # Parties learn from losses alone, which come from what they uploaded.
 _CAN = Capabilities(local_updates=("plain", "answers"))
+# Adam divides an estimate by its recent size. That size grows with the number of parameters, with φ(d) and with the
+# scale of the columns. Parties have one layer: the more parameters, the noisier the estimate. See the page, "Defaults".
+_DEFAULTS = Defaults(party="dense", embedding=32, learning_rate=(0.01, 0.003))
 
 METHODS = (
     Method(
@@ -47,6 +50,7 @@ METHODS = (
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
+        defaults=_DEFAULTS,
         page=_PAGE,
     ),
     Method(
@@ -61,6 +65,7 @@ METHODS = (
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
+        defaults=_DEFAULTS,
         page=_PAGE,
     ),
     Method(
@@ -75,6 +80,7 @@ METHODS = (
         observations=ROUNDS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
+        defaults=_DEFAULTS,
         page=_PAGE,
     ),
     Method(
@@ -89,6 +95,7 @@ METHODS = (
         observations=FROZEN,
         predictor=PlainPredictor(),
         capabilities=_CAN,
+        defaults=_DEFAULTS,
         page=_PAGE,
     ),
 )

@@ -8,6 +8,8 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "TableOptions", "ZerothOptions", "ZooOptions"]
 
 MAX_DIRECTIONS = 64  # every direction tells a party more about the same rows
+# Of a server that estimates its own step. They cost it forward passes, no upload, and tell the parties nothing.
+SERVER_DIRECTIONS = 16
 
 
 class ZerothOptions(Options, frozen=True, kw_only=True):
@@ -20,6 +22,7 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
     smoothing = 1e-3
     directions = 0
     distribution = "gaussian"
+    server_directions = 0
     server_zeroth = ""  # the method's name, where the server's step is an estimate, too
 
     def check(self, parties: int) -> None:
@@ -35,6 +38,9 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
             raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper takes 0.001")
         if not 1 <= self.directions <= MAX_DIRECTIONS:
             raise ConfigError("protocol.directions", self.directions, f"must be between 1 and {MAX_DIRECTIONS}")
+        if self.server_zeroth and not 1 <= self.server_directions <= MAX_DIRECTIONS:
+            advice = f"must be between 1 and {MAX_DIRECTIONS}"
+            raise ConfigError("protocol.server_directions", self.server_directions, advice)
 
     def check_batch(self, size: int) -> None:
         """Refuse batches that the server would not answer; rows are known only when the roles are made."""
@@ -93,6 +99,8 @@ class CascadedOptions(TableOptions, frozen=True, kw_only=True):
 class ZooOptions(CascadedOptions, frozen=True, kw_only=True):
     """Both sides by Eq. 3."""
 
+    server_directions: int = SERVER_DIRECTIONS
+
     server_zeroth = "zoo"
 
 
@@ -101,6 +109,7 @@ class SynZooOptions(ZerothOptions, frozen=True, kw_only=True):
 
     smoothing: float = 1e-3
     directions: int = 1
+    server_directions: int = SERVER_DIRECTIONS
     distribution: Literal["gaussian", "sphere"] = "gaussian"
 
     server_zeroth = "syn-zoo"

@@ -152,7 +152,7 @@ class Probing(Stepping[T], Generic[T]):
         """
         if not self.options.server_zeroth:
             return 1.0
-        return FORWARD_SHARE * (self.options.directions + self.network.averages)
+        return FORWARD_SHARE * (self.options.server_directions + self.network.averages)
 
     def _probed(self, request: Request) -> ProbedBlock:
         block = self.blocks[request.party]
@@ -203,7 +203,7 @@ class Probing(Stepping[T], Generic[T]):
         self.network.observe(batch.h, seed, onward=place > 0)
         w_0, mu = self.network.vector(), np.float32(options.smoothing)
         name = ("server", job.draw, place) if place else ("server", job.draw)
-        u = directions(self.secret.seed(*name), options.directions, len(w_0), options.distribution)
+        u = directions(self.secret.seed(*name), options.server_directions, len(w_0), options.distribution)
         probed = [self.network.losses_at(w_0 + mu * one, [batch.h], batch.targets, seed)[0].mean() for one in u]
         return estimate(np.array(probed) - base, u, options.smoothing, options.distribution)
 

@@ -13,7 +13,7 @@ _RUN = {
     "clock_s": "Seconds of training.",
     "fraction": "How much of the run is done, from 0 to 1.",
     "waited_s": "Seconds since the last update.",
-    "value": "The metric at the last evaluation.",
+    "value": "The metric at the last evaluation: on the validation rows, if there are any.",
 }
 _PARTY = {
     "steps_per_s": "Uploads per second, of late.",

@@ -50,7 +50,7 @@ from colonnade.protocol.trace import Trace
 
 __all__ = ["Keeper", "Node"]
 
-FORMAT = 4
+FORMAT = 5
 SLOW_HANDLER_S = 0.005
 _PLAIN = ("now", "finished")
 
