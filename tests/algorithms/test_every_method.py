@@ -35,7 +35,7 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("flex", {"labels": "shared", "momentum": [0.5, 0.0, 0.0, 0.9], "prox": 0.1, "decay": 0.9, "max_steps": 6}),
     ("flex", {"timeout_s": 0.05, "on_lost": "wait", "max_steps": 4}),
     ("adaptive-flex", {"timeout_s": 0.05, "labels": "shared", "max_steps": 4, "A": {"server": 0.3, "party": 0.5}}),
-    ("fedvs", {"K": 2, "T": 0, "allow_unprotected": True, "blinding": False, "deadline_s": 0.2}),
+    ("fedvs", {"K": 2, "T": 0, "allow_unprotected": True, "blinding": False, "deadline_s": 0.2, "stale": "refuse"}),
     ("ignore", {"fastest": 3, "K": 2}),
     # The printed curvature mixes two batches: when a party is lost, it throws an intercept far off.
     ("asysqn-svrg", {"curvature": "printed", "ahead": 0, "delta": 1.0, "intercept": False}),

@@ -72,6 +72,7 @@ def test_the_network_and_its_powers():
 
 
 TABLES = {
+    "data": {"scale": "minmax"},
     "model": {"party": "polynomial:2", "embedding": 8, "server": "linear", "aggregate": "mean"},
     "train": {"batch_size": 32, "updates": 60, "learning_rate": 0.5, "eval_every": 20},
 }

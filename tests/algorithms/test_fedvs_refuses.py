@@ -35,10 +35,12 @@ def tables(model=None, **protocol):
         ({"x_max": 0.0}, "x_max", "above 0"),
         ({"w_max": float("nan")}, "w_max", "above 0"),
         ({"deadline_s": 0}, "deadline_s", "above 0"),
+        ({"max_stale": 0}, "max_stale", "1 or more rounds"),
+        ({"catch_up": 0}, "catch_up", "1 or more rounds"),
         ({"min_summed": 2}, "min_summed", "must be 3 to 4"),
         ({"min_summed": 5}, "min_summed", "must be 3 to 4"),
         ({"l_w": 20}, "l_w", "would leave the field .* the largest that fit: l_w = 15 or l_x = 3"),
-        ({"w_max": 100.0}, "l_w", "largest that fit: l_w = 9 or l_x = 5"),
+        ({"w_max": 100.0}, "l_w", "largest that fit: l_w = 9 or l_x = 6"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work(resolve, options, key, words):
@@ -46,9 +48,14 @@ def test_settings_that_cannot_work(resolve, options, key, words):
         resolve(tables(**options))
 
 
+def test_two_parties_are_too_few(resolve):
+    with pytest.raises(ConfigError, match="protocol.T = 1: 1 colluders need 3 parties at least, and there are 2"):
+        resolve(tables(), parties=2)
+
+
 def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
     """T = 0 has to be asked for by name; then every peer holds the columns, and `reveals` says so."""
-    setting = tables(T=0, allow_unprotected=True)
+    setting = tables(K=1, T=0, allow_unprotected=True)
     run = simulate(setting, parties=4)
     own, peer = run.parties[0], run.parties[1]
     assert np.array_equal(peer.training.data.rows(np.arange(20), [0]), own.sharer._train[:20])
@@ -124,7 +131,7 @@ def test_rows_that_do_not_divide_are_padded_and_left_out_again(simulate):
 @pytest.fixture
 def world(resolve, by_hand):
     """In the middle of the first round."""
-    made = by_hand(resolve(tables(), parties=5))
+    made = by_hand(resolve(tables(stale="refuse"), parties=5))
     return made.pump(until=lambda: made.heard(Sum))
 
 

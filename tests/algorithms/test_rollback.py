@@ -68,6 +68,7 @@ VARIANTS = {
         "allow_unprotected": True,
         "deadline_s": 0.001,
         "min_summed": 2,
+        "stale": "refuse",
     },
     "asysqn-sgd": {"name": "asysqn-sgd"},
     "asysqn-svrg": {"name": "asysqn-svrg", "snapshot_every": 0.6},

@@ -16,7 +16,7 @@ def test_it_recommends_a_code_and_says_what_it_costs():
     result = run("--parties", "14", "--stragglers", "7", "--colluders", "1")
     assert result.exit_code == 0
     assert "protocol.K = 3, protocol.T = 1" in result.output
-    assert "sums of 78 terms with l_x = 8, l_w = 12, |x| ≤ 1, |w| ≤ 1 need 27.3 of 31.0 bits" in result.output
+    assert "sums of 78 terms with l_x = 8, l_w = 11, |x| ≤ 1, |w| ≤ 1 need 26.3 of 31.0 bits" in result.output
 
 
 def test_what_cannot_be_is_refused():

@@ -25,10 +25,10 @@ MLP = {"party": "mlp:8", "embedding": 4, "aggregate": "concat"}
 @pytest.mark.parametrize(
     ("name", "model", "words"),
     [
-        ("fedvs", MLP, ["polynomial:2", "mean"]),
-        ("fedvs", MLP | {"party": "dense", "aggregate": "max"}, ["polynomial:2", "mean"]),
+        ("fedvs", MLP, ["polynomial:1", "mean"]),
+        ("fedvs", MLP | {"party": "dense", "aggregate": "max"}, ["polynomial:1", "mean"]),
         ("fedvs", MLP | {"party": "linear"}, ["polynomial:1", "mean"]),
-        ("fedvs", MLP | {"party": "my.module:Network"}, ["polynomial:2", "mean"]),
+        ("fedvs", MLP | {"party": "my.module:Network"}, ["polynomial:1", "mean"]),
         ("fedvs", MLP | {"party": "polynomial:3", "aggregate": "mean"}, []),
         ("fedvs", MLP | {"party": ["linear", "polynomial:2"]}, ["polynomial:1 | polynomial:2", "mean"]),
         ("wait", MLP, ["mean"]),

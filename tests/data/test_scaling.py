@@ -36,6 +36,14 @@ def test_minmax_fills_0_to_1(x):
     np.testing.assert_allclose(scaled.max(axis=0), np.where(np.ptp(x, axis=0) == 0, 0, 1), rtol=1e-6)
 
 
+def test_clipped_is_a_third_of_standard_within_three_deviations():
+    x = np.array([[0.0], [1.0], [2.0], [1.0]] * 10 + [[100.0]])
+    scaler, standard = fit("clipped", whole(x), 1.0), fit("standard", whole(x), 1.0)
+    new = np.array([[1.5], [-500.0], [60.0]])
+    np.testing.assert_allclose(scaler.apply(new), [standard.apply(new)[0] / 3, [-1], [1]], rtol=1e-6)
+    assert scaler.apply(x).max() == 1 and standard.apply(x).max() > 6
+
+
 @pytest.mark.parametrize(("scale", "oracle"), [("standard", StandardScaler()), ("minmax", MinMaxScaler())])
 def test_as_scikit_learn_does_and_on_new_rows_too(scale, oracle):
     generator = np.random.Generator(np.random.PCG64(1))

@@ -38,10 +38,10 @@ def test_every_family_runs_with_what_it_can_use(folder: Path) -> None:
     written = json.loads((folder / "comparison.json").read_text())
     assert [one["label"] for one in written] == FAMILIES
     assert {one["label"]: list(one["adapted"].values()) for one in written if "adapted" in one} == {
-        "asysqn-sgd": ["linear", "own step", "own rate"], "fedvs": ["polynomial:2", "mean"],
+        "asysqn-sgd": ["linear", "own step", "own rate"], "fedvs": ["polynomial:1", "mean"],
     }  # fmt: skip
     model = from_dict(read_toml(folder / "fedvs-seed0" / "config.toml")).model
-    assert (model.party, model.aggregate) == ("polynomial:2", "mean")
+    assert (model.party, model.aggregate) == ("polynomial:1", "mean")
     assert from_dict(read_toml(folder / "vafl-seed0" / "config.toml")).model.party == "mlp:4"
 
 
@@ -53,7 +53,7 @@ def test_the_reason_of_one_that_cannot_is_kept(folder: Path) -> None:
 
 def test_the_report_names_both(folder: Path) -> None:
     page = write_report(folder).read_text(encoding="utf-8")
-    assert "<td>fedvs<br><span class='quiet'>polynomial:2, mean</span></td>" in page
+    assert "<td>fedvs<br><span class='quiet'>polynomial:1, mean</span></td>" in page
     assert "<h2>Took no part</h2>" in page and "<td>many</td><td>protocol.K = 3" in page
     assert "<th>clock s</th>" in page
 
@@ -62,7 +62,7 @@ def test_typed_again_nothing_is_repeated(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/summary.json")}
     entries = compare(TABLES, FAMILIES, 1, folder)
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/summary.json")} == before
-    assert entries[-1].summary is not None and entries[-1].summary["adapted"]["model.party"] == "polynomial:2"
+    assert entries[-1].summary is not None and entries[-1].summary["adapted"]["model.party"] == "polynomial:1"
     assert json.loads((folder / "unsuitable.json").read_text()) == {}, "of this race, not of the last one"
 
 
@@ -70,7 +70,7 @@ def test_if_none_can_run_all_reasons_are_told(tmp_path: Path) -> None:
     tables = TABLES | {"data": {"source": "digits", "parties": 2}}
     with pytest.raises(ConfigError, match="none of them can run") as refused:
         compare(tables, ["fedvs", "asysqn-sgd"], 1, tmp_path / "race")
-    assert "\n  fedvs: protocol.K = 1" in str(refused.value)
+    assert "\n  fedvs: protocol.T = 1" in str(refused.value)
     assert "\n  asysqn-sgd: data.parties = 2" in str(refused.value)
     assert not (tmp_path / "race").exists()
 
@@ -88,7 +88,7 @@ def test_a_misspelt_option_of_one_method_refuses_the_race(tmp_path: Path) -> Non
 
 
 def test_each_method_has_its_own_defaults_and_overrides_win() -> None:
-    own = {"fedvs": {"model.party": "polynomial:1"}, "vafl": {"train.learning_rate": 0.5}}
+    own = {"fedvs": {"model.party": "polynomial:3"}, "vafl": {"train.learning_rate": 0.5}}
     tables = {"data": TABLES["data"], "methods": own}
     entries = entries_of(contestants(tables, ["sync", "vafl", "wait", "fedvs"]), 1)
     assert [entry.adapted for entry in entries] == [{}] * 4
@@ -96,7 +96,7 @@ def test_each_method_has_its_own_defaults_and_overrides_win() -> None:
     default = {name: METHODS[name].defaults for name in settled}
     assert settled["sync"].model.party == default["sync"].party
     assert settled["wait"].model.aggregate == default["wait"].aggregate == "mean"
-    assert settled["fedvs"].model.party == "polynomial:1" != default["fedvs"].party
+    assert settled["fedvs"].model.party == "polynomial:3" != default["fedvs"].party
     assert settled["vafl"].train.learning_rate == 0.5
 
 

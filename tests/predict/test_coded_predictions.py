@@ -228,7 +228,7 @@ def test_after_sums_over_others_it_does_not_predict(trained):
     side = trained.side("p0")
     side.read()
     role = side.role
-    assert all(summed == list(range(5)) for _, _, summed in role.answered.sums)
-    role.answered.sums = [(True, 0, [0, 1, 2, 4])]
+    assert all(list(summed) == list(range(5)) for _, _, summed in role.answered.sums)
+    role.answered.sums = [(True, 0, dict.fromkeys([0, 1, 2, 4], 0))]
     with pytest.raises(ConfigError, match="by subtraction"):
         CodedParty(role, None, NAMES, side.plan.options)

@@ -182,7 +182,8 @@ def test_a_budget_without_room_for_an_upload():
 def test_weights_at_the_bound_of_the_field(rate, clipped):
     tables = {
         "model": {"party": "polynomial:2", "embedding": 8, "server": "linear", "aggregate": "mean"},
-        "protocol": {"name": "fedvs", "blinding": False},
+        "protocol": {"name": "fedvs", "blinding": False, "l_w": 12},
+        "data": {"scale": "minmax"},
         "train": {"updates": 30, "eval_every": 15, "batch_size": 32, "learning_rate": {"server": 0.5, "party": rate}},
     }
     found = prepare(from_dict(tables)).execute()

@@ -4,6 +4,7 @@
 |---|---|---|
 | "standard" | (x - mean) / standard deviation | x - mean |
 | "minmax" | (x - min) / (max - min), test rows may lie outside 0..1 | x - min |
+| "clipped" | (x - mean) / 3 standard deviations, cut at -1 and 1 | x - mean, cut |
 | "none" | x, times the factor of its dataset | the same |
 
 The steps of a time series share the statistics of their channel. One-hot columns stay 0 and 1 whatever the scale.
@@ -21,17 +22,19 @@ from colonnade.data.suggest import did_you_mean
 from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
-SCALES = ("standard", "minmax", "none")
+SCALES = ("standard", "minmax", "clipped", "none")
+DEVIATIONS = 3.0  # that "clipped" keeps
 ROUNDING = 10 * float(np.finfo(np.float64).eps)
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaler:
-    """Turns raw columns to what a model is fed with: (raw - shift) * gain."""
+    """Turns raw columns to what a model is fed with: (raw - shift) * gain, cut at ±limit."""
 
     shift: Array  # (columns,) float64
     gain: Array  # (columns,) float64
+    limit: float = np.inf
 
     @property
     def fitted(self) -> bool:
@@ -52,6 +55,8 @@ class Scaler:
                 for place, piece in block.pieces():
                     piece -= self.shift
                     piece *= self.gain
+                    if self.limit < np.inf:
+                        np.clip(piece, -self.limit, self.limit, out=piece)
                     scaled[place] = piece
         except FloatingPointError as error:
             raise DataError("a scaled value is too large for 32-bit floats: its column varies too little") from error
@@ -69,7 +74,7 @@ def fit(scale: str, block: Block, factor: float, steps: int = 1) -> Scaler:
     """Learn the scaler of a block of training rows, which must be finite; a series has its columns step by step."""
     numeric = np.ones(block.shape[1], bool) if block.encoder is None else block.encoder.numeric
     scaler = _fit(scale, block, factor, steps)
-    return Scaler(np.where(numeric, scaler.shift, 0.0), np.where(numeric, scaler.gain, 1.0))
+    return Scaler(np.where(numeric, scaler.shift, 0.0), np.where(numeric, scaler.gain, 1.0), scaler.limit)
 
 
 def _fit(scale: str, block: Block, factor: float, steps: int) -> Scaler:
@@ -85,7 +90,8 @@ def _fit(scale: str, block: Block, factor: float, steps: int) -> Scaler:
         return Scaler(low, 1 / np.where(constant, 1.0, high - low))
     deviation = np.sqrt(_over_steps(np.mean, _variance(block, mean), steps))
     # `low`, for the mean of a constant column may be off by a rounding.
-    return Scaler(np.where(constant, low, mean), 1 / np.where(constant, 1.0, deviation))
+    shift, gain = np.where(constant, low, mean), 1 / np.where(constant, 1.0, deviation)
+    return Scaler(shift, gain / DEVIATIONS, 1.0) if scale == "clipped" else Scaler(shift, gain)
 
 
 def _over_steps(reduce: Callable[..., Any], values: Array, steps: int) -> Array:

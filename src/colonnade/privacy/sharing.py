@@ -33,6 +33,8 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["LagrangeCode", "Segmentation", "feasible"]
 
+Encoder = tuple[Limbs, ...]  # a matrix, some lines after others
+
 
 @dataclass(frozen=True, slots=True)
 class LagrangeCode:
@@ -87,7 +89,17 @@ class LagrangeCode:
         """Random terms (blinding_terms, *shape) to the blinding polynomial's values (N, *shape), one for each party."""
         # DEVIATION: not in the paper; Thm 5.3 is about one answer, the server has R of them.
         _check_count("blinding terms", terms, self.blinding_terms)
-        return _apply(_blinder(self.segments, self.colluders, self.parties), terms)
+        given = terms[self.colluders :]  # values at points that are α of the first parties
+        return np.concatenate([given, _apply(_blinder(self.segments, self.colluders, self.parties), terms)])
+
+    def limbs(self) -> tuple[float, float, float]:
+        """How many products in float64 a multiply-add takes that encodes data, a model, blinding: 1 to 2."""
+        code = self.segments, self.colluders, self.parties
+        blinder = _blinder(*code) if self.blinding_terms else ()
+        data, model, blinding = (
+            _products(encoder) for encoder in (_data_encoder(*code), _model_encoder(*code), blinder)
+        )
+        return data, model, blinding
 
     def decode(self, answers: Sequence[Array] | Array, who: Sequence[int]) -> Array:
         """Alg. 1 l. 28–29: answers (≥ R, *shape) of the parties `who` to (K, *shape) = ψ(β_1) … ψ(β_K).
@@ -158,27 +170,30 @@ class Segmentation:
 
 
 @lru_cache(maxsize=64)
-def _data_encoder(k: int, t: int, n: int) -> Limbs:
+def _data_encoder(k: int, t: int, n: int) -> Encoder:
     """The values at α_1 … α_N of what is given at β_1 … β_{K+T}: binomials, mostly small enough for one limb."""
     return _limbs(_lagrange(_beta(k + t), _alpha(k + t, range(n))))
 
 
 @lru_cache(maxsize=64)
-def _model_encoder(k: int, t: int, n: int) -> Limbs:
+def _model_encoder(k: int, t: int, n: int) -> Encoder:
     """The same where β_1 … β_K all have one value: their columns are added up."""
     rows = _lagrange(_beta(k + t), _alpha(k + t, range(n)))
     return _limbs([[sum(row[:k]) % P, *row[k:]] for row in rows])
 
 
 @lru_cache(maxsize=64)
-def _blinder(k: int, t: int, n: int) -> Limbs:
-    """The values at α_1 … α_N of the polynomial of degree R − 1 that is 0 at β_1 … β_K and as given at K+1 … R."""
-    rows = _lagrange(_beta(2 * (k + t) - 1), _alpha(k + t, range(n)))
+def _blinder(k: int, t: int, n: int) -> Encoder:
+    """The values of the polynomial of degree R − 1 that is 0 at β_1 … β_K and as given at K+1 … R.
+
+    Of α_1 … α_N, the first K+T−1 are among the points where it is given: these values are left out.
+    """
+    rows = _lagrange(_beta(2 * (k + t) - 1), _alpha(k + t, range(k + t - 1, n)))
     return _limbs([row[k:] for row in rows])
 
 
 @lru_cache(maxsize=1024)
-def _decoder(k: int, t: int, who: tuple[int, ...]) -> Limbs:
+def _decoder(k: int, t: int, who: tuple[int, ...]) -> Encoder:
     """ψ at β_1 … β_K from its values at the α of R parties, in ascending order."""
     return _limbs(_lagrange(_alpha(k + t, who), _beta(k)))
 
@@ -203,14 +218,27 @@ def _differences(x: int, nodes: Iterable[int]) -> int:
     return prod(x - node for node in nodes)
 
 
-def _limbs(rows: list[list[int]]) -> Limbs:
-    return split(np.array(rows, np.uint32), "left")
+def _limbs(rows: list[list[int]]) -> Encoder:
+    """The first lines have small numbers, which take one limb; once they are larger, the rest takes two."""
+    matrix = np.array(rows, np.uint32)
+    large = [split(matrix[i : i + 1], "left").parts.shape[1] > 1 for i in range(len(matrix))]
+    first = large.index(True) if True in large else len(matrix)
+    return tuple(split(part, "left") for part in (matrix[:first], matrix[first:]) if len(part))
 
 
-def _apply(encoder: Limbs, values: Array) -> Array:
+def _products(encoder: Encoder) -> float:
+    """The average over its lines."""
+    lines = sum(part.outer for part in encoder)
+    products: int = sum(part.parts.shape[1] for part in encoder)
+    return products / max(lines, 1)
+
+
+def _apply(encoder: Encoder, values: Array) -> Array:
     """Each output is a combination of `values` along the first axis."""
     shape = values.shape[1:]
-    return matmul(encoder, values.reshape(len(values), prod(shape))).reshape(encoder.outer, *shape)
+    flat = values.reshape(len(values), prod(shape))
+    made = [matmul(part, flat) for part in encoder]
+    return (made[0] if len(made) == 1 else np.concatenate(made)).reshape(sum(part.outer for part in encoder), *shape)
 
 
 def _check_count(name: str, values: Array, count: int) -> None:

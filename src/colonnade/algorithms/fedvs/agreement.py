@@ -19,22 +19,30 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Agreement", "Held", "agree", "mutually_prepared"]
 
-# reporter → (party, version of its data) that it holds all shares of
+# reporter → (party, version of its data and model) that it holds all shares of; of one party's, the newest last
 Held = Mapping[int, Collection[tuple[int, int]]]
 
 
 def agree(reports: Held, needed: int, least: int) -> tuple[list[tuple[int, int]], list[int]] | None:
-    """The largest S (as far as a greedy search finds) that enough reporters hold all of, and these reporters."""
+    """The largest S (as far as a greedy search finds) that enough reporters hold all of, and these reporters.
+
+    Of several versions of a party's share it has the one that most reporters name last, which is their newest. If too
+    few hold that one, it has the next; if there is none, the party is left out.
+    """
     counts = Counter(item for held in reports.values() for item in held)
-    newest: dict[int, tuple[int, int]] = {}
-    for item in sorted(counts, key=lambda item: (counts[item], item)):
-        newest[item[0]] = item  # of several versions, the one that most hold
-    summed = sorted(newest.values())
+    last = Counter(item for held in reports.values() for item in dict(held).items())
+    choices: dict[int, list[tuple[int, int]]] = {}
+    for item in sorted(counts, key=lambda item: (last[item], counts[item], item)):
+        choices.setdefault(item[0], []).append(item)
+    summed = sorted(own.pop() for own in choices.values())
     while len(summed) >= max(least, 1):
         evaluators = sorted(reporter for reporter, held in reports.items() if set(held).issuperset(summed))
         if len(evaluators) >= needed:
             return summed, evaluators
-        summed.remove(min(summed, key=lambda item: (counts[item], -item[0])))
+        rarest = min(summed, key=lambda item: (counts[item], -item[0]))
+        summed.remove(rarest)
+        if choices[rarest[0]]:
+            summed = sorted([*summed, choices[rarest[0]].pop()])
     return None
 
 
@@ -60,6 +68,8 @@ class Agreement(Component):
     key: Key = NEVER
     newest: Key = NEVER  # that parties speak of: later, where this server has lost its memory
     among: list[int] = field(default_factory=list)
+    awaited: list[int] = field(default_factory=list)  # models last: the parties that share and blind in this exchange
+    trained: dict[int, int] = field(default_factory=dict)  # version → which weights
     asked: bool = False
     reports: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     summed: list[int] = field(default_factory=list)
@@ -68,13 +78,17 @@ class Agreement(Component):
     places: int = 0  # of an answer, once it is asked for
     answers: dict[int, Array] = field(default_factory=dict)
 
-    def begin(self, key: Key, among: list[int], places: int) -> list[Effect]:
-        """Alg. 1 l. 13: everybody shares."""
+    def begin(
+        self, key: Key, among: list[int], places: int, awaited: list[int] | None = None, position: int = -1
+    ) -> list[Effect]:
+        """Alg. 1 l. 13: everybody shares, or, where models last, those that are waited for."""
         self.key, self.among, self.asked, self.places = key, among, False, 0
+        self.awaited, self.trained = awaited or [], {}
         self.newest = max(key, self.newest)
         self.reports, self.answers = {}, {}
         self.summed, self.versions, self.evaluators = [], [], []
-        return [self._send(n, ShareModels(*key, among, places, testing=self.testing)) for n in among]
+        order = ShareModels(*key, among, places, self.awaited, position, testing=self.testing)
+        return [self._send(n, order) for n in among]
 
     def ask(self) -> list[Effect]:
         """The time is over: whoever has not reported reports what it holds."""
@@ -93,14 +107,22 @@ class Agreement(Component):
         held = list(zip(message.held, message.versions, strict=False))
         n = self.names.index(sender)
         wrong = len(message.held) != len(message.versions) or not set(message.held) <= set(self.among)
-        if wrong or len(set(message.held)) < len(held) or n not in self.among:
+        twice = len(set(held if self.awaited else message.held)) < len(held)
+        unknown = len(message.trained) != (len(held) if self.awaited else 0)
+        if wrong or twice or unknown or n not in self.among:
             raise RemoteProtocolError(sender, f"reports shares of {message.held}, and {self.among} share")
-        self.reports[n] = sorted(held)
+        self.trained |= dict(zip(message.versions, message.trained, strict=False))
+        self.reports[n] = held if self.awaited else sorted(held)
         return True
 
     def unreported(self, present: Collection[str]) -> list[str]:
-        """Who is within reach and has not reported."""
-        return [self.names[n] for n in self.among if n not in self.reports and self.names[n] in present]
+        """Who is within reach and has not reported; where models last, of those that are waited for."""
+        whom = self.awaited or self.among
+        return [self.names[n] for n in whom if n not in self.reports and self.names[n] in present]
+
+    def weights(self) -> dict[int, int]:
+        """S, and which weights of each, where models last."""
+        return {n: self.trained[version] for n, version in zip(self.summed, self.versions, strict=True)}
 
     def settle(self, present: Collection[str]) -> bool:
         """S and the evaluators, from what was reported by those within reach; False if there are too few."""

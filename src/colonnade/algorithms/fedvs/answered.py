@@ -1,43 +1,86 @@
-"""What a party has answered for with its weights: the same rows over another S would tell an embedding apart."""
+"""What a party has answered for: two sums over the same rows must not tell a few parties' part by subtraction.
 
+A party's weights are known by a number: one more than the round whose gradient has led to them. If two sums over common
+rows have the same weights of a party, its part cancels out of their difference.
+
+    the same S, the same weights     the same sum once more
+    the same S                       refused if fewer than `least` parties have other weights
+    another S                        refused if some party of both has the same weights
+
+Why this is enough, whatever is added and subtracted: docs/methods/fedvs.md, "What the server can subtract".
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Sum
 from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["Answered"]
+__all__ = ["Answered", "Weights", "free_position", "in_use", "tells_apart"]
+
+TRIES = 4096  # batches to look at: every epoch has other ones
+Weights = Mapping[int, int]  # party of S → which weights
+
+
+def tells_apart(one: Weights, other: Weights, least: int) -> bool:
+    """Whether two sums over the same rows differ by the parts of fewer than `least` parties, or over different S."""
+    alike = sum(other.get(n) == trained for n, trained in one.items())
+    if one.keys() != other.keys():
+        return alike > 0
+    return 0 < len(one) - alike < least
+
+
+def in_use(weights: Weights, newest: Weights) -> bool:
+    """Whether a later sum may have some of these weights once more."""
+    return any(newest.get(n, trained) <= trained for n, trained in weights.items())
 
 
 @dataclass(slots=True, eq=False)
 class Answered(Component):
-    """Sums since the weights have changed."""
+    """Sums that could still be told apart from a coming one."""
 
     walk: SegmentWalk = field(metadata=UNSAVED)
+    least: int = field(metadata=UNSAVED)  # parties of a sum
     edge: int = field(metadata=UNSAVED)  # the first place of test rows
-    weights_round: int = 0  # gradients that were broadcast so far: what the weights are the result of
-    sums: list[tuple[bool, int, list[int]]] = field(default_factory=list)  # (rows held out?, position, S)
+    weights_round: int = 0  # gradients that were broadcast so far: where all step, which weights they have
+    sums: list[tuple[bool, int, dict[int, int]]] = field(default_factory=list)  # (rows held out?, position, S)
     position: int = -1  # the newest batch
 
     def weights_of(self, round: int) -> None:
-        """From now on, weights are those of this round; what was answered for before does not matter any more."""
+        """From now on, all weights are those of this round; what was answered for before does not matter any more."""
         if round > self.weights_round:
             self.weights_round, self.sums = round, []
 
-    def add(self, message: Sum) -> None:
-        """An answer is given."""
-        self.sums.append((message.testing, message.position, message.summed))
+    def add(self, message: Sum, weights: dict[int, int]) -> None:
+        """An answer is given; a sum of which no party's weights are in use any more is forgotten."""
+        testing = message.testing
+        self.sums = [one for one in self.sums if one[0] != testing or in_use(one[2], weights)]
+        self.sums.append((testing, message.position, weights))
         if not message.testing:
             self.position = max(self.position, message.position)
 
-    def would_tell_one_apart(self, message: Sum) -> bool:
-        """Whether rows were answered for over another S with these weights: the difference would be an embedding."""
-        others = [
-            position
-            for testing, position, summed in self.sums
-            if testing == message.testing and summed != message.summed
-        ]
+    def would_tell_apart(self, message: Sum, weights: Weights) -> bool:
+        """Whether some of these rows were answered for in a sum that must not be subtracted from this one."""
+        sums = [(position, own) for testing, position, own in self.sums if testing == message.testing]
         if message.testing:  # in chunks, that begin where no other does, and are of validation rows or of test rows
+            others = [position for position, own in sums if tells_apart(own, weights, self.least)]
             alike = [position for position in others if (position < self.edge) == (message.position < self.edge)]
             return any(abs(position - message.position) < CHUNK_PLACES for position in alike)
-        return any(self.walk.overlap(message.position, position) for position in others)
+        return free_position(self.walk, message.position, sums, weights, self.least) != message.position
+
+
+def free_position(
+    walk: SegmentWalk, position: int, sums: Sequence[tuple[int, Weights]], weights: Weights, least: int
+) -> int | None:
+    """The next batch, from a position on, that can be summed with these weights; None if there is none.
+
+    If none of `TRIES` can, which takes parties that have lost their memory and a table of a few batches, only
+    another S is refused.
+    """
+    for fewest in (least, 0):
+        others = [other for other, own in sums if tells_apart(own, weights, fewest)]
+        for place in range(position, position + TRIES):
+            if not any(walk.overlap(place, other) for other in others):
+                return place
+    return None

@@ -17,7 +17,8 @@ from colonnade.privacy.sharing import LagrangeCode, Segmentation
 from colonnade.protocol.errors import DataError
 from colonnade.protocol.messages import Array
 
-__all__ = ["LIMBS", "Costs", "average", "average_in_plain", "coded_data", "coded_sum", "share_data", "share_model"]
+__all__ = ["LIMBS", "Costs", "average", "average_in_plain", "blinding_of", "coded_data", "coded_sum", "coded_terms",
+           "share_data", "share_model"]  # fmt: skip
 
 LIMBS = 2  # products in float64 that make one in the field
 
@@ -46,10 +47,21 @@ def share_model(
     """Alg. 1 l. 15–17, Eq. (3), (4), and the blinding: (N, terms, h) and (N, places, h)."""
     quantised = field.quantise_stochastic(weights, l_w, rounding)
     models = code.encode_model(quantised, field.uniform(masks, (code.colluders, *weights.shape)))
-    terms = field.uniform(blinding, (code.blinding_terms, places, weights.shape[1]))
+    return models, blinding_of(places, weights.shape[1], code, blinding)
+
+
+def blinding_of(places: int, width: int, code: LagrangeCode, seed: bytes) -> Array:
+    """A fresh polynomial of ψ's degree that is 0 at β_1 … β_K, at each party's point: (N, places, h)."""
+    terms = field.uniform(seed, (code.blinding_terms, places, width))
     if not len(terms):  # R = K: ψ has no other values than those that are decoded
-        return models, np.zeros((code.parties, places, weights.shape[1]), np.uint32)
-    return models, code.blinding(terms)
+        return np.zeros((code.parties, places, width), np.uint32)
+    return code.blinding(terms)
+
+
+def coded_terms(x: Array, w: Array, ends: Sequence[int]) -> Array:
+    """X̃_n W̃_n of parties whose columns lie side by side: (parties, places, h)."""
+    starts = [0, *ends[:-1]]
+    return np.stack([field.matmul(x[:, start:end], w[start:end]) for start, end in zip(starts, ends, strict=True)])
 
 
 def coded_sum(x: Array, w: Array, blinding: Array) -> Array:
@@ -78,25 +90,43 @@ class Costs:
     batch: int  # samples of a plaintext step
     width: int
     delays: bool  # as in the paper's experiments (Sec. 6.2): what is drawn is a delay, not computing time
+    encoding: tuple[float, float, float] = (
+        LIMBS,
+        LIMBS,
+        LIMBS,
+    )  # products of a multiply-add: for data, models, blinding
 
     def share_data(self, terms: int, places: int) -> float:
         """N·(K+T) multiply-adds for each number of a share, in units of the own step."""
         if self.delays:
             return 0.0
         encode = self.code.parties * (self.code.segments + self.code.colluders) * places * terms
-        return LIMBS * encode / self._step(terms)
+        return self.encoding[0] * encode / self._step(terms)
 
     def share_model(self, terms: int, places: int, blinding: bool) -> float:
         """N·(1+T) for each number of the model, N·(R−K) for each of the blinding."""
         if self.delays:
             # DEVIATION: the paper does not say to which base its log²N is, nor whether |B| counts places: e, and yes.
             return log(self.code.parties) ** 2 / max(places, 1)
-        encode = (1 + self.code.colluders) * terms + blinding * self.code.blinding_terms * places
-        return LIMBS * self.code.parties * encode * self.width / self._step(terms)
+        model = self.encoding[1] * (1 + self.code.colluders) * terms
+        encode = model + blinding * LIMBS * self.code.blinding_terms * places
+        return self.code.parties * encode * self.width / self._step(terms)
+
+    def blind(self, terms: int, rows: int) -> float:
+        """R−K for each number of the blinding and each of the N−K−T+1 parties whose share is not one of the terms."""
+        if self.delays:
+            return 0.0  # as much of the paper's pattern as there is in the paper
+        code = self.code
+        shares = code.parties - (code.segments + code.colluders - 1)
+        return self.encoding[2] * shares * code.blinding_terms * rows * self.width / self._step(terms)
 
     def coded_sum(self, places: int, terms: int) -> float:
         """|B|·Σ terms·h, in units of an average party's step: it is the same for everybody (Sec. 5.3)."""
         return 1.0 if self.delays else LIMBS * places * terms * self.width / self._step(terms / self.code.parties)
+
+    def coded_terms(self, places: int, terms: int, of_all: int) -> float:
+        """The part of a coded sum that has so many of all terms."""
+        return self.coded_sum(places, of_all) * terms / of_all
 
     def step(self, rows: int) -> float:
         """The backward product; the paper's pattern delays embeddings only."""

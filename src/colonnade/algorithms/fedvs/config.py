@@ -14,6 +14,7 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["UNPROTECTED", "FedvsOptions", "IgnoreOptions", "PlainOptions", "WaitDpOptions", "WaitOptions"]
 
 Work = Literal["arithmetic", "delays"]
+Stale = Literal["allow", "refuse"]
 _KEYS = {"segments": "K", "colluders": "T"}
 UNPROTECTED = (
     "NOTHING IS PROTECTED between parties (T = 0, allow_unprotected = true): shares have no masks. With K = 1 every "
@@ -24,27 +25,48 @@ UNPROTECTED = (
 MOST_BITS = 24  # of l_x and l_w: more would not fit beside anything
 
 
+def most_segments(parties: int, colluders: int) -> int:
+    """The largest K with which one in eight parties, one at least, may be too late to answer; 1 if none has it."""
+    answers = parties - max(1, parties // 8)
+    return max(1, (answers - 1) // 2 + 1 - colluders)
+
+
 class FedvsOptions(Options, frozen=True, kw_only=True):
     """Algorithm 1, and what it leaves open."""
 
-    K: int = 1  # segments that the rows are cut into
+    K: int | None = None  # segments that the rows are cut into; left out: the most that stand one straggler in eight
     T: int = 1  # parties that may collude
     allow_unprotected: bool = False  # accept T = 0, which masks nothing
     l_x: int = 8  # bits after the point, of data
-    l_w: int = 12  # of weights
+    l_w: int = 11  # of weights: sums over 2,000 columns still fit
     x_max: float = 1.0  # data lie in ±x_max
     w_max: float | None = None  # weights are kept in ±w_max; left out: in what fits into the field, 1 at least
     min_summed: int | None = None  # the fewest parties whose sum is decoded; left out: half of them, T + 2 at least
     deadline_s: float = 60.0  # for sharing, and again for answering
     blinding: bool = True
+    stale: Stale = "allow"  # a round goes on with a slow party's last share; "refuse": all share in every round
+    catch_up: int = 4  # a party that has missed rounds takes a step as long as so many; 1: never
+    max_stale: int = 20  # rounds that one share may be summed in; then the round waits for its party
     work: Work = "arithmetic"  # what a simulator charges; "delays": as in the paper's experiments
 
     def code(self, parties: int) -> LagrangeCode:
         """(K, T, N); refused if it cannot decode."""
+        fewest = 2 * self.T + 1
+        if self.K is None and 0 <= self.T < parties < fewest:
+            advice = f"{self.T} colluders need {fewest} parties at least, and there are {parties}: use another method"
+            raise ConfigError("protocol.T", self.T, advice)
         try:
-            return LagrangeCode(self.K, self.T, parties)
+            return LagrangeCode(self.segments(parties), self.T, parties)
         except ConfigError as error:
             raise ConfigError(f"protocol.{_KEYS[error.key]}", error.value, error.advice) from None
+
+    def limbs(self, parties: int) -> tuple[float, float, float]:
+        """Products that a simulator charges for a multiply-add that encodes data, models, blinding."""
+        return self.code(parties).limbs() if self.stale == "allow" else (2, 2, 2)
+
+    def segments(self, parties: int) -> int:
+        """K."""
+        return most_segments(parties, self.T) if self.K is None else self.K
 
     def least(self, parties: int) -> int:
         """The fewest parties of a summing set: without its T colluders' own, a sum is still of two others."""
@@ -72,6 +94,9 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
                 raise ConfigError(f"protocol.{name}", value, "must be above 0")
         if not self.deadline_s > 0:
             raise ConfigError("protocol.deadline_s", self.deadline_s, "must be above 0 seconds (inf: wait for ever)")
+        for name, rounds in (("max_stale", self.max_stale), ("catch_up", self.catch_up)):
+            if rounds < 1:
+                raise ConfigError(f"protocol.{name}", rounds, "must be 1 or more rounds")
         fewest = min(parties, self.T + 2)
         if not fewest <= self.least(parties) <= parties:
             advice = (
@@ -116,13 +141,17 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 class PlainOptions(Options, frozen=True, kw_only=True):
     """What the baselines share."""
 
-    K: int = 1  # batches as `fedvs` with this K draws them
+    K: int | None = None  # batches as `fedvs` with this K draws them; left out: as it does with T = 1
     work: Work = "arithmetic"  # theirs is one local step in both
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work."""
-        if self.K < 1:
+        if self.segments(parties) < 1:
             raise ConfigError("protocol.K", self.K, "the rows are cut into at least 1 segment")
+
+    def segments(self, parties: int) -> int:
+        """K."""
+        return most_segments(parties, 1) if self.K is None else self.K
 
     def taken(self, parties: int) -> int:
         """How many embeddings a round takes; who is later is left out."""

@@ -1,4 +1,8 @@
-"""What a party holds of the others: coded data, and the coded models and blinding of one exchange."""
+"""What a party holds of the others: coded data, and the coded models and blinding of one exchange.
+
+With `stale = "allow"` a coded model lasts until its party shares a newer one, and the one before is kept, too: another
+evaluator may not have the newer one yet. Blinding is of one exchange only.
+"""
 
 from dataclasses import dataclass, field
 
@@ -92,47 +96,99 @@ class Exchange:
     among: list[int] = field(default_factory=list)
     places: int = 0  # of the answer
     blinded_places: int = 0  # as many, or none
+    awaited: list[int] = field(default_factory=list)  # models last: the parties that blind this exchange
+    position: int = -1  # of the batch that is most likely asked for
     told: bool = False  # the server knows that all parties' shares are here
     versions: dict[int, int] = field(default_factory=dict)
+    trained: dict[int, int] = field(default_factory=dict)  # which weights they are of
     models: dict[int, Array] = field(default_factory=dict)
     blindings: dict[int, Array] = field(default_factory=dict)
+    previous: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # version, weights, model before
+    named: dict[int, tuple[int, int]] = field(default_factory=dict)  # model and blinding of those that blind
     early_key: Key = NEVER  # of an exchange that the server has not yet told of
-    early: dict[int, tuple[int, Array, Array]] = field(default_factory=dict)
+    early: dict[int, ModelShare] = field(default_factory=dict)
 
     def begin(self, order: ShareModels, blinded: bool) -> None:
         """A new exchange; what came before its order is taken now."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
         self.blinded_places = order.places if blinded else 0
+        self.awaited, self.position = order.awaited, order.position
         early = self.early if self.early_key == self.key else {}
-        self.versions, self.models, self.blindings = {}, {}, {}
+        self.blindings, self.named = {}, {}
+        if not self.awaited:
+            self.versions, self.trained, self.models = {}, {}, {}
         for n, share in early.items():
-            if n in self.among and len(share[2]) == self.blinded_places:
-                self.put(n, *share)
+            if self._expects(n, share):
+                self._take(n, share)
         self.early_key, self.early = NEVER, {}
 
-    def put(self, n: int, version: int, model: Array, blinding: Array) -> None:
+    def _expects(self, n: int, share: ModelShare) -> bool:
+        return n in self.among and (bool(self.awaited) or len(share.blinding) == self.blinded_places)
+
+    def _take(self, n: int, share: ModelShare) -> None:
+        if not self.awaited:
+            self.put(n, share.version, share.trained, share.model, share.blinding)
+        elif n in self.awaited and share.mark:
+            self.blind(n, share.version, share.mark, share.blinding)
+
+    def put(self, n: int, version: int, trained: int, model: Array, blinding: Array) -> None:
         """A share of the present exchange."""
-        self.versions[n], self.models[n], self.blindings[n] = version, model, blinding
+        self.versions[n], self.trained[n], self.models[n], self.blindings[n] = version, trained, model, blinding
+
+    def renew(self, n: int, version: int, trained: int, model: Array) -> None:
+        """A model that lasts."""
+        if n in self.models and self.versions[n] != version:
+            self.previous[n] = self.versions[n], self.trained[n], self.models[n]
+        self.versions[n], self.trained[n], self.models[n] = version, trained, model
+
+    def blind(self, n: int, version: int, mark: int, blinding: Array) -> None:
+        """The blinding of the present exchange, and which model goes with it."""
+        self.named[n], self.blindings[n] = (version, mark), blinding
 
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...]) -> bool:
         """A share; False if it is of no use: too late, or the second of somebody who has lost its memory."""
+        key = self._check(sender, n, message, shape, self.blinded_places)
+        if key < self.key or (key != self.key and key < self.early_key):
+            return False
+        return self._take_or_keep(n, message, n in self.models)
+
+    def take_lasting(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...], rows: int) -> bool:
+        """A model that lasts, whatever exchange it was made in, or blinding of so many rows; False: of no use."""
+        model = message.model
+        key = self._check(sender, n, message, shape if len(model) else (0, shape[1]), rows)
+        if len(model):
+            self.renew(n, message.version, message.trained, model)
+        if key < self.key or (key != self.key and key < self.early_key):
+            return len(model) > 0
+        return self._take_or_keep(n, message, n in self.named) or len(model) > 0
+
+    def _check(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...], rows: int) -> Key:
         key = (message.round, message.attempt)
-        if not (0 <= message.round < LAST_ROUND and message.attempt >= 0):
+        if not (0 <= message.round < LAST_ROUND and message.attempt >= 0 and 0 <= message.trained < LAST_ROUND):
             raise RemoteProtocolError(sender, f"a model share of round {message.round}, attempt {message.attempt}")
-        places = self.blinded_places if key == self.key else len(message.blinding)
         check_elements(sender, "a model share", message.model, shape)
+        places = rows if key == self.key else len(message.blinding)
         check_elements(sender, "a blinding share", message.blinding, (places, shape[1]))
         if key == self.key and n not in self.among:
             raise RemoteProtocolError(sender, f"a model share of round {key[0]}, attempt {key[1]}, that nobody asked")
-        if key < self.key or (key != self.key and key < self.early_key):
-            return False
+        return key
+
+    def _take_or_keep(self, n: int, message: ModelShare, known: bool) -> bool:
+        key = (message.round, message.attempt)
         if key > max(self.key, self.early_key):
             self.early_key, self.early = key, {}
-        if n in (self.models if key == self.key else self.early):
+        if known if key == self.key else n in self.early:
             return False
-        share = (message.version, message.model, message.blinding)
         if key == self.key:
-            self.put(n, *share)
+            self._take(n, message)
         else:
-            self.early[n] = share
+            self.early[n] = message
         return True
+
+    def find(self, n: int, version: int) -> tuple[int, Array] | None:
+        """n's model of this version, and which weights it is of; None if it is not here."""
+        if self.versions.get(n) == version:
+            return self.trained[n], self.models[n]
+        if n in self.previous and self.previous[n][0] == version:
+            return self.previous[n][1:]
+        return None

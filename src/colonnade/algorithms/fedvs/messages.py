@@ -2,15 +2,18 @@
 
 An exchange is one attempt at one sum: models are shared, the set S is agreed, evaluators answer. In an exchange over
 test rows (`testing`) `round` is the evaluation's number. Parties are named by their numbers, from 0. Field elements are
-uint32 below p.
+uint32 below p. Fields with a default are those of `stale = "allow"`; without it they are not sent.
 """
+
+from msgspec import field
 
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "EXCHANGE", "Answer", "CodedSum", "CodedSummed", "DataRequest",
-           "DataShare", "DataShared", "Declined", "Decode", "DecodeTest", "Decoded", "DecodedTest", "FetchData",
-           "Gradient", "Holding", "ModelShare", "ModelShared", "OfRows", "Prepared", "ShareData", "ShareModel",
-           "ShareModels", "Stepped", "Sum", "Take", "WhoHolds"]  # fmt: skip
+__all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "EXCHANGE", "Answer", "Blind", "Blinded", "CodedSum", "CodedSummed",
+           "CodedTerms", "CodedTermsMade", "DataRequest", "DataShare", "DataShared", "Declined", "Decode", "DecodeTest",
+           "Decoded", "DecodedTest", "FetchData", "Gradient", "Holding", "ModelRequest", "ModelShare", "ModelShared",
+           "OfRows", "Prepared", "ShareData", "ShareModel", "ShareModels", "Shared", "Stepped", "Sum", "Take",
+           "WhoHolds"]  # fmt: skip
 
 
 CHUNK_PLACES = 8192  # of test rows: an exchange of their own
@@ -57,6 +60,10 @@ class ShareModels(OfRows, frozen=True):
     attempt: int
     among: list[int]
     places: int
+    awaited: list[int] = field(
+        default_factory=list
+    )  # the exchange waits for these, and they blind; of the others, the last shares do
+    position: int = -1  # of the batch that the sum will most likely be asked for
 
 
 class ModelShare(OfRows, frozen=True):
@@ -65,8 +72,20 @@ class ModelShare(OfRows, frozen=True):
     round: int
     attempt: int
     version: int
-    model: Array  # (D(d+1), h)
+    model: Array  # (D(d+1), h); of no lines: as it was shared before
     blinding: Array  # (places, h), or of no places
+    trained: int = 0  # which weights: one more than the round whose gradient has led to them; 0: the first
+    mark: int = 0  # names the blinding polynomial
+
+
+class ModelRequest(Message, frozen=True):
+    """Party → party: I do not hold your model (any more)."""
+
+
+class Shared(Message, frozen=True):
+    """Party → server: these weights are shared."""
+
+    trained: int
 
 
 class WhoHolds(OfRows, frozen=True):
@@ -82,8 +101,9 @@ class Holding(OfRows, frozen=True):
     round: int
     attempt: int
     held: list[int]
-    versions: list[int]  # of their data and models
+    versions: list[int]  # of their data and models; a party may be there twice, the one to be summed last
     clipped: int  # of my weights, so far
+    trained: list[int] = field(default_factory=list)  # of these models
 
 
 class Sum(OfRows, frozen=True):
@@ -112,7 +132,7 @@ class Declined(OfRows, frozen=True):
     attempt: int
 
 
-class Gradient(Message, frozen=True):
+class Gradient(Message, frozen=True, omit_defaults=True):
     """Server → party, Alg. 1 l. 31: ∇_H of the average H over S."""
 
     round: int
@@ -120,9 +140,20 @@ class Gradient(Message, frozen=True):
     position: int
     summed: list[int]
     values: Array  # (rows, h) float32
+    trained: list[int] = field(default_factory=list)  # of S: which weights were summed
 
 
-EXCHANGE = (ShareModels, ModelShare, WhoHolds, Holding, Sum, Answer, Declined)  # the messages of one
+EXCHANGE = (
+    ShareModels,
+    ModelShare,
+    ModelRequest,
+    Shared,
+    WhoHolds,
+    Holding,
+    Sum,
+    Answer,
+    Declined,
+)  # the messages of one
 
 
 class ShareData(Payload, frozen=True):
@@ -152,6 +183,8 @@ class ShareModel(Payload, frozen=True):
     testing: bool
     weights: Array  # (terms, h) float32
     places: int
+    trained: int = 0
+    rounding: bytes = b""  # the seed of it; none: that of the round
 
 
 class ModelShared(Payload, frozen=True):
@@ -163,6 +196,48 @@ class ModelShared(Payload, frozen=True):
     version: int
     models: Array  # (parties, terms, h)
     blindings: Array  # (parties, places, h)
+    trained: int = 0
+
+
+class Blind(Payload, frozen=True):
+    """Party's job: a blinding polynomial for some places of an exchange, which may not have begun."""
+
+    round: int
+    attempt: int
+    awaited: list[int]
+    places: int  # all of the exchange
+    rows: int  # that this party blinds
+
+
+class Blinded(Payload, frozen=True):
+    """Its result."""
+
+    round: int
+    attempt: int
+    awaited: list[int]
+    places: int
+    mark: int
+    values: Array  # (parties, rows, h)
+
+
+class CodedTerms(Payload, frozen=True):
+    """Party's job: X̃_n W̃_n of some parties n, the terms of Eq. (5)."""
+
+    position: int
+    numbers: list[int]
+    versions: list[int]  # of their models
+    x: Array  # (places, Σ terms)
+    w: Array  # (Σ terms, h)
+    ends: list[int]  # where the columns of each party end
+
+
+class CodedTermsMade(Payload, frozen=True):
+    """Its result."""
+
+    position: int
+    numbers: list[int]
+    versions: list[int]
+    values: Array  # (numbers, places, h)
 
 
 class CodedSum(Payload, frozen=True):
@@ -242,6 +317,7 @@ class DecodedTest(Payload, frozen=True):
 
 CODED_PAYLOADS = (
     *(DataShare, DataRequest, FetchData, Prepared, *EXCHANGE, Gradient),
-    *(ShareData, DataShared, ShareModel, ModelShared, CodedSum, CodedSummed, Take, Stepped),
+    *(ShareData, DataShared, ShareModel, ModelShared, Blind, Blinded),
+    *(CodedTerms, CodedTermsMade, CodedSum, CodedSummed, Take, Stepped),
     *(Decode, Decoded, DecodeTest, DecodedTest),
 )

@@ -64,12 +64,13 @@ def read_plain_answer(message: Message) -> Answer | None:
 
 
 def _walk(training: Training, options: FedvsOptions | PlainOptions, index: int) -> Batches:
-    return _Rows(SegmentWalk(training.rows, training, options.K))
+    return _Rows(SegmentWalk(training.rows, training, options.segments(len(training.party_rates))))
 
 
 def _sums(training: Training, options: FedvsOptions, parties: int) -> Callable[[Payload], Seen | None]:
     """The average embedding of each batch that the server decodes."""
-    cut, code = SegmentWalk(training.rows, training, options.K).cut, options.code(parties)
+    code = options.code(parties)
+    cut = SegmentWalk(training.rows, training, code.segments).cut
 
     def seen(job: Payload) -> Seen | None:
         if not isinstance(job, Decode):

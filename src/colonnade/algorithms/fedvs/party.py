@@ -3,10 +3,14 @@
 It shares its data once and its model in every exchange, evaluates the sum of all on the shares that it holds, and
 steps when the gradient comes. The lane does, in this order, what is newest: a step, sharing, evaluating; an evaluation
 is dropped as soon as the round goes on without it, so that a straggler is never behind.
+
+With `stale = "allow"` a party shares its model once it has stepped, at its own pace, and the share lasts until the next
+one. It steps on a gradient of the weights that it has, and on no other. A party that the exchange waits for blinds it,
+and works ahead: it multiplies shares that the next sum will have before the server has announced it.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -14,24 +18,30 @@ import numpy as np
 from colonnade.algorithms.chassis import PARTY, Chassis, RoleState, Sender, done, job, on
 from colonnade.algorithms.fedvs.answered import Answered
 from colonnade.algorithms.fedvs.batches import SegmentWalk
-from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum
+from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum, coded_terms
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.held_out import HeldOut
-from colonnade.algorithms.fedvs.holdings import LAST_ROUND, CodedData
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, CodedData, Key
 from colonnade.algorithms.fedvs.messages import (
     Answer,
+    Blind,
+    Blinded,
     CodedSum,
     CodedSummed,
+    CodedTerms,
+    CodedTermsMade,
     DataRequest,
     DataShare,
     DataShared,
     Declined,
     FetchData,
     Gradient,
+    ModelRequest,
     ModelShare,
     ModelShared,
     OfRows,
     Prepared,
+    Shared,
     ShareData,
     ShareModel,
     ShareModels,
@@ -45,6 +55,7 @@ from colonnade.algorithms.fedvs.side import Side
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.models import Network, party_module
 from colonnade.models.polynomial import Polynomial
+from colonnade.privacy.field import add, total
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.finite import all_finite
@@ -55,6 +66,10 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Party", "State", "polynomial_module"]
 
 IDLE, STEPPING, SHARING, SUMMING = "", "step", "share", "sum"  # what is on the lane
+BLINDING, MULTIPLYING = "blind", "multiply"  # models last
+
+
+NONE = (-1, -1, np.zeros((0, 0), np.uint32))  # no term
 
 
 def polynomial_module(setup: PartySetup[FedvsOptions]) -> Polynomial:
@@ -92,6 +107,16 @@ class State(RoleState):
     declined: int = 0
     left_out: int = 0
     unfinished: int = 0
+    # Models last:
+    stepping: int = 0  # the round whose gradient is on the lane
+    trained: int = 0  # which weights are here: one more than the round whose gradient has led to them; 0: the first
+    shares: int = 0  # made so far
+    unsent: ModelShared | None = None
+    sent: Key = NEVER  # the exchange that this party has blinded, or the newest that it has shared its model in
+    blinding: Blinded | None = None  # for this exchange or the next
+    terms: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # X̃_n W̃_n: position, version, values
+    multiplying: int = -1  # the position whose terms are on the lane
+    skipped: int = 0  # gradients of weights that this party no longer has
 
 
 class Party(Chassis[State]):
@@ -110,15 +135,17 @@ class Party(Chassis[State]):
         self.network = Network(module.to(setup.device), optimiser, regulariser)
         self.degree, self.terms, self.x = module.degree, len(module.weight), setup.train
         self.rule, self.rate = training.rule, training.party_rates[index]
-        self.walk = SegmentWalk(len(setup.train), training, options.K)
-        self.costs = Costs(self.code, training.batch_size, setup.width, options.work == "delays")
+        self.walk = SegmentWalk(len(setup.train), training, self.code.segments)
+        limbs = options.limbs(setup.parties)
+        self.costs = Costs(self.code, training.batch_size, setup.width, options.work == "delays", limbs)
         self.key = SecretKey()
         self.sharer = Sharer(setup, module.degree, self.key)
         self._clip()
-        self.held_out = HeldOut(len(setup.test), training.validation, options.K)
-        self.training = Side(False, options.blinding, CodedData(self.walk.cut.length))
+        self.held_out = HeldOut(len(setup.test), training.validation, self.code.segments)
+        self.lasting, self.eager = options.stale == "allow", options.work == "arithmetic"
+        self.training = Side(False, options.blinding, CodedData(self.walk.cut.length), self.lasting, options.T)
         self.testing = Side(True, options.blinding, CodedData(self.held_out.places))
-        self.answered = Answered(self.walk, self.held_out.edge)
+        self.answered = Answered(self.walk, self.least, self.held_out.edge)
 
     def to_predict(self, x: Array) -> tuple[Array, Array, bytes]:
         """Of rows to predict: their coded powers, the weights, and the seed of the weights' rounding.
@@ -165,6 +192,7 @@ class Party(Chassis[State]):
         amount = self.costs.share_data(self.terms, self.walk.cut.length) / len(self.names)
         job = ShareData(self.numbers[sender], *self.state.data_seeds)
         self.work("share data", amount, job, aside=True)
+        self._share_model_again()
 
     @job(ShareData)
     def share_data(self, job: ShareData) -> DataShared:
@@ -243,9 +271,15 @@ class Party(Chassis[State]):
         side.begin(message)
         if side.testing:
             return self._evaluate(self._share_job(side))
-        self.answered.weights_of(message.round)
-        s.to_share, s.to_sum = True, None
-        self._stop_summing()
+        s.to_sum = None
+        if self.lasting:
+            # DEVIATION: the paper's parties share in every round (Alg. 1 l. 14–18); here a share lasts until a step.
+            s.to_share |= not s.shares
+            self._ask_for_models()
+        else:
+            self.answered.weights_of(message.round)
+            s.to_share = True
+            self._stop_summing(LAST_ROUND)
         self._next()
 
     def _check_order(self, message: ShareModels, side: Side) -> None:
@@ -253,11 +287,23 @@ class Party(Chassis[State]):
         numbers = sorted(set(among)) == among and set(among) <= set(range(len(self.names))) and self.index in among
         places = 0 < message.places <= side.data.places if side.testing else message.places == self.walk.places
         times = 0 <= message.round < LAST_ROUND and message.attempt >= 0
-        if not (numbers and times and places and len(among) >= self.least):
+        awaited = message.awaited
+        blinders = sorted(set(awaited)) == awaited and set(awaited) <= set(among)
+        enough = len(awaited) > self.options.T if self.lasting and not side.testing else not awaited
+        if not (numbers and times and places and blinders and enough and len(among) >= self.least):
             raise RemoteProtocolError(SERVER, f"an exchange that cannot be: {message!r:.120}")
 
     def _share_job(self, side: Side) -> ShareModel:
-        return ShareModel(*side.exchange.key, side.testing, self._weights(), side.exchange.blinded_places)
+        weights, places = self._weights(), side.exchange.blinded_places
+        if not self.lasting:
+            return ShareModel(*side.exchange.key, side.testing, weights, places)
+        trained = self.state.trained
+        # The same weights are rounded alike, even with another key: the seed is saved beside the data's.
+        rounding = hashlib.sha256(b"rounding %d" % trained + self.state.data_seeds[0]).digest()
+        if side.testing:
+            return ShareModel(*side.exchange.key, True, weights, places, trained, rounding)
+        self.state.shares += 1
+        return ShareModel(trained, self.state.shares, False, weights, 0, trained, rounding)
 
     @job(ShareModel)
     def share_model(self, job: ShareModel) -> ModelShared:
@@ -266,45 +312,54 @@ class Party(Chassis[State]):
 
     @done(ModelShared)
     def model_shared(self, token: int, result: ModelShared) -> None:
-        """Alg. 1 l. 18; a result for an exchange that is over goes nowhere."""
+        """Alg. 1 l. 18; a result for an exchange that is over goes nowhere, unless models last."""
         self._ended(token)
         side = self._side(result.testing)
-        if not side.is_at(result.round, result.attempt):
+        if side.lasting:
+            self.state.unsent = result
+        elif not side.is_at(result.round, result.attempt):
             self.state.dropped += 1
         elif self.index not in side.exchange.models:  # else shared before this party lost its memory
             self._send_model(side, result)
         self._next()
 
     def _send_model(self, side: Side, result: ModelShared) -> None:
-        exchange = side.exchange
-        exchange.put(self.index, result.version, result.models[self.index], result.blindings[self.index])
+        exchange, trained = side.exchange, result.trained
+        own = result.models[self.index], result.blindings[self.index]
+        exchange.put(self.index, result.version, trained, *own)
         for n in exchange.among:
             if n != self.index:
                 share = result.models[n], result.blindings[n]
-                self._tell(self.names[n], ModelShare(*exchange.key, result.version, *share, testing=side.testing))
+                self._tell(
+                    self.names[n], ModelShare(*exchange.key, result.version, *share, trained, testing=side.testing)
+                )
         self._report_if_complete(side)
 
     @on(ModelShare, PARTY)
     def take_model(self, sender: str, message: ModelShare) -> None:
         """Alg. 1 l. 19; without the sender's data, which come first, its model is of no use."""
         n, side, data = self.numbers[sender], self._side(message.testing), self.training.data
-        if n not in data.held() or not side.exchange.take(sender, n, message, (data.terms(n), self.width)):
+        if n not in data.held() or not side.take(sender, n, message, (data.terms(n), self.width)):
             self.state.dropped += 1
             return
         self._report_if_complete(side)
+        if side.lasting:
+            if message.mark and side.exchange.find(n, message.version) is None:
+                self.send(sender, ModelRequest())
+            self._next()
 
     def _report_if_complete(self, side: Side) -> None:
         """The server is told once."""
         if not side.exchange.told and side.is_complete():
             side.exchange.told = True
-            self._tell(SERVER, side.holding(self.state.clipped))
+            self._tell(SERVER, side.holding(self.state.clipped, self._made(side.exchange.position)))
 
     @on(WhoHolds, SERVER)
     def report(self, sender: str, message: WhoHolds) -> None:
         """The time for sharing is over."""
         side = self._side(message.testing)
         if side.is_at(message.round, message.attempt):
-            self._tell(SERVER, side.holding(self.state.clipped))
+            self._tell(SERVER, side.holding(self.state.clipped, self._made(side.exchange.position)))
 
     # Evaluating the sum: Alg. 1 l. 22–24.
 
@@ -316,9 +371,12 @@ class Party(Chassis[State]):
             self.state.dropped += 1
             return
         self._check_sum(message, side)
-        if self.answered.would_tell_one_apart(message) or not side.holds(message):
+        weights = side.weights(message)
+        if weights is not None and not self.lasting:
+            weights = dict.fromkeys(weights, self.answered.weights_round)
+        if weights is None or self.answered.would_tell_apart(message, weights):
             return self._decline(side)
-        self.answered.add(message)
+        self.answered.add(message, weights)
         if side.testing:
             return self._evaluate(side.sum_job(message, self._test_places(message)))
         self.state.to_sum = message
@@ -334,6 +392,8 @@ class Party(Chassis[State]):
             raise RemoteProtocolError(SERVER, f"a sum over {summed}: {least} parties, each once, are the fewest")
         if not 0 <= message.position < (side.data.places if side.testing else LAST_ROUND):
             raise RemoteProtocolError(SERVER, f"a sum at {message.position}, where there are no rows")
+        if not set(side.exchange.awaited) <= set(summed):
+            raise RemoteProtocolError(SERVER, f"a sum over {summed}, without some that blind: {side.exchange.awaited}")
 
     def _test_places(self, message: Sum) -> Array:
         return np.arange(message.position, self.held_out.stop(message.position, self.testing.exchange.places))
@@ -367,12 +427,30 @@ class Party(Chassis[State]):
         mine = self.index in message.summed
         if mine:
             self._check_gradient(message)
-        self.answered.weights_of(message.round + 1)
-        s.to_share, s.to_sum = False, None
-        s.to_take = message if mine else None
         s.left_out += not mine
-        self._stop_summing()
+        s.to_sum = None
+        if self.lasting:
+            self._take_if_exact(message, mine)
+        else:
+            self.answered.weights_of(message.round + 1)
+            s.to_share = False
+            s.to_take = message if mine else None
+        self._stop_summing(message.position)
         self._next()
+
+    def _take_if_exact(self, message: Gradient, mine: bool) -> None:
+        """Step if the sum had the weights that are here; the newest such gradient replaces one that waits."""
+        s = self.state
+        self.answered.weights_round = message.round + 1
+        exact = mine and message.trained[message.summed.index(self.index)] == s.trained
+        if exact and s.doing != STEPPING:
+            s.to_take = message
+            return
+        s.skipped += mine
+        # The sum did not take the share that was sent before its exchange began: it may be lost, so it is made again.
+        busy = s.to_take is not None or s.doing in (STEPPING, SHARING) or s.to_share or s.unsent is not None
+        if not exact and not busy and s.sent[0] < message.round:
+            self._share_model_again()
 
     def _check_gradient(self, message: Gradient) -> None:
         rows = self.walk.rows(message.position) if 0 <= message.position < LAST_ROUND else ()
@@ -381,6 +459,8 @@ class Party(Chassis[State]):
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")
         if not all_finite(values):
             raise RemoteProtocolError(SERVER, "a gradient that is not finite")
+        if len(message.trained) != (len(message.summed) if self.lasting else 0):
+            raise RemoteProtocolError(SERVER, f"a gradient of {len(message.trained)} models over {message.summed}")
 
     def _take_job(self, message: Gradient) -> Take:
         rows = self.walk.rows(message.position)
@@ -396,11 +476,18 @@ class Party(Chassis[State]):
     def stepped(self, token: int, result: Stepped) -> None:
         """Alg. 1 l. 34, and W stays within ±W_max: beyond it, sums could leave the field."""
         self._ended(token)
-        self.network.apply(result.gradient, self.rule.rate(self.rate, result.update))
+        self.network.apply(result.gradient, self._missed() * self.rule.rate(self.rate, result.update))
         if not all_finite(self.network.vector()):
             raise TrainingDiverged(f"{self.name}: its weights are not finite; lower train.learning_rate")
         self.state.clipped += self._clip()
+        self.state.trained, self.state.to_share = self.state.stepping + 1, self.state.to_share or self.lasting
         self._next()
+
+    def _missed(self) -> int:
+        """How many steps this one stands for: rounds since the last one, as far as `catch_up` allows."""
+        # DEVIATION: in the paper nobody misses a round; a party that does would learn that much slower.
+        s = self.state
+        return max(1, min(s.stepping + 1 - s.trained, self.options.catch_up)) if self.lasting else 1
 
     def _clip(self) -> int:
         theta, w_max = self.network.theta, self.state.w_max
@@ -418,15 +505,19 @@ class Party(Chassis[State]):
             return
         if s.to_take is not None:
             message, s.to_take, s.doing = s.to_take, None, STEPPING
+            s.stepping = message.round
             step = self._take_job(message)
             self._work("step", self.costs.step(len(step.x)), step)
         elif s.to_share:
             s.to_share, s.doing = False, SHARING
-            amount = self.costs.share_model(self.terms, self.walk.places, self.options.blinding)
+            blinding = self.options.blinding and not self.lasting
+            amount = self.costs.share_model(self.terms, self.walk.places, blinding)
             self._work("share", amount, self._share_job(self.training))
+        elif self.lasting:
+            self._blind_or_multiply()
         elif s.to_sum is not None:
             order, s.to_sum = s.to_sum, None
-            if not self.training.holds(order):
+            if self.training.weights(order) is None:
                 return self._decline(self.training)
             s.doing, coded = SUMMING, self.training.sum_job(order, self.walk.batch(order.position))
             self._work("sum", self.costs.coded_sum(*coded.x.shape), coded)
@@ -439,12 +530,146 @@ class Party(Chassis[State]):
         if token == self.state.job:
             self.state.doing = IDLE
 
-    def _stop_summing(self) -> None:
+    def _stop_summing(self, position: int) -> None:
+        """Drop what is multiplied for this batch or an older one."""
         s = self.state
-        if s.doing == SUMMING:
+        if s.doing == SUMMING or (s.doing == MULTIPLYING and s.multiplying <= position):
             s.doing = IDLE
             s.unfinished += 1
             self.cancel(s.job)
+
+    # Models that last.
+
+    def _ask_for_models(self) -> None:
+        """Of the parties that the exchange does not wait for, the last models have to be here."""
+        exchange = self.training.exchange
+        for n in exchange.among:
+            if n not in exchange.awaited and n not in exchange.models:
+                self.send(self.names[n], ModelRequest())
+
+    @on(ModelRequest, PARTY)
+    def model_requested(self, sender: str, message: ModelRequest) -> None:
+        """A party has lost the model that it held."""
+        self._share_model_again()
+
+    def _share_model_again(self) -> None:
+        """A peer, or the server, does not have the present share."""
+        s = self.state
+        if self.lasting and s.shares:
+            s.to_share = True
+            self._next()
+
+    def _blind_or_multiply(self) -> None:
+        """The lane is free, and weights and share are the newest."""
+        s, exchange = self.state, self.training.exchange
+        blinds = self.index in exchange.awaited and s.sent != exchange.key
+        if blinds and not self._is_blinded(exchange.key):
+            return self._blind(exchange.key)
+        if blinds or s.unsent is not None:
+            self._send_lasting()
+        if s.to_sum is not None:
+            self._multiply(s.to_sum.position, self.training.agreed(s.to_sum))
+            if not s.doing:
+                self._answer(s.to_sum)
+        if not s.doing and self.eager and self.index in exchange.awaited:
+            self._work_ahead()
+
+    def _is_blinded(self, key: Key) -> bool:
+        made, exchange = self.state.blinding, self.training.exchange
+        if made is None:
+            return False
+        return ((made.round, made.attempt), made.awaited, made.places) == (
+            key,
+            exchange.awaited,
+            exchange.blinded_places,
+        )
+
+    def _blind(self, key: Key) -> None:
+        exchange = self.training.exchange
+        rows = self.training.rows_to_blind(self.index)
+        job = Blind(*key, exchange.awaited, exchange.blinded_places, rows)
+        self.state.doing = BLINDING
+        self._work("blind", self.costs.blind(self.terms, rows), job)
+
+    @job(Blind)
+    def blind(self, job: Blind) -> Blinded:
+        """A fresh polynomial that vanishes where sums are read."""
+        return self.sharer.blind(job)
+
+    @done(Blinded)
+    def blinded(self, token: int, result: Blinded) -> None:
+        """It is sent with the model, or kept for the next exchange."""
+        self._ended(token)
+        self.state.blinding = result
+        self._next()
+
+    def _send_lasting(self) -> None:
+        """The newest model, if it was not sent yet, and the blinding of the exchange, if it is this party's turn."""
+        s, exchange, made = self.state, self.training.exchange, self.state.unsent
+        blinding = s.blinding if self._is_blinded(exchange.key) and self.index in exchange.awaited else None
+        if made is not None:
+            exchange.renew(self.index, made.version, made.trained, made.models[self.index])
+        version, trained = exchange.versions[self.index], exchange.trained[self.index]
+        mark, none = 0, np.zeros((0, self.width), np.uint32)
+        if blinding is not None:
+            mark, s.blinding = blinding.mark, None
+            exchange.blind(self.index, version, mark, blinding.values[self.index])
+        for n in exchange.among:
+            if n != self.index:
+                model = none if made is None else made.models[n]
+                values = none if blinding is None else blinding.values[n]
+                self.send(self.names[n], ModelShare(*exchange.key, version, model, values, trained, mark))
+        s.sent, s.unsent = exchange.key, None
+        if made is not None:
+            self.send(SERVER, Shared(trained))
+        self._report_if_complete(self.training)
+
+    def _multiply(self, position: int, wanted: dict[int, int]) -> None:
+        """The terms of these parties that are not there yet."""
+        s, known = self.state, self.state.terms
+        lacking = {n: version for n, version in wanted.items() if known.get(n, NONE)[:2] != (position, version)}
+        if lacking:
+            job = self.training.terms_job(position, self.walk.batch(position), lacking)
+            data = self.training.data
+            terms = sum(data.terms(n) for n in data.held())
+            s.doing, s.multiplying = MULTIPLYING, position
+            self._work("sum", self.costs.coded_terms(len(job.x), len(job.w), terms), job)
+
+    @job(CodedTerms)
+    def coded_terms(self, job: CodedTerms) -> CodedTermsMade:
+        """Terms of Eq. (5)."""
+        return CodedTermsMade(job.position, job.numbers, job.versions, coded_terms(job.x, job.w, job.ends))
+
+    @done(CodedTermsMade)
+    def multiplied(self, token: int, result: CodedTermsMade) -> None:
+        """Keep them until the sum is ordered."""
+        self._ended(token)
+        for n, version, values in zip(result.numbers, result.versions, result.values, strict=True):
+            self.state.terms[n] = result.position, version, values
+        self._next()
+
+    def _made(self, position: int) -> dict[int, int]:
+        """The models whose terms are there for this batch."""
+        return {n: version for n, (made_for, version, _) in self.state.terms.items() if made_for == position}
+
+    def _answer(self, order: Sum) -> None:
+        """Eq. (5): all terms are here, and the blinding on top."""
+        values = total([self.state.terms[n][2] for n in order.summed])
+        blinding = self.training.blinding(len(values), self.width)
+        answer = add(values, blinding) if len(blinding) else values
+        self.state.to_sum = None
+        self.send(SERVER, Answer(order.round, order.attempt, order.summed, answer))
+
+    def _work_ahead(self) -> None:
+        """Terms of the sum that will most likely be ordered; then what the next exchange needs."""
+        exchange = self.training.exchange
+        if self.answered.position < exchange.position:
+            return self._multiply(exchange.position, self.training.expected(self._made(exchange.position)))
+        following = exchange.key[0] + 1, 1
+        if not self._is_blinded(following):
+            return self._blind(following)
+        last = {n: version for n, version in self.training.expected().items() if n not in exchange.awaited}
+        self._multiply(exchange.position + 1, last)
 
     def _evaluate(self, job: Payload) -> None:
         """Beside the lane, from the committed state."""
@@ -455,8 +680,10 @@ class Party(Chassis[State]):
     def validate(self) -> None:
         """Shares are of those who take part; the weights can be summed."""
         s = self.state
-        for exchange in (self.training.exchange, self.testing.exchange):
-            if not set(exchange.models) <= set(exchange.among) or set(exchange.models) != set(exchange.blindings):
+        for side in (self.training, self.testing):
+            exchange = side.exchange
+            shared = exchange.named if side.lasting else exchange.models
+            if not set(shared) <= set(exchange.among) or set(shared) != set(exchange.blindings):
                 raise LocalProtocolError(f"{self.name}: shares of somebody who does not share")
         if float(self.network.theta.abs().max()) > s.w_max:
             raise LocalProtocolError(f"{self.name}: a weight has left ±{s.w_max:g}")
@@ -472,6 +699,7 @@ class Party(Chassis[State]):
             "test_clipped": self.sharer.test_clipped,
             "unfinished": s.unfinished,
             "left_out": s.left_out,
+            "skipped": s.skipped,
             "declined": s.declined,
             "dropped": s.dropped,
             "weights": self.network.digest(),

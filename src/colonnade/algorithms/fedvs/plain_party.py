@@ -48,7 +48,7 @@ class PlainParty(Member[State]):
         module = party_module(setup.model, setup.shape, setup.width, derive(seed, "init", index), setup.name)
         optimiser, regulariser = training.party_optimisers[index], training.regularisers[index]
         self.network: Network = Network(self.guard.wrap(module).to(setup.device), optimiser, regulariser)
-        self.walk = SegmentWalk(len(self.x), training, setup.options.K)
+        self.walk = SegmentWalk(len(self.x), training, setup.options.segments(setup.parties))
         self.seed, self.rate = derive(seed, "layers", index), training.party_rates[index]
 
     def begin(self) -> None:

@@ -57,7 +57,7 @@ class PlainServer(Coordinator[State]):
         self.options, self.taken, self.width = options, options.taken(len(setup.parties)), setup.widths[0]
         self.network = averaging_network(setup, "this method")
         self.targets = self.network.objective.targets(setup.y_train)
-        self.walk = SegmentWalk(len(setup.y_train), training, options.K)
+        self.walk = SegmentWalk(len(setup.y_train), training, options.segments(len(setup.parties)))
         self.seed = derive(training.seed, "layers", SERVER)
 
     # Gathering.

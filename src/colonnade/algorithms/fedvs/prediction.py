@@ -120,8 +120,8 @@ class CodedParty(SumParty[CodedPartyState]):
     """Holds W, its rows by id, and shares of sums that are under way."""
 
     def __init__(self, trained: Party, table: RowsById, names: tuple[str, ...], options: FedvsOptions) -> None:
-        everyone = list(range(len(names)))
-        if any(summed != everyone for _, _, summed in trained.answered.sums):
+        everyone = set(range(len(names)))
+        if any(set(weights) != everyone for _, _, weights in trained.answered.sums):
             advice = (
                 f"the last sums that {trained.name} answered for, with the weights it has, were not over all parties: "
                 "sums over all would tell an embedding by subtraction; train on, and let all be there at the end"
@@ -143,7 +143,7 @@ class CodedParty(SumParty[CodedPartyState]):
         early = self.state.sums.get(message.nonce, Pending())
         if early.places >= 0:
             raise RemoteProtocolError(SERVER, "asks for one sum twice")
-        places = Segmentation(len(message.ids), self._options.K).length
+        places = Segmentation(len(message.ids), self._code.segments).length
         asked = hashlib.sha256(msgspec.msgpack.encode(message.ids)).digest()
         for n, share in early.shares.items():
             self._check(n, share, Pending(places, asked))
@@ -246,7 +246,7 @@ class CodedServer(SumServer[CodedServerState]):
         answers = self.state.answers.get(message.nonce, {})
         if rows is None or len(answers) >= self._code.needed:
             return  # too late: R were enough
-        places = Segmentation(len(rows), self._options.K).length
+        places = Segmentation(len(rows), self._code.segments).length
         check_elements(sender, "a coded sum", message.values, (places, *self.shape))
         self.state.answers[message.nonce] = answers
         answers[self.index[sender]] = message.values
@@ -257,7 +257,7 @@ class CodedServer(SumServer[CodedServerState]):
     @job(DecodeSum)
     def decode(self, job: DecodeSum) -> SumDecoded:
         """Eq. (6), (7)."""
-        cut = Segmentation(job.rows, self._options.K)
+        cut = Segmentation(job.rows, self._code.segments)
         decoded = self._code.decode(job.answers, job.who)
         values = average(decoded, len(self.parties), self._options.l_x + self._options.l_w)
         return SumDecoded(job.nonce, cut.samples(values, np.arange(cut.length)))

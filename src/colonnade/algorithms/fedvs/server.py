@@ -5,8 +5,10 @@
     answering    S is announced; R answers decode, whoever is later is not waited for
     decoding     H, the server's step, ∇_H
 
-Fewer than R answers by the deadline: another attempt, with fresh masks, that names who was missing. The same rows are
-never asked for over two different S with the same weights: another S has another batch.
+    waiting      `stale = "allow"`: a party's last share is too old to be summed again
+
+Fewer than R answers by the deadline: another attempt, with fresh masks, that names who was missing, and with twice the
+time. The same rows are never asked for in two sums that would tell a few parties' part by subtraction (answered.py).
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from math import inf, isfinite
 from colonnade.algorithms.chassis import PARTY, Counting, CountingState, done, job, on, timer
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated
 from colonnade.algorithms.fedvs.agreement import Agreement, mutually_prepared
+from colonnade.algorithms.fedvs.answered import free_position, in_use, tells_apart
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, average
 from colonnade.algorithms.fedvs.config import FedvsOptions
@@ -30,7 +33,9 @@ from colonnade.algorithms.fedvs.messages import (
     Gradient,
     Holding,
     Prepared,
+    Shared,
 )
+from colonnade.algorithms.fedvs.pace import Pace
 from colonnade.algorithms.fedvs.testing import TEST_DEADLINE, CodedEvaluation
 from colonnade.algorithms.method import SERVER, Options, ServerSetup
 from colonnade.data.suggest import listing
@@ -43,6 +48,7 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Server", "State", "averaging_network"]
 
 PREPARING, SHARING, AGREED, ANSWERING, DECODING = "preparing", "sharing", "agreed", "answering", "decoding"
+WAITING = "waiting"
 DEADLINE = "deadline"  # the timer of the phase
 
 
@@ -70,7 +76,12 @@ class State(CountingState):
     round: int = 0
     attempt: int = 0
     position: int = 0
-    asked_for: list[tuple[int, list[int]]] = field(default_factory=list)  # (position, S) of this round
+    asked_for: list[tuple[int, dict[int, int]]] = field(
+        default_factory=list
+    )  # (position, S and its weights), as `Answered`
+    deadline: int | None = None  # ns; twice as long after every attempt that failed by it
+    last: dict[int, int] = field(default_factory=dict)  # which weights the last sum had, where models last
+    old: int = 0  # shares that were summed once more
     clips: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)  # answers that came after the first R
@@ -83,20 +94,21 @@ class Server(Counting[State]):
     """Holds θ_0 and the labels, and learns sums."""
 
     def __init__(self, setup: ServerSetup[FedvsOptions]) -> None:
-        super().__init__(setup.parties, setup.training, State())
         options, training, parties = setup.options, setup.training, len(setup.parties)
+        deadline = None if options.deadline_s == inf else round(options.deadline_s * NANOSECONDS)
+        super().__init__(setup.parties, setup.training, State(deadline=deadline))
         self.options, self.width = options, setup.widths[0]  # h: of the average embedding
         self.code, self.least = options.code(parties), options.least(parties)
         self.fewest = max(self.code.needed, self.least)
-        self.patience = None if options.deadline_s == inf else round(options.deadline_s * NANOSECONDS)
+        self.lasting, self.pace = options.stale == "allow", Pace(self.code.needed, options.max_stale)
         self.network = averaging_network(setup, "fedvs")
         self.targets = self.network.objective.targets(setup.y_train)
-        self.walk = SegmentWalk(len(setup.y_train), training, options.K)
+        self.walk = SegmentWalk(len(setup.y_train), training, self.code.segments)
         self.seed = derive(training.seed, "layers", SERVER)
         self.costs = Costs(self.code, training.batch_size, self.width, options.work == "delays")
         self.agreement = Agreement(False, setup.parties, self.code.needed, self.least)
         self.tested = Agreement(True, setup.parties, self.code.needed, self.least)
-        self.evaluation = CodedEvaluation(setup, self.tested, self.fewest, self.patience)
+        self.evaluation = CodedEvaluation(setup, self.tested, self.fewest)
 
     # Preparing: Alg. 1 l. 1–10.
 
@@ -121,7 +133,10 @@ class Server(Counting[State]):
     def _among(self) -> list[int]:
         """The parties that take part: within reach, with each other's data."""
         s = self.state
-        return mutually_prepared({n: held for n, held in s.prepared.items() if self.names[n] in s.present})
+        left = self.pace.overdue
+        return mutually_prepared(
+            {n: held for n, held in s.prepared.items() if self.names[n] in s.present and n not in left}
+        )
 
     def _fetch_data(self) -> None:
         """Data that seem to be lost on the way are asked for again."""
@@ -137,15 +152,24 @@ class Server(Counting[State]):
         s, among = self.state, self._among()
         if len(among) < self.fewest or not (s.begun or len(among) == len(self.names)):
             s.doing = PREPARING
+        elif self.lasting and self.pace.too_old(among, s.round):
+            s.doing = WAITING
         else:
             s.attempt += 1
             s.doing, s.begun = SHARING, True
-            self.do(self.agreement.begin((s.round, s.attempt), among, self.walk.places))
+            self.do(self.agreement.begin((s.round, s.attempt), among, self.walk.places, *self._lasting_order(among)))
         self._set_deadline()
 
+    def _lasting_order(self, among: list[int]) -> tuple[list[int], int]:
+        """Which parties the exchange waits for, and its batch, as far as both are known."""
+        if not self.lasting:
+            return [], -1
+        self.pace.begin(among, self.state.round, self.now)
+        return self.pace.prompt(among), self.state.position
+
     def _set_deadline(self) -> None:
-        if self.patience is not None:
-            self.wake(DEADLINE, self.now + self.patience)
+        if self.state.deadline is not None:
+            self.wake(DEADLINE, self.now + self.state.deadline)
 
     @timer(DEADLINE)
     def deadline_passed(self, due: int) -> None:
@@ -160,8 +184,26 @@ class Server(Counting[State]):
             self._set_deadline()
         elif s.doing == SHARING:
             self._agree()
+        elif s.doing == WAITING:
+            self.pace.overdue += self.pace.too_old(self._among(), s.round)
+            self._share()
         elif s.doing == ANSWERING:
+            self._give_more_time()
             self._try_again(self.agreement.outstanding())
+
+    def _give_more_time(self) -> None:
+        """An attempt has failed by its deadline: if that is too short, no other would succeed."""
+        if self.state.deadline is not None:
+            self.state.deadline *= 2
+
+    @on(Shared, PARTY)
+    def shared(self, sender: str, message: Shared) -> None:
+        """A party's newest weights are on their way to the others."""
+        if not (self.lasting and 0 <= message.trained < LAST_ROUND):
+            raise self.unexpected(sender, message)
+        self.pace.shared(self.index[sender], message.trained, self.now)
+        if self.state.doing == WAITING:
+            self._share()
 
     # Sharing, and agreeing upon S: footnote 2.
 
@@ -179,10 +221,17 @@ class Server(Counting[State]):
 
     def _agree(self) -> None:
         """S is as large as can be."""
-        if not self.agreement.settle(self.state.present):
-            for n, of in self.agreement.outdated().items():
+        agreement = self.agreement
+        if not agreement.settle(self.state.present):
+            for n, of in agreement.outdated().items():
                 self.send(self.names[n], FetchData(of))
-            return self._try_again([name for n, name in enumerate(self.names) if n not in self.agreement.reports])
+            self._give_more_time()
+            return self._try_again([name for n, name in enumerate(self.names) if n not in agreement.reports])
+        unblinded = [n for n in agreement.awaited if n not in agreement.summed]
+        if unblinded:  # T + 1 parties blind every place: without one of them it has to be done again
+            for n in unblinded:
+                self.pace.late(n, self.now)
+            return self._try_again([self.names[n] for n in unblinded])
         self.state.doing = AGREED
         self.advance()
 
@@ -203,14 +252,21 @@ class Server(Counting[State]):
 
     def _announce(self) -> None:
         """Alg. 1 l. 21–23, for rows that no other S was asked about with these weights."""
-        s, summed = self.state, self.agreement.summed
-        others = [position for position, asked in s.asked_for if asked != summed]
-        while any(self.walk.overlap(s.position, other) for other in others):
-            s.position += 1
-        s.asked_for.append((s.position, summed))
+        s = self.state
+        weights = self._weights()
+        position = free_position(self.walk, s.position, s.asked_for, weights, self.least)
+        if position is None:
+            return self.end("no rows are left that can be summed over the parties that are here")
+        s.position = position
+        s.asked_for.append((position, weights))
         s.doing = ANSWERING
         self.do(self.agreement.announce(s.position, len(self.walk.batch(s.position))))
         self._set_deadline()
+
+    def _weights(self) -> dict[int, int]:
+        """S, and what its weights are the result of: the same number of steps for all, unless models last."""
+        agreement = self.agreement
+        return agreement.weights() if self.lasting else dict.fromkeys(agreement.summed, self.state.round)
 
     @on(Declined, PARTY)
     def decline(self, sender: str, message: Declined) -> None:
@@ -279,10 +335,17 @@ class Server(Counting[State]):
         for n, name in enumerate(self.names):
             if n not in summed:
                 s.left_out[name] = s.left_out.get(name, 0) + 1
-        gradient = Gradient(s.round, k, s.position, summed, result.h)
+        weights = self._weights()
+        trained = list(weights.values()) if self.lasting else []
+        gradient = Gradient(s.round, k, s.position, summed, result.h, trained)
         for n in self.agreement.among:
             self.send(self.names[n], gradient)
-        s.round, s.attempt, s.position, s.asked_for = s.round + 1, 0, s.position + 1, []
+        s.asked_for = [one for one in s.asked_for if self.lasting and in_use(one[1], weights)]
+        if self.lasting:
+            s.old += sum(s.last.get(n) == which for n, which in weights.items())
+            s.last = weights
+            self.pace.gradient(weights, s.round, self.now)
+        s.round, s.attempt, s.position = s.round + 1, 0, s.position + 1
         self._share()
 
     # Evaluation.
@@ -294,7 +357,8 @@ class Server(Counting[State]):
     def begin_judging(self) -> None:
         """The rows held out, by the parties that know which weights are the newest."""
         tested = [n for n in self.agreement.among if self.names[n] in self.state.present]
-        self._tests(self.evaluation.begin(self.now, tested, self.state.round, bool(self.progress.ending)))
+        ending, deadline = bool(self.progress.ending), self.state.deadline
+        self._tests(self.evaluation.begin(self.now, tested, self.state.round, ending, deadline))
 
     def _tests(self, effects: list[Effect]) -> None:
         """Ask for what the evaluation wants; one that cannot be decoded ends without values."""
@@ -344,6 +408,7 @@ class Server(Counting[State]):
         """It will say again what it holds; a round that it takes part in is tried again."""
         s, n = self.state, self.index[peer]
         s.prepared.pop(n, None)
+        self.pace.forget(n)
         self._tests(self.evaluation.lose(self.now, s.present, anew=True))
         if s.doing in (SHARING, AGREED, ANSWERING) and n in self.agreement.among:
             self._try_again([peer])
@@ -351,8 +416,13 @@ class Server(Counting[State]):
     def lost(self, peer: str) -> None:
         """Nothing waits for it."""
         s = self.state
+        self.pace.forget(self.index[peer])
         self._tests(self.evaluation.lose(self.now, s.present))
-        if s.doing == SHARING:
+        if s.doing == SHARING and self.index[peer] in self.agreement.awaited:
+            self._try_again([peer])
+        elif s.doing == WAITING:
+            self._share()
+        elif s.doing == SHARING:
             if not self.agreement.asked:
                 self.do(self.agreement.ask())
             if not self.agreement.unreported(s.present):
@@ -369,6 +439,8 @@ class Server(Counting[State]):
             case "preparing":
                 among = self._among()
                 return [name for n, name in enumerate(self.names) if n not in among]
+            case "waiting":
+                return [self.names[n] for n in self.pace.too_old(self._among(), self.state.round)]
             case "sharing":
                 return self.agreement.unreported(self.names)
             case "answering":
@@ -383,9 +455,9 @@ class Server(Counting[State]):
                 raise LocalProtocolError("server: a sum over too few parties, or by too few evaluators")
             if not set(agreement.answers) <= set(agreement.evaluators):
                 raise LocalProtocolError("server: an answer of somebody who does not evaluate")
-        sums: dict[int, list[int]] = {}
-        for position, summed in self.state.asked_for:
-            if sums.setdefault(position, summed) != summed:
+        sums: dict[int, dict[int, int]] = {}
+        for position, weights in self.state.asked_for:
+            if tells_apart(sums.setdefault(position, weights), weights, 0):
                 raise LocalProtocolError("server: the same rows were asked for over two sets")
 
     # People.
@@ -403,7 +475,9 @@ class Server(Counting[State]):
                 "padding": self.walk.cut.padding,
                 "clipped_weights": sum(s.clips.values()),
                 "clipped_by_party": dict(sorted(s.clips.items())),
+                "old_shares_summed": s.old,
                 "retries": s.retries,
+                "deadline_s": inf if s.deadline is None else s.deadline / NANOSECONDS,
                 "missing_at_retries": dict(sorted(s.missed.items())),
                 "left_out_of_sums": dict(sorted(s.left_out.items())),
                 "late_answers": sum(s.late.values()),
@@ -431,4 +505,10 @@ class Server(Counting[State]):
         return (
             f"rounds were tried again {s.retries}×, where fewer than {self.code.needed} could answer in time; "
             f"missing: {missing}; if they are only slow, raise protocol.deadline_s"
-        )
+        ) + self._longer()
+
+    def _longer(self) -> str:
+        """What has become of the deadline."""
+        now = inf if self.state.deadline is None else self.state.deadline / NANOSECONDS
+        given = self.options.deadline_s
+        return f" (it has grown from {given:g} s to {now:g} s)" if now > given else ""

@@ -2,10 +2,18 @@
 
 import numpy as np
 
-from colonnade.algorithms.fedvs.coding import coded_data, share_data, share_model
+from colonnade.algorithms.fedvs.coding import blinding_of, coded_data, share_data, share_model
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.held_out import HeldOut
-from colonnade.algorithms.fedvs.messages import DataShare, DataShared, ModelShared, ShareData, ShareModel
+from colonnade.algorithms.fedvs.messages import (
+    Blind,
+    Blinded,
+    DataShare,
+    DataShared,
+    ModelShared,
+    ShareData,
+    ShareModel,
+)
 from colonnade.algorithms.method import PartySetup
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.events import Effect, Send
@@ -30,12 +38,12 @@ class Sharer:
 
     def __init__(self, setup: PartySetup[FedvsOptions], degree: int, key: SecretKey) -> None:
         options: FedvsOptions = setup.options
-        self._options, self._code, self._key = options, options.code(setup.parties), key
+        self._options, self._code, self._key, self._width = options, options.code(setup.parties), key, setup.width
         train, test = np.asarray(setup.train), np.asarray(setup.test)  # all of them: they may lie in a file
         self._train = coded_data(train, degree, options, setup.name)
         clipped = np.clip(test, -options.x_max, options.x_max)
         self.test_clipped = int((clipped != test).sum())  # test rows may lie outside what was seen
-        held_out = HeldOut(len(test), setup.training.validation, options.K)
+        held_out = HeldOut(len(test), setup.training.validation, self._code.segments)
         self._test = held_out.arranged(coded_data(clipped, degree, options, setup.name))
 
     def share_data(self, job: ShareData) -> DataShared:
@@ -48,15 +56,25 @@ class Sharer:
         return DataShared(job.to, train, test, *seeds, self._fingerprint("data version"))
 
     def share_model(self, job: ShareModel) -> ModelShared:
-        """Masks and blinding are fresh in every attempt; the rounding is that of the round."""
+        """Masks and blinding are fresh in every attempt; the rounding is that of the round, or of the weights."""
         kind, round, attempt = "test " if job.testing else "", job.round, job.attempt
+        if job.rounding and not job.testing:
+            kind = "lasting "  # `attempt` is then a number that no other share has
         shares = share_model(
             job.weights, job.places, self._code, self._options.l_w,
-            self._key.seed(f"{kind}rounding", round),
+            job.rounding or self._key.seed(f"{kind}rounding", round),
             self._key.seed(f"{kind}masks", round, attempt),
             self._key.seed(f"{kind}blinding", round, attempt),
         )  # fmt: skip
-        return ModelShared(round, attempt, job.testing, self._fingerprint(f"{kind}version", round, attempt), *shares)
+        version = self._fingerprint(f"{kind}version", round, attempt)
+        return ModelShared(round, attempt, job.testing, version, *shares, job.trained)
+
+    def blind(self, job: Blind) -> Blinded:
+        """A polynomial of its own in every attempt."""
+        path = job.round, job.attempt
+        values = blinding_of(job.rows, self._width, self._code, self._key.seed("lasting blinding", *path, job.rows))
+        mark = self._fingerprint("lasting mark", *path, job.rows)
+        return Blinded(*path, job.awaited, job.places, mark, values)
 
     def _fingerprint(self, *path: str | int) -> int:
         """Names masks without telling them: whoever has lost its memory, and its key, has other masks."""

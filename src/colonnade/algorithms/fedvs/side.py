@@ -1,58 +1,101 @@
 """Training rows or test rows, as a party sees them: everybody's coded data, and the newest exchange over them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
+from colonnade.algorithms.fedvs.blinders import rows_to_blind, total_blinding
 from colonnade.algorithms.fedvs.holdings import CodedData, Exchange
-from colonnade.algorithms.fedvs.messages import CodedSum, Holding, ShareModels, Sum
+from colonnade.algorithms.fedvs.messages import CodedSum, CodedTerms, Holding, ModelShare, ShareModels, Sum
 from colonnade.privacy.field import total
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Side"]
 
+NOTHING: Mapping[int, int] = MappingProxyType({})
+
 
 @dataclass(slots=True, eq=False)
 class Side(Component):
-    """What is held, in which versions, and what can be summed of it."""
+    """What is held, in which versions, and what can be summed of it. `lasting`: models outlast an exchange."""
 
     testing: bool = field(metadata=UNSAVED)
     blinded: bool = field(metadata=UNSAVED)
     data: CodedData
+    lasting: bool = field(default=False, metadata=UNSAVED)
+    colluders: int = field(default=0, metadata=UNSAVED)  # T
     exchange: Exchange = field(default_factory=Exchange)
 
     def begin(self, order: ShareModels) -> None:
-        """A new exchange."""
-        self.exchange.begin(order, self.blinded)
+        """A new exchange; blinding that came early, for other places than it should, is dropped."""
+        exchange = self.exchange
+        exchange.begin(order, self.blinded)
+        if self.lasting:
+            for n in [n for n in exchange.named if len(exchange.blindings[n]) != self.rows_to_blind(n)]:
+                del exchange.named[n], exchange.blindings[n]
+
+    def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, int]) -> bool:
+        """A share; False if it is of no use."""
+        if self.lasting:
+            rows = self.rows_to_blind(n) if message.mark else 0
+            return self.exchange.take_lasting(sender, n, message, shape, rows)
+        return self.exchange.take(sender, n, message, shape)
+
+    def rows_to_blind(self, n: int) -> int:
+        """How many places of the exchange party n blinds."""
+        exchange = self.exchange
+        if n not in exchange.awaited or not exchange.blinded_places:
+            return 0
+        return len(rows_to_blind(exchange.awaited, n, exchange.blinded_places, self.colluders))
 
     def is_at(self, round: int, attempt: int) -> bool:
         """Whether this is the newest exchange."""
         return (round, attempt) == self.exchange.key
 
     def held(self) -> list[int]:
-        """Whose model and data are here."""
-        data = self.data.held()
-        return [n for n in sorted(self.exchange.models) if n in data]
+        """Whose model and data are here; of a party that blinds the exchange, its blinding, too."""
+        data, exchange = self.data.held(), self.exchange
+        lacking = [
+            n for n in exchange.awaited if n not in exchange.named or exchange.find(n, exchange.named[n][0]) is None
+        ]
+        return [n for n in sorted(exchange.models) if n in data and n in exchange.among and n not in lacking]
 
     def is_complete(self) -> bool:
         """Whether the shares of all that take part are here."""
         return not set(self.held()) < set(self.exchange.among)
 
-    def holding(self, clipped: int) -> Holding:
-        """Whose shares are here."""
-        held = self.held()
-        versions = [self._version(n) for n in held]
-        return Holding(*self.exchange.key, held, versions, clipped, testing=self.testing)
+    def holding(self, clipped: int, made: Mapping[int, int]) -> Holding:
+        """Whose shares are here; `made`: models whose terms of the coming sum are there already."""
+        found = [(n, version, trained) for n in self.held() for version, trained in self._versions(n, made)]
+        numbers, versions, trained = ([one[i] for one in found] for i in range(3))
+        which = trained if self.lasting else []
+        return Holding(*self.exchange.key, numbers, versions, clipped, which, testing=self.testing)
 
-    def _version(self, n: int) -> int:
-        """Of n's data and model together."""
-        return self.exchange.versions[n] ^ self.data.version[n]
+    def _versions(self, n: int, made: Mapping[int, int] = NOTHING) -> list[tuple[int, int]]:
+        """Of n's data, model and blinding together, and which weights; the one to sum is the last."""
+        exchange, data = self.exchange, self.data.version[n]
+        if n in exchange.named:
+            version, mark = exchange.named[n]
+            found = exchange.find(n, version)
+            return [(version ^ data ^ mark, found[0])] if found else []
+        newest = exchange.versions[n] ^ data, exchange.trained[n]
+        if not self.lasting or n not in exchange.previous:
+            return [newest]
+        version, trained, _ = exchange.previous[n]
+        before = version ^ data, trained
+        return [newest, before] if made.get(n) == version else [before, newest]
 
-    def holds(self, message: Sum) -> bool:
-        """Whether all shares of S are (still) here in the versions that were agreed upon."""
+    def weights(self, message: Sum) -> dict[int, int] | None:
+        """S, and which weights of each, if all shares are (still) here in the versions that were agreed upon."""
         held = self.held()
-        return [self._version(n) if n in held else None for n in message.summed] == message.versions
+        found = {n: dict(self._versions(n)) if n in held else {} for n in message.summed}
+        pairs = list(zip(message.summed, message.versions, strict=True))
+        if not all(version in found[n] for n, version in pairs):
+            return None
+        return {n: found[n][version] for n, version in pairs}
 
     def sum_job(self, message: Sum, batch: Array) -> CodedSum:
         """Eq. (5): the batch's rows of everybody's data, everybody's model, and the sum of the blinding."""
@@ -60,3 +103,33 @@ class Side(Component):
         w = np.concatenate([exchange.models[n] for n in summed])
         blinding = total([exchange.blindings[n][: len(batch)] for n in summed])
         return CodedSum(*exchange.key, self.testing, summed, self.data.rows(batch, summed), w, blinding)
+
+    # Models that last.
+
+    def agreed(self, message: Sum) -> dict[int, int]:
+        """S with the version of each model alone."""
+        exchange, data = self.exchange, self.data.version
+        marks = {n: mark for n, (_, mark) in exchange.named.items()}
+        pairs = zip(message.summed, message.versions, strict=True)
+        return {n: version ^ data[n] ^ marks.get(n, 0) for n, version in pairs}
+
+    def expected(self, made: Mapping[int, int] = NOTHING) -> dict[int, int]:
+        """The parties whose models the sum of this exchange will most likely have, as far as it is known, and which."""
+        exchange, data = self.exchange, self.data.version
+        marks = {n: mark for n, (_, mark) in exchange.named.items()}
+        return {n: self._versions(n, made)[-1][0] ^ data[n] ^ marks.get(n, 0) for n in self.held()}
+
+    def terms_job(self, position: int, batch: Array, wanted: dict[int, int]) -> CodedTerms:
+        """The terms of Eq. (5) of these parties and versions, which are here."""
+        numbers, exchange = list(wanted), self.exchange
+        found = [exchange.find(n, version) for n, version in wanted.items()]
+        models = [one[1] for one in found if one is not None]
+        ends = np.cumsum([len(model) for model in models]).tolist()
+        x = self.data.rows(batch, numbers)
+        return CodedTerms(position, numbers, list(wanted.values()), x, np.concatenate(models), ends)
+
+    def blinding(self, places: int, width: int) -> Array:
+        """The sum of all blinding of the exchange, for the first so many places."""
+        if not self.blinded:
+            return np.zeros((0, width), np.uint32)
+        return total_blinding(self.exchange.blindings, self.exchange.places, width, self.colluders)[:places]

@@ -38,8 +38,8 @@ class CodedEvaluation(Component):
     setup: ServerSetup[FedvsOptions] = field(metadata=UNSAVED)
     agreement: Agreement = field(metadata=UNSAVED)
     fewest: int = field(metadata=UNSAVED)  # parties that an exchange needs
-    patience: int | None = field(metadata=UNSAVED)  # ns until the deadline of an exchange; None: no deadline
     held_out: HeldOut = field(init=False, metadata=UNSAVED)
+    patience: int | None = None  # ns until the deadline of an exchange; None: no deadline
     running: bool = False
     given_up: bool = False
     number: int = 0
@@ -50,28 +50,34 @@ class CodedEvaluation(Component):
     missing: list[str] = field(default_factory=list)
     summed: list[int] = field(default_factory=list)  # S that the present chunk was announced with
     weights_round: int = -1  # whose weights the values are of
+    decoded_once: int = 0  # places that were decoded with some weights
     last: bool = False  # of all rows, if there are validation rows
     values: Array = field(init=False)
 
     def __post_init__(self) -> None:
         setup = self.setup
-        self.held_out = HeldOut(len(setup.y_test), setup.training.validation, setup.options.K)
-        self.values = np.zeros((setup.options.K, self.held_out.places, setup.widths[0]), np.float32)
+        segments = setup.options.segments(len(setup.parties))
+        self.held_out = HeldOut(len(setup.y_test), setup.training.validation, segments)
+        self.values = np.zeros((segments, self.held_out.places, setup.widths[0]), np.float32)
 
     @property
     def complete(self) -> bool:
         """Whether all rows of this evaluation are decoded."""
+        return self.start >= self._end()
+
+    def _end(self) -> int:
+        """The place after the last one of this evaluation."""
         early = self.held_out.validation and not self.last
-        return self.start >= (self.held_out.edge if early else self.held_out.places)
+        return self.held_out.edge if early else self.held_out.places
 
     def skip_to(self, number: int) -> None:
         """Parties remember evaluations that this server has forgotten."""
         self.number = max(self.number, number)
         self.agreement.newest = max(self.agreement.newest, (number, 0))
 
-    def begin(self, now: int, among: list[int], weights_round: int, last: bool) -> list[Effect]:
+    def begin(self, now: int, among: list[int], weights_round: int, last: bool, patience: int | None) -> list[Effect]:
         """The validation rows, by the parties that are here; the `last` evaluation is of the test rows, too."""
-        self.running, self.last = True, last
+        self.running, self.last, self.patience = True, last, patience
         self.among = among
         if self.weights_round != weights_round:
             self.weights_round, self.start, self.summed = weights_round, 0, []
@@ -122,8 +128,16 @@ class CodedEvaluation(Component):
         return [self._work(DecodeTest(answers, who, len(self.summed), self.start)), CancelTimer(TEST_DEADLINE)]
 
     def declined(self, message: Declined) -> list[Effect]:
-        """A party has answered for these rows over another S."""
-        return self._give_up() if message.round == self.number and self.running else []
+        """A party has answered for these rows in a sum that this one must not be subtracted from.
+
+        The rows are then judged as they were decoded last.
+        """
+        if message.round != self.number or not self.running or self.complete:
+            return []
+        if self.decoded_once < self._end():
+            return self._give_up()
+        self.start = self._end()
+        return [CancelTimer(TEST_DEADLINE), self._judge()]
 
     def _work(self, job: DecodeTest | EvaluateAll) -> Work:
         self.jobs += 1
@@ -136,6 +150,7 @@ class CodedEvaluation(Component):
         stop = result.start + result.values.shape[1]
         self.values[:, result.start : stop] = result.values
         self.start, self.tries, self.summed = stop, 0, []
+        self.decoded_once = max(self.decoded_once, stop)
         return [self._judge()] if self.complete else self._exchange(now)
 
     def _judge(self) -> Work:

@@ -1,0 +1,32 @@
+"""Which party blinds which places: T + 1 of them each, so that one at least does not collude.
+
+The places of an exchange are cut into as many blocks as there are parties to blind, and block i is blinded by the
+parties i, i+1, …, i+T of these, round and round. All of them have the same amount of work: (T+1)/m of the places each.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from colonnade.privacy import field
+from colonnade.protocol.messages import Array
+
+__all__ = ["rows_to_blind", "total_blinding"]
+
+
+def rows_to_blind(blinders: Sequence[int], n: int, places: int, colluders: int) -> Array:
+    """The places that party n blinds, in ascending order."""
+    count = len(blinders)
+    own = blinders.index(n)
+    ends = [places * i // count for i in range(count + 1)]
+    blocks = sorted({(own - t) % count for t in range(colluders + 1)})
+    return np.concatenate([np.arange(ends[i], ends[i + 1]) for i in blocks])
+
+
+def total_blinding(blindings: Mapping[int, Array], places: int, width: int, colluders: int) -> Array:
+    """What all of them together add to an answer of so many places."""
+    blinders, summed = sorted(blindings), np.zeros((places, width), np.uint32)
+    for n in blinders:
+        rows = rows_to_blind(blinders, n, places, colluders)
+        summed[rows] = field.add(summed[rows], blindings[n])
+    return summed
