@@ -63,12 +63,14 @@ class Cells:
                 runs.setdefault(key, {})[one["seed"], json.dumps(one["tables"])] = one
         self.refused = {key[0]: next(iter(them.values()))["why"] for key, them in runs.items() if _refused(them)}
         self._cells: dict[tuple[str, str, str], Cell] = {}
-        self.settings: dict[tuple[str, str], str] = {}
+        self.settings: dict[tuple[str, str], str] = {}  # of tuned sync, by table and pattern
+        self.seconds: dict[tuple[str, str], float] = {}  # and its time
         for (method, table, pattern), them in runs.items():
             reference = _reference(runs, table, pattern)
             if reference is None or _refused(them):
                 continue
             time_s = mean(_times(reference.values()).values())
+            self.seconds[table, pattern] = time_s
             times = _times(them.values())
             reached = sum(any(one["time_s"] for one in them.values() if one["seed"] == seed) for seed in times)
             self._cells[method, table, pattern] = Cell(mean(times.values()) / time_s, reached, len(times))
@@ -87,7 +89,7 @@ class Cells:
     @property
     def patterns(self) -> list[str]:
         """Those that have cells."""
-        return [name for name in PATTERNS if any(key[2] == name for key in self._cells)]
+        return [name for name in PATTERNS if any(key[2] == name and key[0] != TUNED for key in self._cells)]
 
     def get(self, method: str, table: str, pattern: str) -> Cell | None:
         """One, if it is there."""
@@ -135,7 +137,8 @@ def report(records: Sequence[Record], shown: Iterable[str] | None = None) -> str
     """The tables in Markdown; `shown`: the methods with a table of their own, or all."""
     cells = Cells(records)
     groups = {"test tables": cells.tables(TEST), "development tables": cells.tables(DEVELOPMENT)}
-    parts = []
+    rows, seeds = max(one["rows"] for one in records), 1 + max(one["seed"] for one in records)
+    parts = [f"Tables of at most {rows:,} rows; {seeds} seed{'s' * (seeds > 1)}."]
     for title, tables in groups.items():
         if tables:
             parts += [f"### All methods, {title}", f"Over {', '.join(tables)}:", overall(cells, tables)]
@@ -204,11 +207,8 @@ def tuned_table(cells: Cells) -> str:
     rows = []
     for table in cells.tables():
         runs = [one for one in cells.records if one["stage"] == "cell" and one["table"] == table]
-        times = {
-            pattern: _times(one for one in runs if one["method"] == TUNED and one["pattern"] == pattern)
-            for pattern in cells.patterns
-        }
-        seconds = [f"{mean(found.values()):.2f}" if found else "–" for found in times.values()]
+        times = (cells.seconds.get((table, pattern)) for pattern in cells.patterns)
+        seconds = ["–" if time_s is None else f"{time_s:.2f}" for time_s in times]
         setting = next((cells.settings[key] for key in cells.settings if key[0] == table), "–")
         target = runs[0]["target"]
         best = oracle_of(table, cells.records)
