@@ -159,7 +159,9 @@ class Evaluation:
         """bool (rows, parties): who does not have which row."""
         self.table.lack(absent)
 
-    def begin(self, present: Iterable[str], validation: int = 0, last: bool = False) -> list[Effect]:
+    def begin(
+        self, present: Iterable[str], validation: int = 0, last: bool = False, best: int = 0
+    ) -> list[Effect]:  # fmt: skip
         """Ask the parties that are here for the first `validation` rows; if that is 0, or at the `last`, for all."""
         self._validation, self._asked = validation, validation if validation and not last else len(self._y)
         if validation and last:
@@ -173,7 +175,7 @@ class Evaluation:
         asked = [name for name in self._index if name in here]
         self._outstanding = dict.fromkeys(asked, len(chunks))
         sends: list[Effect] = [
-            Send(name, EvaluationRequest(self.number, start, stop), evaluation=True)
+            Send(name, EvaluationRequest(self.number, start, stop, best, last and best > 0), evaluation=True)
             for name in asked
             for start, stop in chunks
         ]

@@ -153,6 +153,7 @@ class Defaults:
     # Of all, or of the server and the parties; "auto": the method measures how large its steps may be.
     learning_rate: float | tuple[float, float] | Literal["auto"] = 0.01
     epochs: float = 20.0
+    evaluations: int = 40  # of a run of that length
     patience: int = 0  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
 
 

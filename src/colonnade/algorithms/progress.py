@@ -30,6 +30,8 @@ class Progress:
         self._metric, self._patience, self._validation = training.metric, training.patience, training.validation
         self._best_value, self._best_loss = nan, inf  # of the validation rows, each by itself
         self._since = 0  # evaluations without a better value or loss
+        self.best = 0  # the number of the evaluation with the best value; of equal ones, that with the lowest loss
+        self._loss_at_best = inf
 
     def count(self, rows: int, losses: list[float]) -> None:
         """One update that processed `rows` party-rows."""
@@ -86,6 +88,8 @@ class Progress:
         first = np.isnan(self._best_value) and not np.isnan(value)
         better = first or (value > self._best_value if metric.higher_is_better else value < self._best_value)
         lower = result.loss < self._best_loss
+        if better or (value == self._best_value and result.loss < self._loss_at_best):
+            self.best, self._loss_at_best = result.number, result.loss
         self._best_value = value if better else self._best_value
         self._best_loss = result.loss if lower else self._best_loss
         self._since = 0 if better or lower else self._since + 1
@@ -118,6 +122,7 @@ class Progress:
             "best_value": self._best_value,
             "best_loss": self._best_loss,
             "since": self._since,
+            "best": (self.best, self._loss_at_best),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -126,3 +131,4 @@ class Progress:
         self._losses = saved["losses"]
         self._limit.count, self._evaluations.count = saved["limit"], saved["evaluations"]
         self._best_value, self._best_loss, self._since = saved["best_value"], saved["best_loss"], saved["since"]
+        self.best, self._loss_at_best = saved["best"]

@@ -67,7 +67,7 @@ class Training:
     metric: str
     validation: int = 0  # rows to validate on: the first of those held out; 0: evaluations are on the test rows
     patience: int = 0  # evaluations without a better one, after which the run ends; 0: it goes on to its limit
-    measured: bool = False  # the method measures how large steps may be; rates are factors of that
+    measured: bool = False  # learning_rate = "auto": each role measures how large its steps may be; rates are a start
     party_dropout: float = 0.0  # p: how often a party's block of a row is replaced by its fallback, at the server
 
     @property

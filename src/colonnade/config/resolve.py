@@ -18,7 +18,7 @@ import torch
 from scipy.sparse import issparse
 
 from colonnade.algorithms import DEFAULT_METHOD, METHODS, find_method
-from colonnade.algorithms.method import SERVER, Method, Options, PartySetup, ServerSetup, Top
+from colonnade.algorithms.method import SERVER, Defaults, Method, Options, PartySetup, ServerSetup, Top
 from colonnade.algorithms.table_file import Tables
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.config.schema import Config, RoleDevices, RoleRates, TrainConfig, unknown_key
@@ -258,7 +258,9 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     _check_party_dropout(config.train.party_dropout, method, options)
     privacy = options.mechanism or config.privacy
     budgets = _check_privacy(config, method, privacy, parties)
-    training, model = _training(config.train, count, (rows, validation), task, options), config.model
+    training, model = _training(config.train, count, (rows, validation), task, (method.defaults, options)), config.model
+    # A rate that follows the columns moves with the record, and no account by record has that.
+    training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
     assert model.embedding is not None and model.server is not None and model.aggregate is not None  # settled
     return Plan(
         method=method,
@@ -377,9 +379,10 @@ def _device(name: str) -> str:
 
 
 def _training(
-    train: TrainConfig, parties: int, sizes: tuple[int, int], task: Task | None, options: Options
+    train: TrainConfig, parties: int, sizes: tuple[int, int], task: Task | None, method: tuple[Defaults, Options]
 ) -> Training:
-    rows, validation = sizes
+    (rows, validation), (defaults, options) = sizes, method
+    evaluations = defaults.evaluations if train.patience else EVALUATIONS
     assert train.batch_size is not None and train.optimiser is not None and train.patience is not None  # settled
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
@@ -388,8 +391,8 @@ def _training(
     if task is not None:
         require_metric(metric, task)
     server_optimiser, party_optimisers = _optimisers(train.optimiser, parties)
-    measured = train.learning_rate == "auto"  # still, when all is settled: the method measures
-    server_rate, party_rates = _rates(1.0 if train.learning_rate == "auto" else train.learning_rate, parties)
+    measured, rate = train.learning_rate == "auto", train.learning_rate
+    server_rate, party_rates = _rates(_own_rate(defaults) if rate == "auto" else rate, parties)
     if train.trace not in ("headers", "full"):
         raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
     if train.patience < 0:
@@ -408,7 +411,7 @@ def _training(
         regularisers=_per_party("train.regulariser", train.regulariser, parties),
         rule=_rule(train, limit, min(train.batch_size, rows), rows, parties, options),
         limit=limit,
-        eval_every=_every("train.eval_every", train.eval_every, limit, EVALUATIONS),
+        eval_every=_every("train.eval_every", train.eval_every, limit, evaluations),
         metric=metric,
         measured=measured,
         party_dropout=train.party_dropout,
@@ -472,6 +475,12 @@ def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every
     if not 0 < every.amount < float("inf"):
         raise ConfigError(key, value, "must be above 0")
     return every
+
+
+def _own_rate(defaults: Defaults) -> float | RoleRates:
+    """What a method begins with, before its roles measure."""
+    rate = defaults.learning_rate
+    return RoleRates(*rate) if isinstance(rate, tuple) else 1.0 if rate == "auto" else rate
 
 
 def _rates(rate: float | RoleRates, parties: int) -> tuple[float, tuple[float, ...]]:

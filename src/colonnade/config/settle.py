@@ -4,7 +4,7 @@ A method's `Defaults` come from development data (`benchmarks/defaults.py`). Wha
 config says everything, so that `config.toml` of a run and the handshake of a federation name the values that are used.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -17,8 +17,8 @@ __all__ = ["auto_rate", "batch_size_of", "limits_of", "settled"]
 LIMITS = ("epochs", "updates", "seconds")
 SMALLEST_BATCH, BATCHES = 8, 16
 
-# Adam divides a step by the size of recent gradients, so that one rate fits any network and any table. Plain SGD does
-# not: its rate is a guess that holds for standardised columns.
+# Of an optimiser that the user chose. Adam divides a step by the size of recent gradients, so that one rate fits many
+# tables; plain SGD does not: its rate is a guess that holds for standardised columns.
 _RATES = {"sgd": 0.1, "SGD": 0.1, "momentum": 0.02}
 _ANY_OTHER = 0.01
 
@@ -71,8 +71,8 @@ def _train(train: TrainConfig, defaults: Defaults) -> TrainConfig:
     optimiser, rate = train.optimiser, train.learning_rate
     if optimiser is None:
         optimiser = defaults.optimiser if rate == "auto" else "sgd"  # a rate by itself has always been plain SGD's
-    if rate == "auto":
-        rate = _rate(optimiser, defaults)
+    if rate == "auto" and optimiser != defaults.optimiser:
+        rate = _rate(optimiser)
     return msgspec.structs.replace(
         train,
         optimiser=optimiser,
@@ -81,11 +81,8 @@ def _train(train: TrainConfig, defaults: Defaults) -> TrainConfig:
     )
 
 
-def _rate(optimiser: str | dict[str, Any], defaults: Defaults) -> float | RoleRates | Literal["auto"]:
-    """The method's own for its own optimiser; for another one, what usually fits that."""
-    if optimiser == defaults.optimiser:
-        own = defaults.learning_rate
-        return RoleRates(*own) if isinstance(own, tuple) else own
+def _rate(optimiser: str | dict[str, Any]) -> float | RoleRates:
+    """What usually fits an optimiser that is not the method's own. With its own one, "auto" stays: roles measure."""
     if isinstance(optimiser, dict) and {"server", "party"} <= optimiser.keys():
         parties = optimiser["party"]
         of_parties = [auto_rate(one) for one in parties] if isinstance(parties, list) else auto_rate(parties)

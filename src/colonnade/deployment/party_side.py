@@ -128,16 +128,18 @@ class PartySide(OwnSide):
 def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
     """A party's optimiser and rate are its own business."""
     index, training = plan.parties.index(name), plan.training
-    optimisers, rates = list(training.party_optimisers), list(training.party_rates)
+    optimisers, rates, measured = list(training.party_optimisers), list(training.party_rates), training.measured
     if config.party.optimiser is not None:
         optimisers[index] = find_optimiser("party.optimiser", config.party.optimiser)
-        if config.train.learning_rate == "auto" and not training.measured:
-            rates[index] = auto_rate(config.party.optimiser)
+        if config.train.learning_rate == "auto":
+            rates[index], measured = auto_rate(config.party.optimiser), False
     if config.party.learning_rate is not None:
         if not 0 <= config.party.learning_rate < float("inf"):
             raise ConfigError("party.learning_rate", config.party.learning_rate, "must be 0 or more")
-        rates[index] = config.party.learning_rate
-    training = replace(training, party_optimisers=tuple(optimisers), party_rates=tuple(rates))
+        rates[index], measured = config.party.learning_rate, False
+    training = replace(
+        training, party_optimisers=tuple(optimisers), party_rates=tuple(rates), measured=measured
+    )  # fmt: skip
     return replace(plan, training=training)
 
 

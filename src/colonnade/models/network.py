@@ -169,8 +169,18 @@ class Network(Parameters):
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
-        self.commit(buffers or ())
+        if not self.over:
+            self.commit(buffers or ())
         super().apply(gradient, rate)
+
+    def snapshot(self) -> list[Array]:
+        """A copy of what evaluation and prediction read: parameters and buffers."""
+        return [*super().snapshot(), *(buffer.cpu().numpy().copy() for buffer in self._committed)]
+
+    def settle_on(self, snapshot: list[Array]) -> None:
+        """Read this from now on; steps that still come are not taken."""
+        super().settle_on(snapshot)
+        self.commit(snapshot[1:])
 
     @torch.no_grad()
     def read(self, x: Array) -> Array:

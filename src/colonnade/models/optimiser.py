@@ -213,7 +213,7 @@ class Parameters:
         self.average = theta.clone() if optimiser.average else None
         self._regulariser = regulariser or Regulariser()
         self._optimiser = optimiser.over(theta)
-        self.steps = 0
+        self.steps, self.over = 0, False
 
     def tensor(self, array: Array) -> Tensor:
         """An array where the parameters are."""
@@ -229,8 +229,19 @@ class Parameters:
         """What evaluation and prediction read: the average of θ, or θ itself."""
         return self.theta if self.average is None else self.average
 
+    def snapshot(self) -> list[Array]:
+        """A copy of what evaluation and prediction read."""
+        return [self.judged.cpu().numpy().copy()]
+
+    def settle_on(self, snapshot: list[Array]) -> None:
+        """Read this from now on; steps that still come are not taken."""
+        self.judged.copy_(to_tensor(snapshot[0]))
+        self.over = True
+
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
         """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser."""
+        if self.over:
+            return
         self.steps += 1
         if not len(gradient):
             return
@@ -257,7 +268,7 @@ class Parameters:
     def save(self) -> dict[str, Any]:
         """Parameters, their average and optimiser state."""
         remembered = {} if self._optimiser is None else self._optimiser.save()
-        saved = {"theta": self.vector().copy(), "optimiser": remembered, "steps": self.steps}
+        saved = {"theta": self.vector().copy(), "optimiser": remembered, "steps": self.steps, "over": self.over}
         return saved if self.average is None else saved | {"average": self.average.cpu().numpy().copy()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -267,7 +278,7 @@ class Parameters:
             self.average.copy_(to_tensor(saved["average"]))
         if self._optimiser is not None:
             self._optimiser.load(saved["optimiser"])
-        self.steps = saved["steps"]
+        self.steps, self.over = saved["steps"], saved.get("over", False)
 
 
 def _plain_value(value: Any) -> Any:

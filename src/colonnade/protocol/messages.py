@@ -29,12 +29,14 @@ class Message(Payload, frozen=True):
     """Something that one role sends to another."""
 
 
-class EvaluationRequest(Message, frozen=True):
+class EvaluationRequest(Message, frozen=True, omit_defaults=True):
     """Server → party: the embeddings of test rows start..stop, from your committed state."""
 
     number: int
     start: int
     stop: int
+    best: int = 0  # the best evaluation so far, where that matters (`train.patience`)
+    last: bool = False  # the run ends with this one: go back to the best
 
 
 class EvaluationReply(Message, frozen=True):

@@ -16,6 +16,7 @@ from colonnade.algorithms.chassis.base import Chassis, RoleState
 from colonnade.algorithms.chassis.rules import PARTY, done, job, on, timer
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
+from colonnade.algorithms.keeping import Kept
 from colonnade.algorithms.leaving import LONGEST, Withdrawn
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
@@ -195,7 +196,7 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     def __init__(self, setup: ServerSetup[Options], state: D, evaluation: Evaluation, *, everyone: bool) -> None:
         super().__init__(setup.parties, setup.training, state)
-        self.evaluation, self.everyone = evaluation, everyone
+        self.evaluation, self.everyone, self.keeps = evaluation, everyone, Kept()
 
     def here(self) -> list[str]:
         """The parties that are counted on."""
@@ -241,8 +242,10 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     def begin_judging(self) -> None:
         """Ask the parties that are here for the validation rows; at the end, for the test rows, too."""
-        last = bool(self.progress.ending)
-        self.do(self.evaluation.begin(self.state.present, self.training.validation, last))
+        last, best = bool(self.progress.ending), self.progress.best if self.training.patience else 0
+        if self.training.patience:
+            self.keeps.evaluation(self.evaluation.number + 1, best, last, self.network)
+        self.do(self.evaluation.begin(self.state.present, self.training.validation, last, best))
 
     @on(EvaluationReply, PARTY)
     def evaluation_reply(self, sender: str, message: EvaluationReply) -> None:

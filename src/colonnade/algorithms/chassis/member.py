@@ -10,6 +10,7 @@ from colonnade.algorithms.chassis.base import Chassis, RoleState
 from colonnade.algorithms.chassis.rules import PARTY, Sender, done, job, on
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
+from colonnade.algorithms.keeping import Kept
 from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.privacy.guard import Release, Released, Withheld
@@ -32,6 +33,12 @@ class Reads(Protocol):
 
     def digest(self) -> str:
         """Of its parameters."""
+
+    def snapshot(self) -> list[Array]:
+        """What evaluation reads."""
+
+    def settle_on(self, snapshot: list[Array]) -> None:
+        """Read this from now on, and learn no more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +64,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
         self.guard = setup.guard()
         self.gated = self.guard.on
         self.reading = Reading(self.x_test.shape[0], self.guard)
+        self.keeps = Kept()
 
     # What a method says.
 
@@ -117,7 +125,10 @@ class Member(Encoding, Chassis[P], Generic[P]):
     @on(EvaluationRequest, SERVER)
     def evaluation_request(self, sender: str, message: EvaluationRequest) -> None:
         """Embed test rows, beside what else is going on."""
-        self.do(self.reading.begin(message))
+        effects = self.reading.begin(message)
+        if self.training.patience:
+            self.keeps.evaluation(message.number, message.best, message.last, self.network)
+        self.do(effects)
 
     @job(EvaluateRows, released=True)
     def read_tests(self, job: EvaluateRows) -> RowsRead:

@@ -25,6 +25,7 @@ from colonnade.algorithms.flex.messages import (
     Snapshot,
 )
 from colonnade.algorithms.method import SERVER, PartySetup
+from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
 from colonnade.data.task import Task
@@ -98,7 +99,7 @@ class Party(Member[State]):
         self.walk = Walk(len(self.x), training.batch_size, seed, "batches")
         self._layers = derive(seed, "layers", index)
         given = setup.options.a_of(index)
-        self._rate = training.party_rates[index] if given is None else given
+        self._rate = party_rate(training, index, self.x) if given is None else given
         self.local = LocalPhase(self.network, rule)
 
     @property

@@ -11,7 +11,9 @@ import torch
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated, Scores
+from colonnade.algorithms.keeping import Kept
 from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
+from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
 from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
@@ -51,6 +53,7 @@ class Judge(Payload, frozen=True):
     """Evaluate on the validation rows, or on the test rows if there are none; the last one is on both."""
 
     last: bool
+    number: int
 
 
 CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
@@ -98,8 +101,9 @@ class Centralised(Chassis[RoleState]):
             )
             for p in parties
         )
+        self._rates = [training.server_rate, *(party_rate(training, p.index, p.train) for p in parties)]
         self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
-        self.progress = Progress(training)
+        self.progress, self.keeps = Progress(training), Kept()
 
     def started(self, entropy: bytes) -> None:
         """Judge the untrained model, and begin."""
@@ -135,8 +139,7 @@ class Centralised(Chassis[RoleState]):
             return
         if not np.isfinite(result.loss):
             raise TrainingDiverged(f"the loss is not finite at update {k}; lower train.learning_rate")
-        rates = [training.server_rate, *training.party_rates]
-        networks = zip([self.network, *self.parts], result.gradients, rates, result.buffers, strict=True)
+        networks = zip([self.network, *self.parts], result.gradients, self._rates, result.buffers, strict=True)
         for network, gradient, rate, buffers in networks:
             network.apply(gradient, training.rule.rate(rate, k), buffers)
         self.progress.count(len(self.parts) * len(self._walk.batch(k)), [result.loss])
@@ -152,7 +155,20 @@ class Centralised(Chassis[RoleState]):
             self._judge()
 
     def _judge(self) -> None:
-        self.work(EVALUATION, 0.0, Judge(bool(self.progress.ending)), aside=True)
+        number, last = self.keeps.number + 1, bool(self.progress.ending)
+        if self._training.patience:
+            self.keeps.evaluation(number, self.progress.best, last, self)
+        self.work(EVALUATION, 0.0, Judge(last, number), aside=True)
+
+    def snapshot(self) -> list[Array]:
+        """Of all networks, one after the other."""
+        return [part for network in (self.network, *self.parts) for part in network.snapshot()]
+
+    def settle_on(self, snapshot: list[Array]) -> None:
+        """All networks go back to it."""
+        for network in (self.network, *self.parts):
+            own, snapshot = snapshot[: len(network.snapshot())], snapshot[len(network.snapshot()) :]
+            network.settle_on(own)
 
     @job(Judge)
     def judge(self, job: Judge) -> Evaluated:
@@ -160,7 +176,7 @@ class Centralised(Chassis[RoleState]):
         validation, rows = self._training.validation, len(self._y_test)
         scores = self._scores(0, validation or rows)
         tested = self._scores(validation, rows) if job.last and validation else None
-        return Evaluated(0, scores.loss, scores.values, tested)
+        return Evaluated(job.number, scores.loss, scores.values, tested)
 
     def _scores(self, start: int, stop: int) -> Scores:
         y, objective = self._y_test[start:stop], self.network.objective

@@ -22,12 +22,13 @@ from colonnade.algorithms.vafl.server import Server
 __all__ = ["METHODS"]
 
 # Parties that are quick make tens of passes while the slow one makes a few; the decay keeps them from overtraining.
-# So does the end of a run that gets no better: a quarter of the evaluations of a run of the default length.
+# So does the end of a run that gets no better for 20 epochs. The best weights may come early, so it is judged often.
 DEFAULTS = Defaults(
     optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}},
     learning_rate=0.01,
     epochs=100,
-    patience=10,
+    evaluations=200,
+    patience=40,
 )
 
 METHODS = (

@@ -119,7 +119,7 @@ class InFlight(FirstOrder[S], Generic[S]):
         """Eq. (4a), with the gradient at the θ_m of the batch's own forward pass."""
         # DEVIATION: the paper's party has one batch under way, so that its gradient is always at the present θ_m.
         s, training = self.state, self.training
-        rate = training.rule.rate(training.party_rates[self.index], s.k)
+        rate = training.rule.rate(self.rate, s.k)
         once_made(result, lambda made: self.learn(made.gradient, rate, []))
         s.busy = False
         self.held.release(s.flights.pop(0).step)

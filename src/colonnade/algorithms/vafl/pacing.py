@@ -1,7 +1,7 @@
 """Smaller batches for slow parties: the server measures how fast each uploads, and tells the slow ones.
 
 A party's pace is the median time between its uploads, per row, over the last few of them. A party that takes twice as
-long as the fastest gets half batches, one that takes four times as long gets quarters: its block is then stepped more
+long as the fastest gets half batches: its block is then stepped more
 often, with the same work.
 """
 
@@ -14,7 +14,7 @@ from colonnade.protocol.saved import Component
 
 __all__ = ["Paces", "Stride", "sizes"]
 
-HALVINGS = 2  # of a batch, at most: eighths were no quicker than quarters
+HALVINGS = 1  # of a batch, at most: quarters were no quicker than halves, and more of the table was stale
 SMALLEST = 4  # rows: BatchNorm needs a few
 AGAIN = 0.75  # of the pace that made batches smaller: below it they grow again
 KEPT = 9  # intervals of a party

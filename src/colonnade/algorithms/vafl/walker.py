@@ -14,6 +14,7 @@ from colonnade.algorithms.batches import Rows, Walk
 from colonnade.algorithms.chassis import Member, MemberState, done, done_blind, job, on
 from colonnade.algorithms.chassis.member import Reads
 from colonnade.algorithms.method import Options, PartySetup
+from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.algorithms.vafl.messages import (
     Embed,
@@ -86,6 +87,7 @@ class Walker(Member[W], Generic[W]):
         optimiser, regulariser = training.party_optimisers[index], training.regularisers[index]
         self.network = self.make_network(setup, derive(training.seed, "init", index), optimiser, regulariser)
         self.guard.try_out(self.network, self.x.shape[1], setup.width)
+        self.rate = self.rate_of(setup)
         self.walk, self.layers = walk, derive(training.seed, "layers", index)
         self.company = self.x[walk.batch(0)] if self.network.averages else self.x[:0]  # see Network.renewed
 
@@ -94,6 +96,10 @@ class Walker(Member[W], Generic[W]):
     ) -> Walks:
         """θ_m; a method of one's own may have another kind."""
         raise NotImplementedError
+
+    def rate_of(self, setup: PartySetup[Options]) -> float:
+        """Of its steps."""
+        return setup.training.party_rates[setup.index]
 
     @property
     def k(self) -> int:
@@ -174,7 +180,7 @@ class Walker(Member[W], Generic[W]):
     def refined(self, token: int, result: Refined | Promised) -> None:
         """Eq. (4a): θ_m ← θ_m − η(ĝ_m + ∇r(θ_m))."""
         s, training = self.state, self.training
-        rate, buffers = training.rule.rate(training.party_rates[self.index], s.k), s.buffers
+        rate, buffers = training.rule.rate(self.rate, s.k), s.buffers
         once_made(result, lambda made: self.learn(made.gradient, rate, buffers))
         s.busy = s.uploaded = False
         s.step += 1
@@ -211,6 +217,10 @@ class FirstOrder(Walker[W], Generic[W]):
     """Learns from ∂ℓ/∂h by the chain rule."""
 
     network: Network
+
+    def rate_of(self, setup: PartySetup[Options]) -> float:
+        """Of its steps: less for wide rows, unless the config says it."""
+        return party_rate(setup.training, setup.index, self.x)
 
     def make_network(
         self, setup: PartySetup[Options], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
