@@ -18,7 +18,7 @@ def test_every_path_is_there():
 def test_every_method_is_in_its_package():
     rows = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", PAGE, re.MULTILINE))
     packages = {
-        name: (method.party or method.joint).__module__.split(".")[2] for name, method in METHODS.items()
+        name: method.options.__module__.split(".")[2] for name, method in METHODS.items()
     }  # fmt: skip
     listed = {name: package for package, names in rows.items() for name in re.findall(r"`([\w-]+)`", names)}
     assert listed == packages

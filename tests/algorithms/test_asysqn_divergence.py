@@ -120,7 +120,7 @@ def test_an_evaluation_sees_it_too():
     for node in made.simulator.nodes[1:]:
         node.role.estimator.state.w = np.array([1e3, 1e3])
     summary = made.execute()
-    assert summary["status"] == "diverged" and "the loss of the test rows is" in summary["note"]
+    assert summary["status"] == "diverged" and "the loss of the rows held out is" in summary["note"]
 
 
 def test_the_front_says_so_rather_than_handing_out_weights():

@@ -17,6 +17,7 @@ from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.fedvs.coding import average
 from colonnade.algorithms.fedvs.messages import Decode, DecodedTest
 from colonnade.algorithms.vafl.messages import Embeddings, FreshRequest
+from colonnade.algorithms.vafl.party import Party, PipelinedParty
 from colonnade.data import from_arrays, split
 from colonnade.protocol import state
 from colonnade.protocol.errors import RemoteProtocolError
@@ -28,6 +29,7 @@ AVERAGED = ("wait", "ignore", "wait-dp")
 # Methods without an embedding on the wire: one model over all columns, sums of margins behind masks; `fedvs` is below.
 WITHOUT = {"centralised", "fedvs"} | {name for name, method in METHODS.items() if method.capabilities.party_labels}
 NAMES = [name for name in METHODS if name not in WITHOUT]
+PARTIES = {"vafl": Party, "t-sync": Party, "swift": PipelinedParty}  # made by a function, which chooses the class
 TINY_NOISE = {"epsilon": 1e10, "clip": 0.05}  # so that clipping is all that is seen of it
 
 
@@ -60,7 +62,8 @@ def make(resolve, data, monkeypatch):
     def federation(name, encoding=None, **protocol):
         method, path = METHODS[name], name
         if encoding is not None:
-            roles = {role: type(role, (encoding, getattr(method, role)), {}) for role in ("server", "party")}
+            made = {"server": method.server, "party": PARTIES.get(name, method.party)}
+            roles = {role: type(role, (encoding, kind), {}) for role, kind in made.items()}
             module = types.ModuleType("encoded_method_of_a_test")
             module.METHOD = dataclasses.replace(method, name=f"{name}-encoded", **roles)
             monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -117,7 +117,9 @@ def test_a_bad_gradient_names_the_server(values, update, cause, roles):
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 5), (5, 4), (359, 400), (0, 0), (0, -1)])
 def test_a_bad_evaluation_request_names_the_server(start, stop, roles):
     _, (party, *_) = roles()
-    refused(party, Received("server", EvaluationRequest(1, start, stop)), rf"^server: asks for test rows {start}\.\.")
+    refused(
+        party, Received("server", EvaluationRequest(1, start, stop)), rf"^server: asks for held-out rows {start}\.\."
+    )
 
 
 @pytest.mark.parametrize(

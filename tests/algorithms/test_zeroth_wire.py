@@ -259,7 +259,7 @@ def test_what_the_rules_do_not_stop(served):
 def few_rows(rows):
     draw = np.random.default_rng(rows)
     x, y = draw.standard_normal((rows + 10, 6)), draw.integers(0, 2, rows + 10)
-    return split(from_arrays(x[:rows], y[:rows], x_test=x[rows:], y_test=y[rows:]), parties=3)
+    return split(from_arrays(x[:rows], y[:rows], x_test=x[rows:], y_test=y[rows:]), parties=3, validation_fraction=0)
 
 
 @pytest.mark.parametrize("rest", range(8))

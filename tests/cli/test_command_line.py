@@ -18,6 +18,8 @@ from colonnade.deployment import up
 from colonnade.drivers.ray import cluster
 
 SMALL = """
+[protocol]
+name = "vafl"
 [data]
 source = "digits"
 parties = 2

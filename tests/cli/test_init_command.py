@@ -160,7 +160,7 @@ def test_nothing_is_overwritten(tmp_path):
         (Answers("bank", ("bank", "bank"), "t.csv", "nr"), "network.parties"),
         (Answers("bank", ("bank", "a b"), "t.csv", "nr"), "--parties = 'a b'"),
         (Answers("server", PARTIES, "t.csv", "nr"), "--label = None: name the column of t.csv"),
-        (Answers("bank", PARTIES, "t.csv", "nr", "y"), "--label = 'y': with vafl only the server holds the labels"),
+        (Answers("bank", PARTIES, "t.csv", "nr", "y"), "--label = 'y': with swift only the server holds the labels"),
         (Answers("bank", PARTIES, "t.csv", "nr", method="centralised"), "--method = 'centralised'"),
         (Answers("bank", PARTIES, "t.csv", "nr", method="vafel"), "did you mean 'vafl'"),
     ],

@@ -160,7 +160,9 @@ def test_every_default_is_written_out():
 @pytest.mark.parametrize(
     ("train", "optimiser", "rate"),
     [
-        ({}, "adam", 0.01),
+        ({}, "adam", "auto"),
+        ({"optimiser": "adam"}, "adam", "auto"),
+        ({"optimiser": "RMSprop"}, "RMSprop", 0.01),
         ({"optimiser": "sgd"}, "sgd", 0.1),
         ({"optimiser": "momentum"}, "momentum", 0.02),
         ({"learning_rate": 0.3}, "sgd", 0.3),  # as before there were defaults of methods

@@ -61,7 +61,7 @@ def test_with_the_planned_noise_no_party_withdraws_and_none_spends_more(protocol
 
 
 def test_the_fastest_party_decides(data):
-    config = from_dict(SLOW)
+    config = from_dict(SLOW | {"protocol": {"name": "vafl"}})
     found = plan_noise(config, data, Asked(mu=1.0), lambda done: None)
     slow, fast = found.needs[2], max(found.needs[:2], key=lambda need: need.uploads)
     assert fast.uploads > 1.5 * slow.uploads
@@ -90,8 +90,8 @@ def test_at_the_command_line(tmp_path):
     text = plan(tmp_path, "--epsilon", "10", "--set", "clock.compute=[{mean_s = 0.01}, {mean_s = 0.1}]")
     assert "party-1" in text and "privacy.clip = 1, privacy.noise = " in text
     assert (
-        "Assumed: vafl on digits (1294 training, 144 validation and 359 test rows), 30 updates, the speeds of [clock], "
-        "seed 0" in text
+        "Assumed: swift on digits (1294 training, 144 validation and 359 test rows), 30 updates, "
+        "the speeds of [clock], seed 0" in text
     )
 
 

@@ -86,7 +86,7 @@ def test_methods_train_with_it_and_learn_a_fallback(name):
     [
         ({"train": {"party_dropout": 1.0}}, "below 1"),
         ({"train": {"party_dropout": -0.1}}, "below 1"),
-        ({"name": "fedvs"}, "cannot: use one of sync, vafl"),
+        ({"name": "fedvs"}, "cannot: use one of sync, swift"),
         ({"name": "asysqn-sgd"}, "cannot"),
         ({"name": "centralised"}, "cannot"),
         ({"name": "flex", "labels": "shared"}, "labels = 'shared'"),

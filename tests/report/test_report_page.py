@@ -55,7 +55,7 @@ def race(folders: Path) -> Page:
     return Page(write_report(folders / "race"))
 
 
-@pytest.mark.parametrize(("folder", "labels"), [("run", ["vafl"]), ("race", ["sync", "ahead<1>"])])
+@pytest.mark.parametrize(("folder", "labels"), [("run", ["swift"]), ("race", ["sync", "ahead<1>"])])
 def test_one_self_contained_file(folder: str, labels: list[str], folders: Path) -> None:
     before = set((folders / folder).rglob("*"))
     path = write_report(folders / folder)

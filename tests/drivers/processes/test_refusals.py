@@ -401,9 +401,9 @@ def test_a_party_process_with_another_learning_rate_says_so_and_ends(federation:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     said = " ".join((ended.stdout + ended.stderr).split())
     assert ended.returncode == 2, said
-    assert "train.learning_rate: 0.25 there, 0.1 here" in said
+    assert "train.learning_rate: 0.25 there, 'auto' here" in said
     assert "Traceback" not in said
-    line = logged_once(federation, before, "train.learning_rate: 0.25 there, 0.1 here")
+    line = logged_once(federation, before, "train.learning_rate: 0.25 there, 'auto' here")
     assert line["peer"] == name
 
 

@@ -141,7 +141,8 @@ class Counting(Chassis[C], Generic[C]):
     def peer_lost(self, peer: str) -> None:
         """A party is gone."""
         self.state.present.pop(peer, None)
-        self.lost(peer)
+        if peer in self.index:
+            self.lost(peer)
         self.advance()
 
     @timer(EVALUATE_TIMER)
@@ -217,7 +218,8 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         """A party is gone; an evaluation does not wait for it."""
         self.state.present.pop(peer, None)
         self.do(self.evaluation.lose(peer))
-        self.lost(peer)
+        if peer in self.index:
+            self.lost(peer)
         self.advance()
 
     @on(Withdrawn, PARTY)

@@ -101,7 +101,7 @@ class Centralised(Chassis[RoleState]):
             )
             for p in parties
         )
-        self._rates = [training.server_rate, *(party_rate(training, p.index, p.train) for p in parties)]
+        self._rates = (training.server_rate, *(party_rate(training, p.index, p.train) for p in parties))
         self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
         self.progress, self.keeps = Progress(training), Kept()
 
