@@ -17,7 +17,7 @@ speeds, a round trip as long as ten steps). For each table:
    times the time of its step say which setting is the best under which pattern.
 3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
    such a run counts with that time, and is marked. Under pattern 4 each runs once more, as long as its own
-   defaults say, for the metric at the end.
+   defaults say, for the metric at the end; not with --no-ends.
 4. The control (late_block.py) is a joint model with nothing stale, whose slow block is stepped every tenth time. It has
    the settings of the tuned `sync`, or the optimisers and averages of `swift`, whichever is faster.
 
@@ -119,7 +119,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--wall", type=float, default=300.0, help="seconds after which a run is given up")
     parser.add_argument("--page", type=Path, help="put the tables between the marks of this page")
     parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
-    for flag in ("--resume", "--report", "--learns"):
+    for flag in ("--resume", "--report", "--learns", "--no-ends"):
         parser.add_argument(flag, action="store_true")
     return parser.parse_args()
 
@@ -158,6 +158,8 @@ def study(options: argparse.Namespace, journal: Journal) -> None:
         for cell in _cells(options, method, table, pattern, seed, aims[table], tuned[table][pattern])
     ]
     journal.results("cells", cells)
+    if options.no_ends:
+        return
     ends = []
     for method, seed, table in product(options.methods, seeds, sets):
         ends.append(_job(options, "end", table, END, seed, tables_of(method), {}) | {"method": method})
