@@ -21,7 +21,7 @@ class VaflOptions(Options, frozen=True):
     pause_s: float | list[float] = 0.0  # mean of the exponential pause between a party's activations
     on_lost: Literal["continue", "wait"] = "continue"
     in_flight: int = 1  # batches of a party that may be under way
-    smaller_batches: bool = False  # halves or quarters for parties that are slow
+    smaller_batches: bool = False  # half batches for parties that are slow
     average: bool = False  # evaluation and prediction use an average of the weights
 
     def threshold(self, parties: int) -> int:

@@ -1,8 +1,7 @@
 """Smaller batches for slow parties: the server measures how fast each uploads, and tells the slow ones.
 
 A party's pace is the median time between its uploads, per row, over the last few of them. A party that takes twice as
-long as the fastest gets half batches: its block is then stepped more
-often, with the same work.
+long as the fastest gets half batches: its block is then stepped more often, with the same work.
 """
 
 from collections.abc import Sequence
