@@ -259,7 +259,7 @@ def test_a_federation_of_actors_ends_and_predicts_as_the_simulation_does(
     summary, found = trained_by_actors(simulated, out, predicted)
     assert (summary["driver"], summary["status"], summary["parties"]) == ("ray", "finished", 2)
     assert summary["weights_sha256"] == simulated.execute()["weights_sha256"]
-    np.testing.assert_array_equal(found, judged[-1])
+    np.testing.assert_allclose(found, judged[-1], rtol=1e-6)  # test rows are judged in other pieces
     assert json.loads((out / "summary.json").read_text()) == summary and (out / "metrics.jsonl").is_file()
     timeline = json.loads((out / "timeline.json").read_text())
     assert timeline["roles"] == ["server", "party-1", "party-2"] and all(map(any, timeline["busy"]))
