@@ -175,6 +175,11 @@ def test_the_rate_is_that_of_the_optimiser(train, optimiser, rate):
     assert found.learning_rate == rate and found.optimiser == (optimiser or train["optimiser"])
 
 
+def test_a_rate_that_is_no_rate_is_refused_with_what_is_right():
+    with pytest.raises(ConfigError, match=r"train.learning_rate = 'fast': write a number, .* or 'auto'"):
+        from_dict({"train": {"learning_rate": "fast"}})
+
+
 def test_difference_names_the_first_key_that_differs():
     assert difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 2}}) is None
     assert difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}}) == "a.c: 2 there, 3 here"

@@ -385,6 +385,8 @@ def _explain(message: str, tables: Mapping[str, Any]) -> ConfigError:
     path = found["path"].lstrip(".") if found else ""
     text = _AT.sub("", message).replace(" | null`", "`")  # a user has no word for null: the key is left out
     unknown = _UNKNOWN.search(text)
+    if path == "train.learning_rate" and text.startswith("Invalid enum"):
+        return ConfigError(path, _lookup(tables, path), "write a number, {server = ..., party = ...}, or 'auto'")
     if unknown is None:
         return ConfigError(path or "CONFIG", _lookup(tables, path), text[:1].lower() + text[1:])
     name = unknown["name"]
