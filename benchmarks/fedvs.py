@@ -140,7 +140,7 @@ def slow(args: argparse.Namespace) -> None:
     print("for each: wait, fedvs, their ratio")
     print("parties   R  seed  ms a round          s for all rounds    s to target")
     for parties in args.parties:
-        data = fewer(colonnade.split(whole, parties=parties, scale="clipped"), 4000, 2000)
+        data = fewer(colonnade.split(whole, parties=parties, scale="clipped", validation_fraction=0), 4000, 2000)
         clock = {"compute": [{"mean_s": 0.1 if n == args.slow else 0.01} for n in range(parties)]}
         found = [slow_pair(data, clock, args.epochs, seed) for seed in range(args.seeds)]
         for seed, (line, _) in enumerate(found):
