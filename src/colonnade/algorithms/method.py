@@ -154,7 +154,7 @@ class Defaults:
     learning_rate: float | tuple[float, float] | Literal["auto"] = 0.01
     epochs: float = 20.0
     evaluations: int = 40  # of a run of that length
-    patience: int = 0  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
+    patience: int = 10  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
 
 
 @dataclass(frozen=True)

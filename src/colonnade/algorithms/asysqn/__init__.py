@@ -62,7 +62,7 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         Party,
         predictor=SummedPredictor(),
         capabilities=Capabilities(party_labels=True, peers=True, sparse=True),
-        defaults=Defaults(party=None, optimiser="sgd", learning_rate="auto", batch_size=256, epochs=30.0),
+        defaults=Defaults(party=None, optimiser="sgd", learning_rate="auto", batch_size=256, epochs=30.0, patience=0),
         page="asysqn.md",
     )
 

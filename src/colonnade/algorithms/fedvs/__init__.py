@@ -98,7 +98,7 @@ METHODS = (
         observations=OBSERVATIONS,
         predictor=CodedPredictor(),
         capabilities=Capabilities(peers=True, party_models=("polynomial",), aggregates=(MEAN,)),
-        defaults=DEFAULTS,
+        defaults=replace(DEFAULTS, patience=0),
         page=_PAGE,
     ),
     _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),

@@ -39,7 +39,7 @@ _REVEALS = f"{TO_SERVER}. With labels = 'server' {TO_PARTIES['server']}. With 's
 _CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"))
 _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
 # Fast parties make tens of passes while a slow one makes a few: without decay they overtrain.
-_DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}}, patience=10)
+_DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}})
 
 
 def _method(name: str, paper: str, summary: str, options: type[RoundOptions]) -> Method[Any]:
