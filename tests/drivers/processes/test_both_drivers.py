@@ -113,7 +113,7 @@ SETTINGS = {  # model, train, floor
 }
 LINEAR = [name for name, method in METHODS.items() if method.capabilities.party_labels]  # of two classes
 SETTINGS |= dict.fromkeys(LINEAR, ({}, {"batch_size": 64, "epochs": 12, "learning_rate": 0.05}, 0.85))
-USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.75)
+USUAL = (PLAIN, {"epochs": 4, "learning_rate": 0.3}, 0.7)
 LOCAL = ("flex", "adaptive-flex", "sync-min", "sync-max")
 SETTINGS |= dict.fromkeys(LOCAL, (PLAIN, {"epochs": 6, "learning_rate": 0.03}, 0.6))
 MOST = {"max_steps": 10}  # on a busy machine the clock would let them take so many that they diverge
@@ -258,7 +258,7 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
         return  # the parties step on while the last evaluation is made, and until they hear of the end
     if variant[0] == "swift":
         return  # a gradient that waits for the lane is applied after the last evaluation
-    apart = 1e-3 if variant[0] == "fedvs" else 1e-6  # every exchange rounds the weights at random
+    apart = 2e-3 if variant[0] == "fedvs" else 1e-6  # every exchange rounds the weights at random
     np.testing.assert_allclose(predictions, last, rtol=0, atol=apart)
 
 
