@@ -277,4 +277,4 @@ def _verdict(one: Record) -> str:
         return f"**{one['status']}**"
     upwards = METRICS[SOURCES[one["table"]].metric].higher_is_better
     worse = one["test"] < one["trivial"] if upwards else one["test"] > one["trivial"]
-    return f"**{one['value']:.4g}**" if worse else f"{one['value']:.4g}"
+    return f"**{one['test']:.4g}**" if worse else f"{one['test']:.4g}"
