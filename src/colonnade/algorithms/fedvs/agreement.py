@@ -81,7 +81,7 @@ class Agreement(Component):
     def begin(
         self, key: Key, among: list[int], places: int, awaited: list[int] | None = None, position: int = -1
     ) -> list[Effect]:
-        """Alg. 1 l. 13: everybody shares, or, where models last, those that are waited for."""
+        """Alg. 1 l. 13: all parties share, or, where models last, those that are waited for."""
         self.key, self.among, self.asked, self.places = key, among, False, 0
         self.awaited, self.trained = awaited or [], {}
         self.newest = max(key, self.newest)
@@ -117,8 +117,8 @@ class Agreement(Component):
 
     def unreported(self, present: Collection[str]) -> list[str]:
         """Who is within reach and has not reported; where models last, of those that are waited for."""
-        whom = self.awaited or self.among
-        return [self.names[n] for n in whom if n not in self.reports and self.names[n] in present]
+        waited_for = self.awaited or self.among
+        return [self.names[n] for n in waited_for if n not in self.reports and self.names[n] in present]
 
     def weights(self) -> dict[int, int]:
         """S, and which weights of each, where models last."""
