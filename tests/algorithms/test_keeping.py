@@ -92,3 +92,10 @@ def test_an_account_by_record_has_no_measured_rate():
         for privacy in ({}, noise, noise | steps)
     ]
     assert measured == [True, True, False]
+
+
+def test_where_evaluations_cost_privacy_there_are_fewer():
+    data = colonnade.split(colonnade.load("digits"), parties=2)
+    noise = {"mechanism": "output", "clip": 1.0, "noise": 1.0}
+    of = [colonnade.prepare(data, "swift", privacy=privacy).federation.training for privacy in ({}, noise)]
+    assert [(one.eval_every, one.patience) for one in of] == [(Every("epochs", 0.5), 40), (Every("epochs", 2.5), 10)]

@@ -261,6 +261,9 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     training, model = _training(config.train, count, (rows, validation), task, (method.defaults, options)), config.model
     # A rate that follows the columns moves with the record, and no account by record has that.
     training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
+    if privacy.on:  # every evaluation releases rows once more
+        every = _every("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
+        training = replace(training, eval_every=every)
     assert model.embedding is not None and model.server is not None and model.aggregate is not None  # settled
     return Plan(
         method=method,

@@ -16,6 +16,7 @@ __all__ = ["auto_rate", "batch_size_of", "limits_of", "settled"]
 
 LIMITS = ("epochs", "updates", "seconds")
 SMALLEST_BATCH, BATCHES = 8, 16
+FEW = 10  # evaluations to wait for a better one, where each of them costs privacy
 
 # Of an optimiser that the user chose. Adam divides a step by the size of recent gradients, so that one rate fits many
 # tables; plain SGD does not: its rate is a guess that holds for standardised columns.
@@ -36,7 +37,8 @@ def settled(config: Config, rows: int | None = None, validation: int | None = No
         train = msgspec.structs.replace(train, batch_size=batch_size_of(rows, defaults.batch_size))
     if train.patience is None and validation is not None:
         own = not limits_of(config.train) and config.train.eval_every is None
-        train = msgspec.structs.replace(train, patience=defaults.patience if validation and own else 0)
+        patience = min(defaults.patience, FEW) if config.privacy.on else defaults.patience
+        train = msgspec.structs.replace(train, patience=patience if validation and own else 0)
     return msgspec.structs.replace(config, model=model, train=train)
 
 
