@@ -96,7 +96,7 @@ class Cells:
         return self._cells.get((method, table, pattern))
 
     def end(self, method: str, table: str) -> float | None:
-        """The metric on the test rows when tuned `sync` arrives, if all runs got there."""
+        """The metric on the test rows at the end of a run of the method's own length, if all runs got there."""
         of = ("end", method, table)
         runs = [one for one in self.records if (one["stage"], one["method"], one["table"]) == of]
         values = list({one["seed"]: one.get("test") for one in runs}.values())

@@ -49,7 +49,7 @@ def test_settings_that_cannot_work(resolve, options, key, words):
 
 
 def test_two_parties_are_too_few(resolve):
-    with pytest.raises(ConfigError, match="protocol.T = 1: 1 colluders need 3 parties at least, and there are 2"):
+    with pytest.raises(ConfigError, match="protocol.T = 1: T = 1 needs 3 parties at least, and there are 2"):
         resolve(tables(), parties=2)
 
 

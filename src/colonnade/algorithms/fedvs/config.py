@@ -53,7 +53,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         """(K, T, N); refused if it cannot decode."""
         fewest = 2 * self.T + 1
         if self.K is None and 0 <= self.T < parties < fewest:
-            advice = f"{self.T} colluders need {fewest} parties at least, and there are {parties}: use another method"
+            advice = f"T = {self.T} needs {fewest} parties at least, and there are {parties}: use another method"
             raise ConfigError("protocol.T", self.T, advice)
         try:
             return LagrangeCode(self.segments(parties), self.T, parties)
