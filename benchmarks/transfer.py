@@ -1,7 +1,8 @@
 """Methods with nothing but their name, on tables that nobody tuned them for, against a `sync` tuned for each table.
 
     python benchmarks/transfer.py --data DIR --out FOLDER [--sets credit,wine] [--methods swift,vafl] [--slow 1,2,3,4]
-                                  [--rows 10000] [--seeds 3] [--workers 2] [--resume] [--minutes 9] [--report]
+                                  [--rows 10000] [--seeds 3] [--timed 10] [--workers 2] [--resume] [--minutes 9]
+                                  [--report]
                                   [--page docs/what-to-expect.md]
     python benchmarks/transfer.py --data DIR --out FOLDER --sets credit,a9a,mfeat,digits --methods ablation [--slow …]
     python benchmarks/transfer.py --learns --data DIR --out FOLDER [--methods …] [--workers 2]
@@ -14,7 +15,8 @@ speeds, a round trip as long as ten steps). For each table:
    of the labels' deviation above it). A run is there if it reaches it and stays there for two more evaluations.
 2. `sync` is tuned: 12 settings, each with and without averaged weights, by the time to the target; the best four again
    with all seeds. Its steps do not depend on the clock, so that one tuning serves all patterns: a setting's updates
-   times the time of its step say which setting is the best under which pattern.
+   times the time of its step say which setting is the best under which pattern. Its time is then taken with other
+   seeds, `--timed` of them, as that of every method: the time of the seeds that chose it would be too good.
 3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
    such a run counts with that time, and is marked. Under pattern 4 each runs once more, as long as its own
    defaults say, for the metric at the end; not with --no-ends.
@@ -114,7 +116,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--methods", type=_methods, default=[name for name in METHODS if name != ORACLE])
     parser.add_argument("--slow", type=_words, default=[*PATTERNS])
     parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="to set the targets, to tune sync, and for the ends")
+    parser.add_argument("--timed", type=int, default=10, help="other seeds, to time sync and the methods with")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--wall", type=float, default=300.0, help="seconds after which a run is given up")
     parser.add_argument("--page", type=Path, help="put the tables between the marks of this page")
@@ -148,9 +151,10 @@ def study(options: argparse.Namespace, journal: Journal) -> None:
     """Targets, then the tuned `sync`, then every cell; the results are in the journal."""
     aims = targets(options, journal)
     tuned = tune(options, journal, aims)
-    sets, seeds = [table for table in options.sets if table in tuned], range(options.seeds)
+    sets = [table for table in options.sets if table in tuned]
     under = dict.fromkeys((CONTROL, *options.methods), options.slow)
     under[TUNED] = list(dict.fromkeys(map(_first_alike, options.slow)))
+    seeds = range(options.seeds, options.seeds + options.timed)
     cells = [
         cell
         for method in (TUNED, CONTROL, *options.methods)
@@ -161,7 +165,7 @@ def study(options: argparse.Namespace, journal: Journal) -> None:
     if options.no_ends:
         return
     ends = []
-    for method, seed, table in product(options.methods, seeds, sets):
+    for method, seed, table in product(options.methods, range(options.seeds), sets):
         ends.append(_job(options, "end", table, END, seed, tables_of(method), {}) | {"method": method})
     journal.results("ends", ends)
 

@@ -65,6 +65,7 @@ class Cells:
         self._cells: dict[tuple[str, str, str], Cell] = {}
         self.settings: dict[tuple[str, str], str] = {}  # of tuned sync, by table and pattern
         self.seconds: dict[tuple[str, str], float] = {}  # and its time
+        self.arrived: dict[tuple[str, str], tuple[int, int]] = {}  # and how many of its runs got there, of how many
         for (method, table, pattern), them in runs.items():
             reference = _reference(runs, table, pattern)
             if reference is None or _refused(them):
@@ -74,6 +75,7 @@ class Cells:
             times = _times(them.values())
             reached = sum(any(one["time_s"] for one in them.values() if one["seed"] == seed) for seed in times)
             self._cells[method, table, pattern] = Cell(mean(times.values()) / time_s, reached, len(times))
+            self.arrived[table, pattern] = sum(one["time_s"] is not None for one in reference.values()), len(reference)
             self.settings[table, pattern] = next(iter(reference.values()))["setting"]
 
     @property
@@ -137,8 +139,9 @@ def report(records: Sequence[Record], shown: Iterable[str] | None = None) -> str
     """The tables in Markdown; `shown`: the methods with a table of their own, or all."""
     cells = Cells(records)
     groups = {"test tables": cells.tables(TEST), "development tables": cells.tables(DEVELOPMENT)}
-    rows, seeds = max(one["rows"] for one in records), 1 + max(one["seed"] for one in records)
-    parts = [f"Tables of at most {rows:,} rows; {seeds} seed{'s' * (seeds > 1)}."]
+    rows = max(one["rows"] for one in records)
+    seeds = len({one["seed"] for one in records if one["stage"] == "cell"})
+    parts = [f"Tables of at most {rows:,} rows; times over {seeds} seed{'s' * (seeds > 1)}."]
     for title, tables in groups.items():
         if tables:
             parts += [f"### All methods, {title}", f"Over {', '.join(tables)}:", overall(cells, tables)]
@@ -207,8 +210,7 @@ def tuned_table(cells: Cells) -> str:
     rows = []
     for table in cells.tables():
         runs = [one for one in cells.records if one["stage"] == "cell" and one["table"] == table]
-        times = (cells.seconds.get((table, pattern)) for pattern in cells.patterns)
-        seconds = ["–" if time_s is None else f"{time_s:.2f}" for time_s in times]
+        seconds = [_seconds(cells, table, pattern) for pattern in cells.patterns]
         setting = next((cells.settings[key] for key in cells.settings if key[0] == table), "–")
         target = runs[0]["target"]
         best = oracle_of(table, cells.records)
@@ -224,6 +226,13 @@ def tuned_table(cells: Cells) -> str:
         *(f"{name} (s)" for name in cells.patterns),
     ]
     return _markdown(names, rows)
+
+
+def _seconds(cells: Cells, table: str, pattern: str) -> str:
+    if (table, pattern) not in cells.seconds:
+        return "–"
+    reached, seeds = cells.arrived[table, pattern]
+    return f"{cells.seconds[table, pattern]:.2f}" + ("" if reached == seeds else f" ({reached}/{seeds})")
 
 
 def _markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
