@@ -165,7 +165,7 @@ class Server(Tabled, Coordinator[State]):
     def _take_report(self, sender: str, message: Ready, begun: Begun) -> None:
         """Alg. 2 l. 15, of the newest phase or, from a late party, of an earlier one."""
         s = self.state
-        if self._tells_speed(begun.round):
+        if self._tells_speed(begun.round, begun.learns):
             report = Report(message.phase, message.steps, message.weight, message.step_s)
             self.pacing.note(sender, report, begun.timeout_s)
         if message.phase == s.phase:
@@ -181,15 +181,18 @@ class Server(Tabled, Coordinator[State]):
         before, rounds = self.state.steps.get(name, (0, 0))
         self.state.steps[name] = before + steps, rounds + 1
 
-    def _tells_speed(self, round_: int) -> bool:
+    def _tells_speed(self, round_: int, learns: bool) -> bool:
         """Not of an epoch's last batch, which may be a small one: more steps fit than in the rounds to come."""
         # DEVIATION: Alg. 2 takes every round's τ; its batches are all of one size.
-        return len(self.walk.batch(round_)) == self.training.batch_size or not self.pacing.step_s
+        # A round that only measures counts whatever its batch is: it is repeated until the speeds are known. It meets
+        # a small batch where the server has lost its memory, or where no party of the round was measured before.
+        return not learns or len(self.walk.batch(round_)) == self.training.batch_size
 
     def _refuse_short_timeout(self) -> None:
         """No party has ever been in time."""
         timeout_s = self.options.timeout_s
-        quickest = min(self.pacing.step_s[name] for name in self.names if name in self.pacing.step_s)
+        known = [self.pacing.step_s[name] for name in self.names if name in self.pacing.step_s]
+        quickest = min(known, default=0.0)
         if not isinstance(timeout_s, str) and quickest > timeout_s:
             advice = f"no party finished a step within it: the quickest took {quickest:.3g} s; give more, or use 'auto'"
             raise ConfigError("protocol.timeout_s", timeout_s, advice)
@@ -353,7 +356,7 @@ class Server(Tabled, Coordinator[State]):
         s = self.state
         assert s.opened is not None
         s.doing = GATHERING
-        if self.local.steps and self._tells_speed(s.round):
+        if self.local.steps and self._tells_speed(s.round, not s.measures):
             self.pacing.note(SERVER, self.local.report(), self._timeout_s)
         if not s.measures:
             if self.local.steps:
