@@ -101,8 +101,8 @@ def test_a_step_is_as_long_as_those_that_were_missed(resolve):
     party = resolve(tables(catch_up=3)).roles()[1]
     found = []
     for trained, stepping in ((0, 0), (1, 2), (3, 5), (6, 40)):
-        party.state.trained, party.state.stepping = trained, stepping
-        found.append(party._missed())
+        party.lasting.trained, party.lasting.stepping = trained, stepping
+        found.append(party.lasting.missed())
     assert found == [1, 2, 3, 3]
 
 

@@ -4,13 +4,12 @@ It shares its data once and its model in every exchange, evaluates the sum of al
 steps when the gradient comes. The lane does, in this order, what is newest: a step, sharing, evaluating; an evaluation
 is dropped as soon as the round goes on without it, so that a straggler is never behind.
 
-With `stale = "allow"` a party shares its model once it has stepped, at its own pace, and the share lasts until the next
-one. It steps on a gradient of the weights that it has, and on no other. A party that the exchange waits for blinds it,
-and works ahead: it multiplies shares that the next sum will have before the server has announced it.
+With `stale = "allow"` a share lasts until its party shares again (lasting.py). A party then steps on a gradient of the
+weights that it has, and on no other.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -21,7 +20,8 @@ from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, coded_data, coded_sum, coded_terms
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.held_out import HeldOut
-from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, CodedData, Key
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND, CodedData
+from colonnade.algorithms.fedvs.lasting import MULTIPLYING, Lasting
 from colonnade.algorithms.fedvs.messages import (
     Answer,
     Blind,
@@ -41,7 +41,6 @@ from colonnade.algorithms.fedvs.messages import (
     ModelShared,
     OfRows,
     Prepared,
-    Shared,
     ShareData,
     ShareModel,
     ShareModels,
@@ -55,7 +54,6 @@ from colonnade.algorithms.fedvs.side import Side
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.models import Network, party_module
 from colonnade.models.polynomial import Polynomial
-from colonnade.privacy.field import add, total
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.finite import all_finite
@@ -66,10 +64,6 @@ from colonnade.protocol.seeds import derive
 __all__ = ["Party", "State", "polynomial_module"]
 
 IDLE, STEPPING, SHARING, SUMMING = "", "step", "share", "sum"  # what is on the lane
-BLINDING, MULTIPLYING = "blind", "multiply"  # models last
-
-
-NONE = (-1, -1, np.zeros((0, 0), np.uint32))  # no term
 
 
 def polynomial_module(setup: PartySetup[FedvsOptions]) -> Polynomial:
@@ -107,16 +101,6 @@ class State(RoleState):
     declined: int = 0
     left_out: int = 0
     unfinished: int = 0
-    # Models last:
-    stepping: int = 0  # the round whose gradient is on the lane
-    trained: int = 0  # which weights are here: one more than the round whose gradient has led to them; 0: the first
-    shares: int = 0  # made so far
-    unsent: ModelShared | None = None
-    sent: Key = NEVER  # the exchange that this party has blinded, or the newest that it has shared its model in
-    blinding: Blinded | None = None  # for this exchange or the next
-    terms: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # X̃_n W̃_n: position, version, values
-    multiplying: int = -1  # the position whose terms are on the lane
-    skipped: int = 0  # gradients of weights that this party no longer has
 
 
 class Party(Chassis[State]):
@@ -142,10 +126,17 @@ class Party(Chassis[State]):
         self.sharer = Sharer(setup, module.degree, self.key)
         self._clip()
         self.held_out = HeldOut(len(setup.test), training.validation, self.code.segments)
-        self.lasting, self.eager = options.stale == "allow", options.work == "arithmetic"
-        self.training = Side(False, options.blinding, CodedData(self.walk.cut.length), self.lasting, options.T)
+        lasts = options.stale == "allow"
+        self.training = Side(False, options.blinding, CodedData(self.walk.cut.length), lasts, options.T)
         self.testing = Side(True, options.blinding, CodedData(self.held_out.places))
         self.answered = Answered(self.walk, self.least, self.held_out.edge)
+        self.lasting = self._lasting() if lasts else None
+
+    def _lasting(self) -> Lasting:
+        return Lasting(
+            index=self.index, names=self.names, own_terms=self.terms, width=self.width, options=self.options,
+            side=self.training, walk=self.walk, costs=self.costs,
+        )  # fmt: skip
 
     def to_predict(self, x: Array) -> tuple[Array, Array, bytes]:
         """Of rows to predict: their coded powers, the weights, and the seed of the weights' rounding.
@@ -165,8 +156,7 @@ class Party(Chassis[State]):
     def started(self, entropy: bytes) -> None:
         """Alg. 1 l. 2: share the data."""
         self.key.renew(entropy)
-        self.state.doing = SHARING
-        self._work("share data", self.costs.share_data(self.terms, self.walk.cut.length), ShareData(-1))
+        self._work(SHARING, "share data", self.costs.share_data(self.terms, self.walk.cut.length), ShareData(-1))
 
     def resumed(self, entropy: bytes) -> None:
         """Masks come from a new key."""
@@ -272,10 +262,10 @@ class Party(Chassis[State]):
         if side.testing:
             return self._evaluate(self._share_job(side))
         s.to_sum = None
-        if self.lasting:
+        if self.lasting is not None:
             # DEVIATION: the paper's parties share in every round (Alg. 1 l. 14–18); here a share lasts until a step.
-            s.to_share |= not s.shares
-            self._ask_for_models()
+            s.to_share |= not self.lasting.shares
+            self.do(self.lasting.ask_for_models())
         else:
             self.answered.weights_of(message.round)
             s.to_share = True
@@ -289,21 +279,18 @@ class Party(Chassis[State]):
         times = 0 <= message.round < LAST_ROUND and message.attempt >= 0
         awaited = message.awaited
         blinders = sorted(set(awaited)) == awaited and set(awaited) <= set(among)
-        enough = len(awaited) > self.options.T if self.lasting and not side.testing else not awaited
+        enough = len(awaited) > self.options.T if side.lasting else not awaited
         if not (numbers and times and places and blinders and enough and len(among) >= self.least):
             raise RemoteProtocolError(SERVER, f"an exchange that cannot be: {message!r:.120}")
 
     def _share_job(self, side: Side) -> ShareModel:
-        weights, places = self._weights(), side.exchange.blinded_places
-        if not self.lasting:
-            return ShareModel(*side.exchange.key, side.testing, weights, places)
-        trained = self.state.trained
-        # The same weights are rounded alike, even with another key: the seed is saved beside the data's.
-        rounding = hashlib.sha256(b"rounding %d" % trained + self.state.data_seeds[0]).digest()
+        weights, exchange, lasting = self._weights(), side.exchange, self.lasting
+        if lasting is None:
+            return ShareModel(*exchange.key, side.testing, weights, exchange.blinded_places)
+        rounding = lasting.rounding(self.state.data_seeds[0])
         if side.testing:
-            return ShareModel(*side.exchange.key, True, weights, places, trained, rounding)
-        self.state.shares += 1
-        return ShareModel(trained, self.state.shares, False, weights, 0, trained, rounding)
+            return ShareModel(*exchange.key, True, weights, exchange.blinded_places, lasting.trained, rounding)
+        return lasting.share_job(weights, rounding)
 
     @job(ShareModel)
     def share_model(self, job: ShareModel) -> ModelShared:
@@ -315,8 +302,8 @@ class Party(Chassis[State]):
         """Alg. 1 l. 18; a result for an exchange that is over goes nowhere, unless models last."""
         self._ended(token)
         side = self._side(result.testing)
-        if side.lasting:
-            self.state.unsent = result
+        if self.lasting is not None and not side.testing:
+            self.lasting.unsent = result
         elif not side.is_at(result.round, result.attempt):
             self.state.dropped += 1
         elif self.index not in side.exchange.models:  # else shared before this party lost its memory
@@ -352,14 +339,18 @@ class Party(Chassis[State]):
         """The server is told once."""
         if not side.exchange.told and side.is_complete():
             side.exchange.told = True
-            self._tell(SERVER, side.holding(self.state.clipped, self._made(side.exchange.position)))
+            self._tell_holding(side)
+
+    def _tell_holding(self, side: Side) -> None:
+        made = {} if self.lasting is None else self.lasting.made(side.exchange.position)
+        self._tell(SERVER, side.holding(self.state.clipped, made))
 
     @on(WhoHolds, SERVER)
     def report(self, sender: str, message: WhoHolds) -> None:
         """The time for sharing is over."""
         side = self._side(message.testing)
         if side.is_at(message.round, message.attempt):
-            self._tell(SERVER, side.holding(self.state.clipped, self._made(side.exchange.position)))
+            self._tell_holding(side)
 
     # Evaluating the sum: Alg. 1 l. 22–24.
 
@@ -372,7 +363,7 @@ class Party(Chassis[State]):
             return
         self._check_sum(message, side)
         weights = side.weights(message)
-        if weights is not None and not self.lasting:
+        if weights is not None and self.lasting is None:
             weights = dict.fromkeys(weights, self.answered.weights_round)
         if weights is None or self.answered.would_tell_apart(message, weights):
             return self._decline(side)
@@ -429,8 +420,8 @@ class Party(Chassis[State]):
             self._check_gradient(message)
         s.left_out += not mine
         s.to_sum = None
-        if self.lasting:
-            self._take_if_exact(message, mine)
+        if self.lasting is not None:
+            self._take_if_exact(message, mine, self.lasting)
         else:
             self.answered.weights_of(message.round + 1)
             s.to_share = False
@@ -438,18 +429,18 @@ class Party(Chassis[State]):
         self._stop_summing(message.position)
         self._next()
 
-    def _take_if_exact(self, message: Gradient, mine: bool) -> None:
+    def _take_if_exact(self, message: Gradient, mine: bool, lasting: Lasting) -> None:
         """Step if the sum had the weights that are here; the newest such gradient replaces one that waits."""
         s = self.state
         self.answered.weights_round = message.round + 1
-        exact = mine and message.trained[message.summed.index(self.index)] == s.trained
+        exact = mine and lasting.is_of_these_weights(message)
         if exact and s.doing != STEPPING:
             s.to_take = message
             return
-        s.skipped += mine
+        lasting.skipped += mine
         # The sum did not take the share that was sent before its exchange began: it may be lost, so it is made again.
-        busy = s.to_take is not None or s.doing in (STEPPING, SHARING) or s.to_share or s.unsent is not None
-        if not exact and not busy and s.sent[0] < message.round:
+        busy = s.to_take is not None or s.doing in (STEPPING, SHARING) or s.to_share or lasting.unsent is not None
+        if not exact and not busy and lasting.sent[0] < message.round:
             self._share_model_again()
 
     def _check_gradient(self, message: Gradient) -> None:
@@ -459,7 +450,7 @@ class Party(Chassis[State]):
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")
         if not all_finite(values):
             raise RemoteProtocolError(SERVER, "a gradient that is not finite")
-        if len(message.trained) != (len(message.summed) if self.lasting else 0):
+        if len(message.trained) != (0 if self.lasting is None else len(message.summed)):
             raise RemoteProtocolError(SERVER, f"a gradient of {len(message.trained)} models over {message.summed}")
 
     def _take_job(self, message: Gradient) -> Take:
@@ -476,18 +467,16 @@ class Party(Chassis[State]):
     def stepped(self, token: int, result: Stepped) -> None:
         """Alg. 1 l. 34, and W stays within ±W_max: beyond it, sums could leave the field."""
         self._ended(token)
-        self.network.apply(result.gradient, self._missed() * self.rule.rate(self.rate, result.update))
+        lasting = self.lasting
+        count = 1 if lasting is None else lasting.missed()
+        self.network.apply(result.gradient, count * self.rule.rate(self.rate, result.update))
         if not all_finite(self.network.vector()):
             raise TrainingDiverged(f"{self.name}: its weights are not finite; lower train.learning_rate")
         self.state.clipped += self._clip()
-        self.state.trained, self.state.to_share = self.state.stepping + 1, self.state.to_share or self.lasting
+        if lasting is not None:
+            lasting.stepped()
+            self.state.to_share = True
         self._next()
-
-    def _missed(self) -> int:
-        """How many steps this one stands for: rounds since the last one, as far as `catch_up` allows."""
-        # DEVIATION: in the paper nobody misses a round; a party that does would learn that much slower.
-        s = self.state
-        return max(1, min(s.stepping + 1 - s.trained, self.options.catch_up)) if self.lasting else 1
 
     def _clip(self) -> int:
         theta, w_max = self.network.theta, self.state.w_max
@@ -504,26 +493,27 @@ class Party(Chassis[State]):
         if s.doing:
             return
         if s.to_take is not None:
-            message, s.to_take, s.doing = s.to_take, None, STEPPING
-            s.stepping = message.round
+            message, s.to_take = s.to_take, None
+            if self.lasting is not None:
+                self.lasting.stepping = message.round
             step = self._take_job(message)
-            self._work("step", self.costs.step(len(step.x)), step)
+            self._work(STEPPING, "step", self.costs.step(len(step.x)), step)
         elif s.to_share:
-            s.to_share, s.doing = False, SHARING
-            blinding = self.options.blinding and not self.lasting
+            s.to_share = False
+            blinding = self.options.blinding and self.lasting is None
             amount = self.costs.share_model(self.terms, self.walk.places, blinding)
-            self._work("share", amount, self._share_job(self.training))
-        elif self.lasting:
-            self._blind_or_multiply()
+            self._work(SHARING, "share", amount, self._share_job(self.training))
+        elif self.lasting is not None:
+            self._blind_or_multiply(self.lasting)
         elif s.to_sum is not None:
             order, s.to_sum = s.to_sum, None
             if self.training.weights(order) is None:
                 return self._decline(self.training)
-            s.doing, coded = SUMMING, self.training.sum_job(order, self.walk.batch(order.position))
-            self._work("sum", self.costs.coded_sum(*coded.x.shape), coded)
+            coded = self.training.sum_job(order, self.walk.batch(order.position))
+            self._work(SUMMING, "sum", self.costs.coded_sum(*coded.x.shape), coded)
 
-    def _work(self, kind: str, amount: float, job: Payload) -> None:
-        self.state.job = self.work(kind, amount, job)
+    def _work(self, doing: str, kind: str, amount: float, job: Payload) -> None:
+        self.state.doing, self.state.job = doing, self.work(kind, amount, job)
 
     def _ended(self, token: int) -> None:
         """The lane is free, if it was the lane's job."""
@@ -532,20 +522,14 @@ class Party(Chassis[State]):
 
     def _stop_summing(self, position: int) -> None:
         """Drop what is multiplied for this batch or an older one."""
-        s = self.state
-        if s.doing == SUMMING or (s.doing == MULTIPLYING and s.multiplying <= position):
+        s, lasting = self.state, self.lasting
+        multiplies = lasting is not None and s.doing == MULTIPLYING and lasting.multiplying <= position
+        if s.doing == SUMMING or multiplies:
             s.doing = IDLE
             s.unfinished += 1
             self.cancel(s.job)
 
     # Models that last.
-
-    def _ask_for_models(self) -> None:
-        """Of the parties that the exchange does not wait for, the last models have to be here."""
-        exchange = self.training.exchange
-        for n in exchange.among:
-            if n not in exchange.awaited and n not in exchange.models:
-                self.send(self.names[n], ModelRequest())
 
     @on(ModelRequest, PARTY)
     def model_requested(self, sender: str, message: ModelRequest) -> None:
@@ -554,42 +538,25 @@ class Party(Chassis[State]):
 
     def _share_model_again(self) -> None:
         """A peer, or the server, does not have the present share."""
-        s = self.state
-        if self.lasting and s.shares:
-            s.to_share = True
+        if self.lasting is not None and self.lasting.shares:
+            self.state.to_share = True
             self._next()
 
-    def _blind_or_multiply(self) -> None:
+    def _blind_or_multiply(self, lasting: Lasting) -> None:
         """The lane is free, and weights and share are the newest."""
-        s, exchange = self.state, self.training.exchange
-        blinds = self.index in exchange.awaited and s.sent != exchange.key
-        if blinds and not self._is_blinded(exchange.key):
-            return self._blind(exchange.key)
-        if blinds or s.unsent is not None:
-            self._send_lasting()
-        if s.to_sum is not None:
-            self._multiply(s.to_sum.position, self.training.agreed(s.to_sum))
-            if not s.doing:
-                self._answer(s.to_sum)
-        if not s.doing and self.eager and self.index in exchange.awaited:
-            self._work_ahead()
-
-    def _is_blinded(self, key: Key) -> bool:
-        made, exchange = self.state.blinding, self.training.exchange
-        if made is None:
-            return False
-        return ((made.round, made.attempt), made.awaited, made.places) == (
-            key,
-            exchange.awaited,
-            exchange.blinded_places,
-        )
-
-    def _blind(self, key: Key) -> None:
-        exchange = self.training.exchange
-        rows = self.training.rows_to_blind(self.index)
-        job = Blind(*key, exchange.awaited, exchange.blinded_places, rows)
-        self.state.doing = BLINDING
-        self._work("blind", self.costs.blind(self.terms, rows), job)
+        s, task = self.state, lasting.blind()
+        if task is None:
+            if lasting.has_news:
+                self.do(lasting.news())
+                self._report_if_complete(self.training)
+            if s.to_sum is not None:
+                task = lasting.multiply(s.to_sum)
+                if task is None:
+                    self.send(SERVER, lasting.answer(s.to_sum))
+                    s.to_sum = None
+            task = task or lasting.ahead(self.answered.position)
+        if task is not None:
+            self._work(*task)
 
     @job(Blind)
     def blind(self, job: Blind) -> Blinded:
@@ -600,40 +567,9 @@ class Party(Chassis[State]):
     def blinded(self, token: int, result: Blinded) -> None:
         """It is sent with the model, or kept for the next exchange."""
         self._ended(token)
-        self.state.blinding = result
+        if self.lasting is not None:
+            self.lasting.blinding = result
         self._next()
-
-    def _send_lasting(self) -> None:
-        """The newest model, if it was not sent yet, and the blinding of the exchange, if it is this party's turn."""
-        s, exchange, made = self.state, self.training.exchange, self.state.unsent
-        blinding = s.blinding if self._is_blinded(exchange.key) and self.index in exchange.awaited else None
-        if made is not None:
-            exchange.renew(self.index, made.version, made.trained, made.models[self.index])
-        version, trained = exchange.versions[self.index], exchange.trained[self.index]
-        mark, none = 0, np.zeros((0, self.width), np.uint32)
-        if blinding is not None:
-            mark, s.blinding = blinding.mark, None
-            exchange.blind(self.index, version, mark, blinding.values[self.index])
-        for n in exchange.among:
-            if n != self.index:
-                model = none if made is None else made.models[n]
-                values = none if blinding is None else blinding.values[n]
-                self.send(self.names[n], ModelShare(*exchange.key, version, model, values, trained, mark))
-        s.sent, s.unsent = exchange.key, None
-        if made is not None:
-            self.send(SERVER, Shared(trained))
-        self._report_if_complete(self.training)
-
-    def _multiply(self, position: int, wanted: dict[int, int]) -> None:
-        """The terms of these parties that are not there yet."""
-        s, known = self.state, self.state.terms
-        lacking = {n: version for n, version in wanted.items() if known.get(n, NONE)[:2] != (position, version)}
-        if lacking:
-            job = self.training.terms_job(position, self.walk.batch(position), lacking)
-            data = self.training.data
-            terms = sum(data.terms(n) for n in data.held())
-            s.doing, s.multiplying = MULTIPLYING, position
-            self._work("sum", self.costs.coded_terms(len(job.x), len(job.w), terms), job)
 
     @job(CodedTerms)
     def coded_terms(self, job: CodedTerms) -> CodedTermsMade:
@@ -644,32 +580,9 @@ class Party(Chassis[State]):
     def multiplied(self, token: int, result: CodedTermsMade) -> None:
         """Keep them until the sum is ordered."""
         self._ended(token)
-        for n, version, values in zip(result.numbers, result.versions, result.values, strict=True):
-            self.state.terms[n] = result.position, version, values
+        if self.lasting is not None:
+            self.lasting.multiplied(result)
         self._next()
-
-    def _made(self, position: int) -> dict[int, int]:
-        """The models whose terms are there for this batch."""
-        return {n: version for n, (made_for, version, _) in self.state.terms.items() if made_for == position}
-
-    def _answer(self, order: Sum) -> None:
-        """Eq. (5): all terms are here, and the blinding on top."""
-        values = total([self.state.terms[n][2] for n in order.summed])
-        blinding = self.training.blinding(len(values), self.width)
-        answer = add(values, blinding) if len(blinding) else values
-        self.state.to_sum = None
-        self.send(SERVER, Answer(order.round, order.attempt, order.summed, answer))
-
-    def _work_ahead(self) -> None:
-        """Terms of the sum that will most likely be ordered; then what the next exchange needs."""
-        exchange = self.training.exchange
-        if self.answered.position < exchange.position:
-            return self._multiply(exchange.position, self.training.expected(self._made(exchange.position)))
-        following = exchange.key[0] + 1, 1
-        if not self._is_blinded(following):
-            return self._blind(following)
-        last = {n: version for n, version in self.training.expected().items() if n not in exchange.awaited}
-        self._multiply(exchange.position + 1, last)
 
     def _evaluate(self, job: Payload) -> None:
         """Beside the lane, from the committed state."""
@@ -699,7 +612,7 @@ class Party(Chassis[State]):
             "test_clipped": self.sharer.test_clipped,
             "unfinished": s.unfinished,
             "left_out": s.left_out,
-            "skipped": s.skipped,
+            "skipped": 0 if self.lasting is None else self.lasting.skipped,
             "declined": s.declined,
             "dropped": s.dropped,
             "weights": self.network.digest(),

@@ -1,0 +1,213 @@
+"""A party's models that last (`stale = "allow"`): which share is the newest, whose terms are ready, what to do ahead.
+
+A party shares its model once it has stepped, at its own pace, and the share is summed until the next one. Three jobs
+follow from it, which the party puts on its lane when it has neither to step nor to share:
+
+    blind       a fresh polynomial for the places of an exchange, if the exchange waits for this party
+    multiply    X̃_n W̃_n, the terms of Eq. (5), each for itself, since some models are newer than others
+    ahead       both for a sum or an exchange that the server has not ordered yet
+
+Weights are numbered: one more than the round whose gradient has led to them, 0 for the first.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from colonnade.algorithms.fedvs.batches import SegmentWalk
+from colonnade.algorithms.fedvs.coding import Costs
+from colonnade.algorithms.fedvs.config import FedvsOptions
+from colonnade.algorithms.fedvs.holdings import NEVER, Key
+from colonnade.algorithms.fedvs.messages import (
+    Answer,
+    Blind,
+    Blinded,
+    CodedTermsMade,
+    Gradient,
+    ModelRequest,
+    ModelShare,
+    ModelShared,
+    Shared,
+    ShareModel,
+    Sum,
+)
+from colonnade.algorithms.fedvs.side import Side
+from colonnade.algorithms.method import SERVER
+from colonnade.privacy.field import add, total
+from colonnade.protocol.events import Effect, Send
+from colonnade.protocol.messages import Array, Payload
+from colonnade.protocol.saved import UNSAVED, Component
+
+__all__ = ["BLINDING", "MULTIPLYING", "Lasting", "Task"]
+
+BLINDING, MULTIPLYING = "blind", "multiply"  # what is on the lane
+NONE = (-1, -1, np.zeros((0, 0), np.uint32))  # no term
+
+
+class Task(NamedTuple):
+    """A job for the lane."""
+
+    doing: str
+    kind: str
+    amount: float
+    job: Payload
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Lasting(Component):
+    """One party's, over its training rows."""
+
+    index: int = field(metadata=UNSAVED)
+    names: tuple[str, ...] = field(metadata=UNSAVED)
+    own_terms: int = field(metadata=UNSAVED)  # D(d+1) of the own model
+    width: int = field(metadata=UNSAVED)
+    options: FedvsOptions = field(metadata=UNSAVED)
+    side: Side = field(metadata=UNSAVED)
+    walk: SegmentWalk = field(metadata=UNSAVED)
+    costs: Costs = field(metadata=UNSAVED)
+    trained: int = 0  # which weights are here
+    stepping: int = 0  # the round whose gradient is, or was last, on the lane
+    skipped: int = 0  # gradients of weights that this party no longer has
+    shares: int = 0  # made so far
+    unsent: ModelShared | None = None
+    sent: Key = NEVER  # the exchange that this party has blinded, or the newest that it has shared its model in
+    blinding: Blinded | None = None  # for this exchange or the next
+    terms: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # X̃_n W̃_n: position, version, values
+    multiplying: int = -1  # the position whose terms are, or were last, on the lane
+
+    # Stepping.
+
+    def is_of_these_weights(self, message: Gradient) -> bool:
+        """Whether the sum had the weights that are here; it had some of this party."""
+        return message.trained[message.summed.index(self.index)] == self.trained
+
+    def missed(self) -> int:
+        """How many steps the one on the lane stands for: rounds since the last one, as far as `catch_up` allows."""
+        # DEVIATION: in the paper no party misses a round; a party that does would learn that much slower.
+        return max(1, min(self.stepping + 1 - self.trained, self.options.catch_up))
+
+    def stepped(self) -> None:
+        """The weights are new."""
+        self.trained = self.stepping + 1
+
+    # Sharing.
+
+    def rounding(self, secret: bytes) -> bytes:
+        """The seed of the rounding: the same weights are rounded alike, even with another key.
+
+        `secret` outlasts the key: it is saved with the party's state.
+        """
+        return hashlib.sha256(b"rounding %d" % self.trained + secret).digest()
+
+    def share_job(self, weights: Array, rounding: bytes) -> ShareModel:
+        """The present weights, for all sums until the next ones."""
+        self.shares += 1
+        return ShareModel(self.trained, self.shares, False, weights, 0, self.trained, rounding)
+
+    def ask_for_models(self) -> list[Effect]:
+        """Of the parties that the exchange does not wait for, the last models have to be here."""
+        exchange = self.side.exchange
+        lacking = [n for n in exchange.among if n not in exchange.awaited and n not in exchange.models]
+        return [Send(self.names[n], ModelRequest()) for n in lacking]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a model, or the blinding that the exchange waits for, has not been sent yet."""
+        return self.unsent is not None or self._blinds()
+
+    def news(self) -> list[Effect]:
+        """The newest model, if it was not sent yet, and the blinding of the exchange, if it is this party's turn."""
+        exchange, made = self.side.exchange, self.unsent
+        blinding = self.blinding if self._is_blinded(exchange.key) and self.index in exchange.awaited else None
+        if made is not None:
+            exchange.renew(self.index, made.version, made.trained, made.models[self.index])
+        version, trained = exchange.versions[self.index], exchange.trained[self.index]
+        mark, none = 0, np.zeros((0, self.width), np.uint32)
+        if blinding is not None:
+            mark, self.blinding = blinding.mark, None
+            exchange.blind(self.index, version, mark, blinding.values[self.index])
+        effects: list[Effect] = []
+        for n in exchange.among:
+            if n != self.index:
+                model = none if made is None else made.models[n]
+                values = none if blinding is None else blinding.values[n]
+                share = ModelShare(*exchange.key, version, model, values, trained, mark)
+                effects.append(Send(self.names[n], share))
+        self.sent, self.unsent = exchange.key, None
+        return effects if made is None else [*effects, Send(SERVER, Shared(trained))]
+
+    # Blinding.
+
+    def _blinds(self) -> bool:
+        """Whether the exchange waits for this party's blinding."""
+        exchange = self.side.exchange
+        return self.index in exchange.awaited and self.sent != exchange.key
+
+    def _is_blinded(self, key: Key) -> bool:
+        made, exchange = self.blinding, self.side.exchange
+        if made is None:
+            return False
+        wanted = key, exchange.awaited, exchange.blinded_places
+        return ((made.round, made.attempt), made.awaited, made.places) == wanted
+
+    def blind(self) -> Task | None:
+        """The blinding that the exchange waits for, if it is not made yet."""
+        key = self.side.exchange.key
+        return self._blind(key) if self._blinds() and not self._is_blinded(key) else None
+
+    def _blind(self, key: Key) -> Task:
+        exchange, rows = self.side.exchange, self.side.rows_to_blind(self.index)
+        job = Blind(*key, exchange.awaited, exchange.blinded_places, rows)
+        return Task(BLINDING, "blind", self.costs.blind(self.own_terms, rows), job)
+
+    # Multiplying.
+
+    def multiply(self, order: Sum) -> Task | None:
+        """The terms of an ordered sum that are not there yet."""
+        return self._multiply(order.position, self.side.agreed(order))
+
+    def _multiply(self, position: int, wanted: dict[int, int]) -> Task | None:
+        known = self.terms
+        lacking = {n: version for n, version in wanted.items() if known.get(n, NONE)[:2] != (position, version)}
+        if not lacking:
+            return None
+        job = self.side.terms_job(position, self.walk.batch(position), lacking)
+        data = self.side.data
+        of_all = sum(data.terms(n) for n in data.held())
+        self.multiplying = position
+        return Task(MULTIPLYING, "sum", self.costs.coded_terms(len(job.x), len(job.w), of_all), job)
+
+    def multiplied(self, result: CodedTermsMade) -> None:
+        """Keep the terms until the sum is ordered."""
+        for n, version, values in zip(result.numbers, result.versions, result.values, strict=True):
+            self.terms[n] = result.position, version, values
+
+    def made(self, position: int) -> dict[int, int]:
+        """The models whose terms are there for this batch."""
+        return {n: version for n, (made_for, version, _) in self.terms.items() if made_for == position}
+
+    def answer(self, order: Sum) -> Answer:
+        """Eq. (5): all terms are here, and the blinding on top."""
+        values = total([self.terms[n][2] for n in order.summed])
+        blinding = self.side.blinding(len(values), self.width)
+        answer = add(values, blinding) if len(blinding) else values
+        return Answer(order.round, order.attempt, order.summed, answer)
+
+    def ahead(self, answered: int) -> Task | None:
+        """Terms of the sum that will most likely be ordered; then what the next exchange needs.
+
+        `answered`: the newest batch that this party has answered for. A slow party does nothing ahead, and no party
+        does where time goes into delays alone.
+        """
+        exchange = self.side.exchange
+        if self.options.work != "arithmetic" or self.index not in exchange.awaited:
+            return None
+        if answered < exchange.position:
+            return self._multiply(exchange.position, self.side.expected(self.made(exchange.position)))
+        following = exchange.key[0] + 1, 1
+        if not self._is_blinded(following):
+            return self._blind(following)
+        last = {n: version for n, version in self.side.expected().items() if n not in exchange.awaited}
+        return self._multiply(exchange.position + 1, last)
