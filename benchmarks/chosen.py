@@ -25,7 +25,9 @@ from colonnade.results.summary import time_to_target
 __all__ = ["DATA", "choose", "error", "job", "judge", "on_test_rows", "results", "time_s"]
 
 DATA: dict[str, Partition] = {}  # filled before the workers are forked
-Key, Case, Setting = TypeVar("Key"), TypeVar("Case"), TypeVar("Setting")
+Key = TypeVar("Key")
+Case = TypeVar("Case")
+Setting = TypeVar("Setting")
 EVENTS = 50  # between two looks at the curve
 KEEP = 4  # settings that are tried with all seeds
 
