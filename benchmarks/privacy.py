@@ -9,9 +9,9 @@ Seven parties, one linear layer of ten outputs each, a server that adds them up;
     paper    noise of deviation 0.1 (and none) for vafl, t-sync and sync: accuracy, and the ε that it really is. Rates
              and epochs are the paper's: nothing is chosen, and so there are no validation rows
     useful   what accuracy is left at ε = 10, 3, 1 (δ = 1e-5), with plain and with private local updates. Each has its
-             own model, rates and share of the budget: those with the best accuracy on the validation rows (all of the
-             grid with one seed, the best four with all). The table has the test rows, over fresh seeds. "clean" is the
-             same weights read without noise, which no member of the federation could do
+             own model and rates: those with the best accuracy on the validation rows (all of the grid with one seed,
+             the best four with all). The table has the test rows, over fresh seeds. "clean" is the same weights read
+             without noise, which no member of the federation could do
     plot     privacy.html: accuracy against ε, from useful.json
 
 Noise is planned for what a record pays: with private steps, its row's uploads and the steps with it; with plain ones,
@@ -49,10 +49,14 @@ MODELS = {
     "3, linear": {"party": "linear", "embedding": 3, "server": "linear", "aggregate": "concat"},
     "10, summed": {"party": "linear", "embedding": 10, "server": "none", "aggregate": "sum"},
 }
-SERVER_RATES, PARTY_RATES = (0.1, 0.3, 1.0), (0.5, 1.0, 2.0, 5.0, 10.0)
-SHARES = (0.3, 0.5)  # of μ², for a row's upload; above a half, a test row's two uploads would cost too much
+SERVER_RATES, PARTY_RATES = (0.1, 0.3, 1.0), (1.0, 2.5, 5.0, 10.0)
+SHARE = 0.5  # of μ², for a row's upload, the rest for its step: a test row's two uploads then cost as much
 FRESH = 1000  # the first seed of the reported runs
-Setting = tuple[str, float, float, float]  # model, rates of server and party, share
+Setting = tuple[str, float, float]  # model, rates of server and party
+GRID: list[Setting] = [  # a server that adds up has no rate
+    *product(["3, linear"], SERVER_RATES, PARTY_RATES),
+    *product(["10, summed"], SERVER_RATES[:1], PARTY_RATES),
+]
 console = Console()
 
 
@@ -111,13 +115,13 @@ def paper(data: Partition, seeds: int) -> list[dict[str, Any]]:
     return found
 
 
-def private(epsilon: float, share: float) -> dict[str, Any]:
+def private(epsilon: float) -> dict[str, Any]:
     """A row's one upload and one step; or, of a row that is evaluated, two uploads."""
     mu = mu_for(epsilon, DELTA)
     return {
-        "mechanism": "output", "clip": CLIP, "noise": 2 * CLIP / (mu * sqrt(share)), "delta": DELTA,
+        "mechanism": "output", "clip": CLIP, "noise": 2 * CLIP / (mu * sqrt(SHARE)), "delta": DELTA,
         "local_updates": "dp-sgd",
-        "dp_sgd": {"clip": GRADIENT_CLIP, "noise": 2 * GRADIENT_CLIP / (mu * sqrt(1 - share))},
+        "dp_sgd": {"clip": GRADIENT_CLIP, "noise": 2 * GRADIENT_CLIP / (mu * sqrt(1 - SHARE))},
     }  # fmt: skip
 
 
@@ -130,7 +134,7 @@ def plain(epsilon: float, releases: int) -> dict[str, Any]:
 def useful(options: argparse.Namespace, journal: Journal) -> list[dict[str, Any]]:
     """Accuracy against ε, with the mode that is best and the one that is not, each with its own settings."""
     modes = [("none", 0.0), ("clipped only", 0.0), *product(("dp-sgd", "plain"), EPSILONS)]
-    cases = {case: {one: _useful(*case, one) for one in settings_of(case[0])} for case in modes}
+    cases = {case: {one: _useful(*case, one) for one in GRID} for case in modes}
     best = choose(journal, cases, range(options.seeds), lambda one: 1 - one["accuracy"] if one["accuracy"] else inf)
     final = {case: cases[case][one] for case, one in best.items()}
     found = results(journal, "test rows", final, range(FRESH, FRESH + options.final_seeds), "test")
@@ -142,29 +146,20 @@ def useful(options: argparse.Namespace, journal: Journal) -> list[dict[str, Any]
     ]
 
 
-def settings_of(mode: str) -> list[Setting]:
-    """A server that adds up has no rate; only private steps share a budget with uploads."""
-    shares = SHARES if mode == "dp-sgd" else SHARES[:1]
-    return [
-        *product(["3, linear"], SERVER_RATES, PARTY_RATES, shares),
-        *product(["10, summed"], SERVER_RATES[:1], PARTY_RATES, shares),
-    ]
-
-
 def words(setting: Setting) -> str:
-    model, server, party, share = setting
-    return f"{model}; {server:g}, {party:g}; {share:g}"
+    model, server, party = setting
+    return f"{model}; {server:g}, {party:g}"
 
 
 def _useful(mode: str, epsilon: float, setting: Setting) -> Job:
     """One epoch less a batch of `sync`, so that every row is uploaded once in training, and two evaluations."""
-    model, server, party, share = setting
+    model, server, party = setting
     data = DATA["mnist"]
     rows, tested = len(data.y_train), len(data.y_test) - data.validation
     privacy = {
         "none": {},
         "clipped only": {"mechanism": "output", "clip": CLIP, "noise": 1e-6},
-        "dp-sgd": private(epsilon or 1.0, share),
+        "dp-sgd": private(epsilon or 1.0),
         "plain": plain(epsilon or 1.0, rows + 2 * tested),
     }[mode]
     updates = rows // BATCH - 1
