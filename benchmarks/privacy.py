@@ -49,7 +49,7 @@ MODELS = {
     "3, linear": {"party": "linear", "embedding": 3, "server": "linear", "aggregate": "concat"},
     "10, summed": {"party": "linear", "embedding": 10, "server": "none", "aggregate": "sum"},
 }
-SERVER_RATES, PARTY_RATES = (0.1, 0.3, 1.0), (1.0, 2.5, 5.0, 10.0)
+SERVER_RATES, PARTY_RATES = (0.1, 0.3, 1.0), (2.5, 5.0, 10.0)
 SHARE = 0.5  # of μ², for a row's upload, the rest for its step: a test row's two uploads then cost as much
 FRESH = 1000  # the first seed of the reported runs
 Setting = tuple[str, float, float]  # model, rates of server and party
