@@ -72,7 +72,7 @@ def table(found: Mapping[Case, tuple[float, list[Result]]]) -> str:
     rows = []
     for aggregate in AGGREGATES:
         (calm_rate, calm), (hurt_rate, hurt) = found[aggregate, 0], found[aggregate, SLOW]
-        ends = [[100 * one["value"] for one in runs] for runs in (calm, hurt)]
+        ends = [[100 * (one["value"] or 0.0) for one in runs] for runs in (calm, hurt)]
         shown = [f"{mean(values):.1f} ({min(values):.1f}–{max(values):.1f}) %" for values in ends]
         rates = [f"{rate:g}{' (edge)' if rate in (RATES[0], RATES[-1]) else ''}" for rate in (calm_rate, hurt_rate)]
         rows.append([aggregate, *shown, f"{mean(ends[0]) - mean(ends[1]):.1f}", ", ".join(rates)])

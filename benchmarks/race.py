@@ -137,21 +137,23 @@ def _table(
     for label in methods:
         optimiser, rate = best[name, label]
         there = [one["time_s"] for one in times[name, label] if one["time_s"] is not None]
-        missed = len(times[name, label]) - len(there)
-        mean_s = mean(there)
+        mean_s = mean(there) if there else None
         reference = mean_s if label == "sync" else reference
         edge = ", at the edge" if rate in (RATES[optimiser][0], RATES[optimiser][-1]) else ""
-        rows.append(
-            [
-                f"`{label}`",
-                f"{mean_s:.1f} ± {stdev(there) / len(there) ** 0.5:.1f} s" + (f" ({missed} missed)" if missed else ""),
-                f"{mean_s / reference:.2f}" if reference else "–",
-                f"{optimiser} {rate:g}{edge}",
-                _accuracy(ends[name, label]),
-            ]
-        )
+        ratio = f"{mean_s / reference:.2f}" if mean_s and reference else "–"
+        shown = _time(there, len(times[name, label]))
+        rows.append([f"`{label}`", shown, ratio, f"{optimiser} {rate:g}{edge}", _accuracy(ends[name, label])])
     columns = ["method", f"time to {TARGET:.0%}", "of `sync`", "setting", f"accuracy after {END_S:g} s"]
     return f"### Case {name}\n\n{markdown(columns, rows)}"
+
+
+def _time(times: list[float], of: int) -> str:
+    """The mean and its standard error, of the runs that arrived."""
+    if not times:
+        return f"none of {of}"
+    error = f" ± {stdev(times) / len(times) ** 0.5:.1f}" if len(times) > 1 else ""
+    missed = f" ({of - len(times)} of {of} missed)" if len(times) < of else ""
+    return f"{mean(times):.1f}{error} s{missed}"
 
 
 def _accuracy(runs: list[Result]) -> str:
