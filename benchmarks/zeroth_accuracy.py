@@ -29,11 +29,11 @@ FRESH = 1000  # the first seed of the reported runs
 Rates = tuple[float, float]  # of the server, of the parties
 GRID: dict[str, dict[str, tuple[list[float], list[float]]]] = {  # of the server, of the parties; none: the same
     "digits": {
-        "vafl": ([0.03, 0.1, 0.3, 1.0], []),
-        "cascaded": ([0.1, 0.3], [0.003, 0.01, 0.03, 0.1, 0.3]),
-        "zoo": ([0.002, 0.005, 0.01, 0.02, 0.05], []),
-        "syn-zoo": ([0.005, 0.01, 0.02, 0.05], []),
-        "frozen": ([0.1, 0.3, 1.0], []),
+        "vafl": ([0.03, 0.1, 0.3, 1.0, 3.0], []),
+        "cascaded": ([0.03, 0.1, 0.3, 1.0], [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]),
+        "zoo": ([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2], []),
+        "syn-zoo": ([0.005, 0.01, 0.02, 0.05, 0.1, 0.2], []),
+        "frozen": ([0.1, 0.3, 1.0, 3.0], []),
     },
     "mnist": {
         "vafl": ([0.1, 0.3], []),
