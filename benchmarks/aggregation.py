@@ -1,11 +1,15 @@
 """Which aggregate of the embeddings suffers from stragglers, and how much? FedVS (fedvs.txt) asks so in Fig. 1.
 
-    python benchmarks/aggregation.py --data DIR [--out docs/aggregation.png] [--seconds 30] [--seeds 1]
+    python benchmarks/aggregation.py --data DIR --out FOLDER [--picture docs/aggregation.png] [--seconds 30] [--seeds 2]
+                                     [--final-seeds 5] [--workers 2] [--minutes 9] [--resume]
 
 Fashion-MNIST, ten parties with a tenth of the pixels each, `vafl`; six of them (60 %) compute ten times slower.
-Printed: accuracy after a fixed time on the virtual clock, without and with stragglers, for concat, mean, sum and
-max. The scale of a party's gradient depends on the aggregate, so each has its own best rate out of RATES, found
-upwards by the test accuracy without stragglers in the first seed; the table says where that is the grid's edge.
+Printed: accuracy on the test rows after a fixed time on the virtual clock, without and with stragglers, for concat,
+mean, sum and max, over fresh seeds. The scale of a party's gradient depends on the aggregate, so each has its own rate
+of Adam, one without and one with stragglers: the one with the best accuracy on the validation rows at that time (all of
+RATES with one seed, the best two with all seeds). The table says where that is the grid's edge. FOLDER gets
+aggregation.jsonl, a line per run, and aggregation.md.
+
 FedVS has 16 parties, adds an exponential delay to 60 % of them, and compares waiting and ignoring too; `sum` is ours.
 """
 
@@ -14,65 +18,76 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import plotly.graph_objects as go
-import torch
-from rich.console import Console
-from rich.table import Table
+from chosen import DATA, choose, error, job, judge, results
+from journal import Journal, Result, add_options, study
+from markdown import markdown
 
 import colonnade
-from colonnade.data import Partition
 from colonnade.models import AGGREGATES
 from colonnade.report.figures import PALETTE
 
 PARTIES, SLOW, FACTOR, STEP_S = 10, 6, 10, 0.02
-RATES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
-Rows = list[dict[str, Any]]
+RATES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
+KEEP = 2  # rates that are tried with all seeds
+FRESH = 1000  # the first seed of the reported runs
+POINTS = 20  # of a curve
+Case = tuple[str, int]  # aggregate, how many parties are slow
 
 
-def train(data: Partition, aggregate: str, slow: int, rate: float, seconds: float, seed: int) -> Rows:
-    """The evaluations of one run in which the last `slow` parties are slow."""
+def compare(options: argparse.Namespace, journal: Journal) -> dict[Case, tuple[float, list[Result]]]:
+    """The chosen rate of every case, and its runs on the test rows."""
+    cases = {
+        case: {rate: _run(*case, rate, options.seconds) for rate in RATES} for case in product(AGGREGATES, (0, SLOW))
+    }
+    best = choose(journal, cases, range(options.seeds), error, KEEP)
+    final = {case: cases[case][rate] for case, rate in best.items()}
+    found = results(journal, "test rows", final, range(FRESH, FRESH + options.final_seeds), "test")
+    return {case: (best[case], found[case]) for case in cases}
+
+
+def _run(aggregate: str, slow: int, rate: float, seconds: float) -> dict[str, Any]:
+    """The last `slow` parties are slow."""
     speeds = [STEP_S] * (PARTIES - slow) + [STEP_S * FACTOR] * slow
-    result = colonnade.train(
-        data, {"name": "vafl", "table": "zeros"}, "dense", "mlp:64", embedding=32, aggregate=aggregate,
-        clock={"compute": [{"kind": "exponential", "mean_s": speed} for speed in speeds]},
-        batch_size=128, optimiser="adam", learning_rate=rate, seed=seed,
-        seconds=seconds, eval_every=f"{seconds / 20} s",
-    )  # fmt: skip
-    return result.metrics.to_dicts()
+    tables = {
+        "model": {"party": "dense", "server": "mlp:64", "embedding": 32, "aggregate": aggregate},
+        "protocol": {"name": "vafl", "table": "zeros"},
+        "clock": {"compute": [{"kind": "exponential", "mean_s": speed} for speed in speeds]},
+        "train": {
+            "batch_size": 128, "optimiser": "adam", "learning_rate": rate, "patience": 0,
+            "seconds": seconds, "eval_every": f"{seconds / POINTS} s",
+        },
+    }  # fmt: skip
+    return job("fashion-mnist", tables)
 
 
-def tune(data: Partition, aggregate: str, seconds: float) -> tuple[float, Rows]:
-    """The first rate of the grid after which a higher one is worse, and its rows."""
-    best = RATES[0], train(data, aggregate, 0, RATES[0], seconds, 0)
-    for rate in RATES[1:]:
-        rows = train(data, aggregate, 0, rate, seconds, 0)
-        if rows[-1]["accuracy"] < best[1][-1]["accuracy"]:
-            break
-        best = rate, rows
-    return best
+def table(found: Mapping[Case, tuple[float, list[Result]]]) -> str:
+    """A row for each aggregate."""
+    rows = []
+    for aggregate in AGGREGATES:
+        (calm_rate, calm), (hurt_rate, hurt) = found[aggregate, 0], found[aggregate, SLOW]
+        ends = [[100 * (one["value"] or 0.0) for one in runs] for runs in (calm, hurt)]
+        shown = [f"{mean(values):.1f} ({min(values):.1f}–{max(values):.1f}) %" for values in ends]
+        rates = [f"{rate:g}{' (edge)' if rate in (RATES[0], RATES[-1]) else ''}" for rate in (calm_rate, hurt_rate)]
+        rows.append([aggregate, *shown, f"{mean(ends[0]) - mean(ends[1]):.1f}", ", ".join(rates)])
+    columns = ["aggregate", "no straggler", f"{SLOW} of {PARTIES} {FACTOR}× slower", "lost (points)", "rates"]
+    return markdown(columns, rows) + "\n"
 
 
-def study(data: Partition, aggregate: str, seconds: float, seeds: int) -> dict[str, Any]:
-    """An aggregate at its best rate: the rows of every seed without (calm) and with stragglers (hurt)."""
-    rate, first = tune(data, aggregate, seconds)
-    calm = [first, *(train(data, aggregate, 0, rate, seconds, seed) for seed in range(1, seeds))]
-    hurt = [train(data, aggregate, SLOW, rate, seconds, seed) for seed in range(seeds)]
-    return {"rate": rate, "edge": rate in (RATES[0], RATES[-1]), "calm": calm, "hurt": hurt}
-
-
-def figure(found: Mapping[str, Mapping[str, Any]]) -> go.Figure:
+def figure(found: Mapping[Case, tuple[float, list[Result]]]) -> go.Figure:
     """A curve per aggregate with stragglers, a dotted one without."""
     picture = go.Figure()
-    for colour, (aggregate, result) in zip(PALETTE, found.items(), strict=False):
-        for kind, dash in (("hurt", "solid"), ("calm", "dot")):
+    for colour, aggregate in zip(PALETTE, AGGREGATES, strict=False):
+        for slow, dash in ((SLOW, "solid"), (0, "dot")):
             line = {"color": colour, "width": 2, "dash": dash}
-            clock, accuracy = (_mean_over_seeds(result[kind], key) for key in ("clock_s", "accuracy"))
-            shown = kind == "hurt"
-            picture.add_scatter(x=clock, y=accuracy, name=aggregate, showlegend=shown, mode="lines", line=line)
+            clock, accuracy = _mean_over_seeds([one["curve"] for one in found[aggregate, slow][1]])
+            picture.add_scatter(x=clock, y=accuracy, name=aggregate, showlegend=slow > 0, mode="lines", line=line)
     picture.update_layout(
         title=f"Fashion-MNIST, vafl: {SLOW} of {PARTIES} parties {FACTOR}× slower (dotted: none is)",
         xaxis_title="clock (s)", yaxis_title="accuracy", template="plotly_white", yaxis_range=[0.5, 0.9],
@@ -81,8 +96,10 @@ def figure(found: Mapping[str, Mapping[str, Any]]) -> go.Figure:
     return picture
 
 
-def _mean_over_seeds(runs: Sequence[Rows], key: str) -> list[float]:
-    return [mean(values) for values in zip(*([row[key] for row in rows] for rows in runs), strict=False)]
+def _mean_over_seeds(curves: Sequence[Sequence[tuple[float, float]]]) -> list[list[float]]:
+    """The clock and the value, point by point."""
+    points = list(zip(*curves, strict=False))
+    return [[mean(one[place] for one in point) for point in points] for place in (0, 1)]
 
 
 def save(picture: go.Figure, out: Path) -> None:
@@ -103,26 +120,23 @@ def save(picture: go.Figure, out: Path) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--data", required=True, help="folder with the Fashion-MNIST IDX files")
-    arguments.add_argument("--out", type=Path, default=Path("aggregation.html"), help="a .png or .html")
-    arguments.add_argument("--seconds", type=float, default=30.0, help="of the virtual clock")
-    arguments.add_argument("--seeds", type=int, default=1)
-    options = arguments.parse_args()
-    torch.set_num_threads(1)
-    data = colonnade.split(colonnade.load("fashion-mnist", dir=options.data), parties=PARTIES)
-    columns = ("aggregate", "no straggler", f"{SLOW} of {PARTIES} {FACTOR}× slower", "lost (points)", "rate (adam)")
-    table = Table(*columns, title=f"Fashion-MNIST, vafl, accuracy after {options.seconds:g} s")
-    console, found = Console(width=110), {}
-    for aggregate in AGGREGATES:
-        result = found[aggregate] = study(data, aggregate, options.seconds, options.seeds)
-        calm, hurt = (mean(rows[-1]["accuracy"] for rows in result[kind]) for kind in ("calm", "hurt"))
-        edge = " (grid's edge)" if result["edge"] else ""
-        cells = (f"{calm:.4f}", f"{hurt:.4f}", f"{100 * (calm - hurt):.2f}", f"{result['rate']:g}{edge}")
-        table.add_row(aggregate, *cells)
-        console.print(aggregate, *cells)
-    console.print(table)
-    save(figure(found), options.out)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder with the Fashion-MNIST IDX files")
+    parser.add_argument("--picture", type=Path, help="a .png or .html")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the virtual clock")
+    parser.add_argument("--seeds", type=int, default=2, help="for each rate while tuning")
+    parser.add_argument("--final-seeds", type=int, default=5, help="fresh seeds for the table")
+    add_options(parser)
+    options = parser.parse_args()
+    DATA["fashion-mnist"] = colonnade.split(colonnade.load("fashion-mnist", dir=options.data), parties=PARTIES)
+    found = study(options, "aggregation.jsonl", judge, partial(compare, options))
+    if found is None:
+        return
+    text = table(found)
+    (options.out / "aggregation.md").write_text(text, encoding="utf-8")
+    print(text)
+    if options.picture is not None:
+        save(figure(found), options.picture)
 
 
 if __name__ == "__main__":

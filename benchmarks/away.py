@@ -6,6 +6,7 @@ UCI credit card, the bank, shop and insurer of examples/three_folders.py, `vafl`
 the training every party that is away is replaced, on the test rows, by what stands in for it: the learned vector with
 party dropout, the mean of its training embeddings without. For comparison the same networks trained centrally, on all
 columns and on the bank's alone. All in the simulator; nothing was tuned, and the first dropout tried is the one shown.
+So no row is held out to validate on.
 """
 
 import argparse

@@ -13,13 +13,14 @@ where the two differ.
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from math import inf
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from journal import Journal, OutOfTime, lines
+from journal import Journal, add_options, lines, study
+from markdown import markdown
 from tables import DEVELOPMENT, PATTERNS, partition, trivial
 from trial import DATA, trial
 
@@ -79,17 +80,11 @@ def points_of(method: str) -> list[Point]:
 
 def main() -> None:
     options = _options()
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "defaults.jsonl"
+    name = "defaults.jsonl"
     if not options.report:
         load(options)
-        with Journal(path, trial, options.workers, resume=options.resume, minutes=options.minutes) as journal:
-            try:
-                for method in options.methods:
-                    journal.results(method, jobs(options, method))
-            except OutOfTime:
-                print("out of time: --resume goes on")
-    text = report([job | result for job, result in lines(path)])
+        study(options, name, trial, partial(search, options))
+    text = report([job | result for job, result in lines(options.out / name)])
     (options.out / "defaults.md").write_text(text, encoding="utf-8")
     print(text)
 
@@ -97,22 +92,25 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="", help="the folder of all data")
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sets", type=_words, default=[*DEVELOPMENT])
     parser.add_argument("--methods", type=_words, default=[*METHODS])
     parser.add_argument("--slow", choices=PATTERNS, default="4", help="the pattern of slow parties")
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the clock, for each run")
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--wall", type=float, default=120.0, help="seconds after which a run is given up")
-    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
-    for flag in ("--resume", "--report"):
-        parser.add_argument(flag, action="store_true")
+    add_options(parser)
+    parser.add_argument("--report", action="store_true", help="only read the folder")
     options = parser.parse_args()
     if strange := set(options.sets) - set(DEVELOPMENT):
         parser.error(f"--sets {','.join(strange)}: defaults are found on {', '.join(DEVELOPMENT)} alone")
     return options
+
+
+def search(options: argparse.Namespace, journal: Journal) -> None:
+    """Every method's settings; the results are in the journal."""
+    for method in options.methods:
+        journal.results(method, jobs(options, method))
 
 
 def _words(text: str) -> list[str]:
@@ -171,8 +169,7 @@ def _report(method: str, records: Sequence[Mapping[str, Any]]) -> str:
         ends = [_end(found[point].get(table, ())) for table in tables]
         rows.append([point, f"{mean(regrets[point].values()):.3f}", *shown, *ends])
     names = ["setting", "mean regret", *tables, *(f"{table}, end" for table in tables)]
-    lines_ = [names, ["---"] * len(names), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines_)
+    table = markdown(names, rows)
     chosen, own = order[0], words(OWN)
     if mean(regrets[chosen].values()) == inf:
         verdict = "No setting is without a flaw on all tables."

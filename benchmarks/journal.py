@@ -3,6 +3,7 @@
 A job is a dictionary of JSON values, and is its own key: a job that the file has a line for is not done again.
 """
 
+import argparse
 import json
 import multiprocessing
 import sys
@@ -11,14 +12,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
-__all__ = ["Journal", "OutOfTime", "lines"]
+__all__ = ["Job", "Journal", "OutOfTime", "Result", "add_options", "lines", "study"]
 
 Job = dict[str, Any]
 Result = dict[str, Any]
+Found = TypeVar("Found")
 
 
 class OutOfTime(Exception):
@@ -82,6 +84,28 @@ class _Work:
 
     def __call__(self, job: Job) -> tuple[Job, Result]:
         return job, self._work(job)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every study can be told: its folder, its workers, and when to stop."""
+    parser.add_argument("--out", type=Path, required=True, help="the folder for the results")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
+    parser.add_argument("--resume", action="store_true", help="go on with what the folder has")
+
+
+def study(
+    options: argparse.Namespace, name: str, work: Callable[[Job], Result], steps: Callable[[Journal], Found]
+) -> Found | None:
+    """What the steps find, with a journal `name` in the folder; None: the minutes are over."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / name
+    with Journal(path, work, options.workers, resume=options.resume, minutes=options.minutes) as journal:
+        try:
+            return steps(journal)
+        except OutOfTime:
+            print("out of time: --resume goes on")
+            return None
 
 
 def _key(job: Job) -> str:

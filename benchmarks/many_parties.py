@@ -13,7 +13,8 @@ the parts; evaluations stand before and after. Memory is
 
     (peak RSS − RSS after a tiny run) / parties
 
-and holds all there is: columns, table, ages, models, the simulator.
+and holds all there is: columns, table, ages, models, the simulator. No accuracy is looked at and nothing is chosen, so
+that no row is held out to validate on.
 """
 
 import argparse

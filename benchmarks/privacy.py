@@ -1,13 +1,17 @@
 """What privacy costs: MNIST, logistic regression over seven parties, with the guarantee that is true of it.
 
-    python benchmarks/privacy.py paper|useful|plot --data DIR [--seeds 1] [--out DIR]
+    python benchmarks/privacy.py paper --data DIR --out FOLDER [--final-seeds 3]
+    python benchmarks/privacy.py useful --data DIR --out FOLDER [--seeds 2] [--final-seeds 3] [--workers 2] [--resume]
+    python benchmarks/privacy.py plot --out FOLDER
 
 Seven parties, one linear layer of ten outputs each, a server that adds them up; batch 600 (1 %), as in VAFL's App. G.2.
 
-    paper    noise of deviation 0.1 (and none) for vafl, t-sync and sync: accuracy, and the ε that it really is
-    useful   what accuracy is left at ε = 10, 3, 1 (δ = 1e-5), with plain and with private local updates; three outputs
-             a party and a linear layer at the server, which do better here; "clean" is the same weights read without
-             noise, which nobody in the federation could do
+    paper    noise of deviation 0.1 (and none) for vafl, t-sync and sync: accuracy, and the ε that it really is. Rates
+             and epochs are the paper's: nothing is chosen, and so there are no validation rows
+    useful   what accuracy is left at ε = 10, 3, 1 (δ = 1e-5), with plain and with private local updates. Each has its
+             own model and rates: those with the best accuracy on the validation rows (all of the grid with one seed,
+             the best four with all). The table has the test rows, over fresh seeds. "clean" is the same weights read
+             without noise, which no member of the federation could do
     plot     privacy.html: accuracy against ε, from useful.json
 
 Noise is planned for what a record pays: with private steps, its row's uploads and the steps with it; with plain ones,
@@ -16,7 +20,9 @@ every row of every message, evaluation too. What is printed is what the ledgers 
 
 import argparse
 import json
-from math import sqrt
+from functools import partial
+from itertools import product
+from math import inf, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -24,27 +30,33 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as plotly
 import torch
+from chosen import DATA, choose, on_test_rows, results
+from journal import Job, Journal, Result, add_options, study
 from rich.console import Console
 from rich.table import Table
 
-from colonnade.config.resolve import load_partition
 from colonnade.config.schema import from_dict
-from colonnade.data import Partition
+from colonnade.data import Partition, load, split
 from colonnade.experiments.run import prepare
 from colonnade.privacy.gaussian import mu_for
 from colonnade.privacy.perturb import drawing
 
-PARTIES, ROWS, TEST_ROWS, BATCH, DELTA = 7, 60_000, 10_000, 600, 1e-5
+PARTIES, BATCH, DELTA = 7, 600, 1e-5
 EPSILONS = (10.0, 3.0, 1.0)
 PAPER_CLIP, PAPER_NOISE, PAPER_EPOCHS = 5.0, 0.1, 5
-# The best of seventeen tries at ε = 10, four at 3 and four at 1, seed 0 (other widths, clips, shares, rates). One epoch
-# less a batch of `sync`, so that every row is uploaded once in training, and two evaluations. Half of μ² is for a row's
-# upload, half for its step; a test row's two uploads then cost as much.
-USEFUL_UPDATES = ROWS // BATCH - 1
-CLIP, GRADIENT_CLIP, SHARE = 1.0, 1.0, 0.5
-USEFUL_MODEL = {"party": "linear", "embedding": 3, "server": "linear", "aggregate": "concat"}
-USEFUL_RATES = {"server": 0.3, "party": 5.0}
-RATES_AT_3 = {"server": 0.1, "party": 5.0}
+CLIP, GRADIENT_CLIP = 1.0, 1.0
+MODELS = {
+    "3, linear": {"party": "linear", "embedding": 3, "server": "linear", "aggregate": "concat"},
+    "10, summed": {"party": "linear", "embedding": 10, "server": "none", "aggregate": "sum"},
+}
+SERVER_RATES, PARTY_RATES = (0.1, 0.3, 1.0), (2.5, 5.0, 10.0, 20.0)
+SHARE = 0.5  # of μ², for a row's upload, the rest for its step: a test row's two uploads then cost as much
+FRESH = 1000  # the first seed of the reported runs
+Setting = tuple[str, float, float]  # model, rates of server and party
+GRID: list[Setting] = [  # a server that adds up has no rate
+    *product(["3, linear"], SERVER_RATES, PARTY_RATES),
+    *product(["10, summed"], SERVER_RATES[:1], PARTY_RATES),
+]
 console = Console()
 
 
@@ -81,8 +93,9 @@ def measure(config: dict[str, Any], data: Partition) -> dict[str, Any]:
     clean = float((top.objective.predict(top.output(h)).argmax(1) == data.y_test).mean())
     spent = summary["privacy"] or {}
     claim = spent.get("claim_of_theorem_6", {}).get("epsilon")
+    accuracy = summary["validation_value"] if data.validation else summary["value"]
     return {
-        "accuracy": summary["value"], "clean": clean, "epsilon": spent.get("epsilon"), "mu": spent.get("mu"),
+        "accuracy": accuracy, "clean": clean, "epsilon": spent.get("epsilon"), "mu": spent.get("mu"),
         "claim": claim, "status": summary["status"], "seconds": summary["wall_s"],
     }  # fmt: skip
 
@@ -103,7 +116,7 @@ def paper(data: Partition, seeds: int) -> list[dict[str, Any]]:
 
 
 def private(epsilon: float) -> dict[str, Any]:
-    """A row's one upload and one step; or, of a test row, two uploads."""
+    """A row's one upload and one step; or, of a row that is evaluated, two uploads."""
     mu = mu_for(epsilon, DELTA)
     return {
         "mechanism": "output", "clip": CLIP, "noise": 2 * CLIP / (mu * sqrt(SHARE)), "delta": DELTA,
@@ -112,27 +125,61 @@ def private(epsilon: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plain(epsilon: float) -> dict[str, Any]:
+def plain(epsilon: float, releases: int) -> dict[str, Any]:
     """Every row of every message."""
-    noise = 2 * CLIP * sqrt(ROWS + 2 * TEST_ROWS) / mu_for(epsilon, DELTA)
+    noise = 2 * CLIP * sqrt(releases) / mu_for(epsilon, DELTA)
     return {"mechanism": "output", "clip": CLIP, "noise": noise, "delta": DELTA}
 
 
-def useful(data: Partition, seeds: int) -> list[dict[str, Any]]:
-    """Accuracy against ε, with the mode that is best and the one that is not."""
-    wanted = [("none", 0.0, {})]
-    wanted += [("clipped only", 0.0, {"mechanism": "output", "clip": CLIP, "noise": 1e-6})]
-    for epsilon in EPSILONS:
-        wanted += [("dp-sgd", epsilon, private(epsilon)), ("plain", epsilon, plain(epsilon))]
-    found = []
-    for mode, epsilon, privacy in wanted:
-        for seed in range(seeds):
-            rates = RATES_AT_3 if epsilon == 3.0 else USEFUL_RATES
-            limits = {"updates": USEFUL_UPDATES, "eval_every": USEFUL_UPDATES, "learning_rate": rates}
-            config = tables("sync", privacy, seed, **limits) | {"model": USEFUL_MODEL}
-            found.append({"wanted": epsilon, "mode": mode, "noise": privacy.get("noise")} | measure(config, data))
-            console.print(found[-1])
-    return found
+def useful(options: argparse.Namespace, journal: Journal) -> list[dict[str, Any]]:
+    """Accuracy against ε, with the mode that is best and the one that is not, each with its own settings."""
+    modes = [("none", 0.0), ("clipped only", 0.0), *product(("dp-sgd", "plain"), EPSILONS)]
+    cases = {case: {one: _useful(*case, one) for one in GRID} for case in modes}
+    best = choose(journal, cases, range(options.seeds), _cost)
+    final = {case: cases[case][one] for case, one in best.items()}
+    found = results(journal, "test rows", final, range(FRESH, FRESH + options.final_seeds), "test")
+    return [
+        {"wanted": epsilon, "mode": mode, "setting": words(best[mode, epsilon]), "noise": _noise(final[mode, epsilon])}
+        | run
+        for mode, epsilon in modes
+        for run in found[mode, epsilon]
+    ]
+
+
+def _cost(run: Result) -> float:
+    return 1 - run["accuracy"] if run["status"] == "finished" else inf
+
+
+def words(setting: Setting) -> str:
+    model, server, party = setting
+    return f"{model}; {server:g}, {party:g}"
+
+
+def _useful(mode: str, epsilon: float, setting: Setting) -> Job:
+    """One epoch less a batch of `sync`, so that every row is uploaded once in training, and two evaluations."""
+    model, server, party = setting
+    data = DATA["mnist"]
+    rows, tested = len(data.y_train), len(data.y_test) - data.validation
+    privacy = {
+        "none": {},
+        "clipped only": {"mechanism": "output", "clip": CLIP, "noise": 1e-6},
+        "dp-sgd": private(epsilon or 1.0),
+        "plain": plain(epsilon or 1.0, rows + 2 * tested),
+    }[mode]
+    updates = rows // BATCH - 1
+    train = {"updates": updates, "eval_every": updates, "learning_rate": {"server": server, "party": party}}
+    config = tables("sync", privacy, 0, **train) | {"model": MODELS[model]}
+    return {"on": "validation", "tables": config}
+
+
+def _noise(job: Job) -> float | None:
+    return job["tables"]["privacy"].get("noise")
+
+
+def measured(job: Job) -> Result:
+    """Do a job of `useful`."""
+    data = DATA["mnist"]
+    return measure(job["tables"], data if job["on"] == "validation" else on_test_rows(data))
 
 
 def show(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
@@ -174,23 +221,26 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("paper", "useful", "plot"))
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/mnist"))
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--data", default="../shared/data/mnist", help="folder with the MNIST IDX files")
+    parser.add_argument("--seeds", type=int, default=2, help="for each setting while tuning")
+    parser.add_argument("--final-seeds", type=int, default=3, help="fresh seeds for the table")
+    add_options(parser)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    path = options.out / f"{options.what}.json"
     if options.what == "plot":
         plot(json.loads((options.out / "useful.json").read_text()), options.out / "privacy.html")
         return
-    data = load_partition(
-        from_dict({"data": {"source": "mnist", "parties": PARTIES, "validation_fraction": 0, "dir": str(options.data)}})
-    )
-    rows = paper(data, options.seeds) if options.what == "paper" else useful(data, options.seeds)
-    path.write_text(json.dumps(rows, indent=1))
-    show(rows, ("method", "noise") if options.what == "paper" else ("mode", "wanted"))
+    fraction = 0.1 if options.what == "useful" else 0
+    DATA["mnist"] = split(load("mnist", dir=options.data), parties=PARTIES, validation_fraction=fraction)
+    if options.what == "useful":
+        rows = study(options, "useful.jsonl", measured, partial(useful, options))
+    else:
+        options.out.mkdir(parents=True, exist_ok=True)
+        rows = paper(DATA["mnist"], options.final_seeds)
+    if rows is not None:
+        (options.out / f"{options.what}.json").write_text(json.dumps(rows, indent=1))
+        show(rows, ("method", "noise") if options.what == "paper" else ("mode", "wanted", "noise", "setting"))
 
 
 if __name__ == "__main__":

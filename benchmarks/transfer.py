@@ -33,13 +33,14 @@ the labels' frequencies alone.
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-from journal import Journal, OutOfTime, lines
+from journal import Journal, add_options, lines, study
 from tables import PATTERNS, SOURCES, partition, trivial
 from transfer_report import CONTROL, TUNED, draw, fill, learned, oracle_of, report
 from trial import DATA, trial
@@ -88,16 +89,11 @@ GRID = [Setting(*point, average) for point in POINTS_OF_SYNC for average in (Fal
 
 def main() -> None:
     options = _options()
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / ("learns.jsonl" if options.learns else "results.jsonl")
+    name = "learns.jsonl" if options.learns else "results.jsonl"
     if not options.report:
         load(options)
-        with Journal(path, trial, options.workers, resume=options.resume, minutes=options.minutes) as journal:
-            try:
-                (learn if options.learns else study)(options, journal)
-            except OutOfTime:
-                print("out of time: --resume goes on")
-    records = [job | result for job, result in lines(path)]
+        study(options, name, trial, partial(learn if options.learns else race, options))
+    records = [job | result for job, result in lines(options.out / name)]
     text = learned(records) if options.learns else report(records)
     (options.out / ("learns.md" if options.learns else "table.md")).write_text(text, encoding="utf-8")
     print(text)
@@ -111,18 +107,16 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="", help="the folder of all data")
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sets", type=_words, default=[*SOURCES])
     parser.add_argument("--methods", type=_methods, default=[name for name in METHODS if name != ORACLE])
     parser.add_argument("--slow", type=_words, default=[*PATTERNS])
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=3, help="to set the targets, to tune sync, and for the ends")
     parser.add_argument("--timed", type=int, default=10, help="other seeds, to time sync and the methods with")
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--wall", type=float, default=300.0, help="seconds after which a run is given up")
     parser.add_argument("--page", type=Path, help="put the tables between the marks of this page")
-    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
-    for flag in ("--resume", "--report", "--learns", "--no-ends"):
+    add_options(parser)
+    for flag in ("--report", "--learns", "--no-ends"):
         parser.add_argument(flag, action="store_true")
     return parser.parse_args()
 
@@ -147,7 +141,7 @@ def load(options: argparse.Namespace) -> None:
 # The stages.
 
 
-def study(options: argparse.Namespace, journal: Journal) -> None:
+def race(options: argparse.Namespace, journal: Journal) -> None:
     """Targets, then the tuned `sync`, then every cell; the results are in the journal."""
     aims = targets(options, journal)
     tuned = tune(options, journal, aims)

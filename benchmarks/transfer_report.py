@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+from markdown import markdown
 from tables import DEVELOPMENT, PATTERNS, SOURCES, TEST
 
 from colonnade.models.metrics import METRICS
@@ -177,7 +178,7 @@ def overall(cells: Cells, tables: Sequence[str]) -> str:
         ends = f"{mean(behind):+.2f} ({min(behind):+.2f})" if behind else "–"
         rows.append([f"`{method}`" if method != CONTROL else method, *shown, f"{reached} of {seeds}", ends])
     names = ["method", "one slow", "worst cell", *others, "runs that reached it", "end, points (worst)"]
-    return _markdown(names, rows)
+    return markdown(names, rows)
 
 
 def _geometric(cells: Sequence[Cell]) -> str:
@@ -202,7 +203,7 @@ def by_table(cells: Cells, method: str) -> str:
         rows.append(
             [table, *("–" if cell is None else str(cell) for cell in shown), "–" if end is None else f"{end:.4g}"]
         )
-    return _markdown(["table", *cells.patterns, "end"], rows)
+    return markdown(["table", *cells.patterns, "end"], rows)
 
 
 def tuned_table(cells: Cells) -> str:
@@ -225,7 +226,7 @@ def tuned_table(cells: Cells) -> str:
         "setting",
         *(f"{name} (s)" for name in cells.patterns),
     ]
-    return _markdown(names, rows)
+    return markdown(names, rows)
 
 
 def _seconds(cells: Cells, table: str, pattern: str) -> str:
@@ -233,11 +234,6 @@ def _seconds(cells: Cells, table: str, pattern: str) -> str:
         return "–"
     reached, seeds = cells.arrived[table, pattern]
     return f"{cells.seconds[table, pattern]:.2f}" + ("" if reached == seeds else f" ({reached}/{seeds})")
-
-
-def _markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [names, ["---"] * len(names), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -276,7 +272,7 @@ def learned(records: Sequence[Record]) -> str:
         found = (by_key.get((method, table)) for table in tables)
         rows.append([f"`{method}`", *("–" if one is None else _verdict(one) for one in found)])
     know_nothing = [next(one["trivial"] for one in records if one["table"] == table) for table in tables]
-    return _markdown(["method", *tables], [["labels alone", *(f"{value:.4g}" for value in know_nothing)], *rows]) + "\n"
+    return markdown(["method", *tables], [["labels alone", *(f"{value:.4g}" for value in know_nothing)], *rows]) + "\n"
 
 
 def _verdict(one: Record) -> str:

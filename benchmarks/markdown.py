@@ -1,0 +1,11 @@
+"""Tables for the pages."""
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["markdown"]
+
+
+def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with these columns."""
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
