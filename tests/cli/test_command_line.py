@@ -65,7 +65,7 @@ def config(tmp_path):
             ["--protocols", "--seeds", "--set", "--out", "Examples", "--protocols all", "synsqn-saga", "fedvs"],
         ),
         ("sweep", ["--grid", "Example", "asysqn-sgd"]),
-        ("protocols", ["reveals"]),
+        ("protocols", ["NAME", "what they reveal"]),
         ("report", ["DIR", "self-contained"]),
         ("demo", ["--seeds", "ten times slower"]),
     ],
@@ -106,12 +106,33 @@ def test_version_and_commands(colonnade):
     assert all(command in out for command in ("run", "compare", "demo", "protocols", "report"))
 
 
-def test_protocols_says_what_each_reveals(colonnade):
+def test_protocols_fits_one_screen(colonnade):
     from colonnade.algorithms import METHODS
 
     code, out, _ = colonnade("protocols")
-    assert code == 0 and all(name in out for name in METHODS)
-    assert "what it reveals" in out
+    lines = out.splitlines()
+    assert code == 0 and len(lines) <= 40 and max(map(len, lines)) <= 100 and "…" not in out
+    for name, method in METHODS.items():
+        assert [line for line in lines if line.split() == [name, *method.summary.split()]], name
+        assert f"{method.exposes}:" in lines
+
+
+def test_protocols_tells_all_of_one(colonnade):
+    code, out, _ = colonnade("protocols", "cascaded")
+    assert code == 0
+    for words in (
+        "Paper: Wang et al.: cascaded hybrid optimisation (2023), Alg. 1\n",
+        "Page: docs/methods/zeroth.md\n",
+        "Reveals: server: every party's embeddings, perturbed ones too",
+        '  model.party = "dense"\n',
+        "  train.learning_rate = {server = 0.01, party = 0.003}\n",
+        "  smoothing = 0.001\n",
+        "colonnade run --set protocol.name=cascaded\n",
+    ):
+        assert words in out
+    assert "model." not in colonnade("protocols", "asysqn-sgd")[1], "it has no networks"
+    code, _, err = colonnade("protocols", "vaffl")
+    assert code == 2 and "did you mean 'vafl'" in err
 
 
 def test_run_writes_its_folder(colonnade, config, tmp_path):
