@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.options import RaceOut
+from colonnade.cli.options import RaceOut, RaceResume
 from colonnade.cli.printing import console
 
 __all__ = ["demo"]
@@ -13,6 +13,7 @@ __all__ = ["demo"]
 def demo(
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
     out: RaceOut = None,
+    resume: RaceResume = None,
 ) -> None:
     """The race on embedded data: one of four parties is ten times slower."""
     from colonnade.cli.race import exit_if_any_failed, race_with_board
@@ -20,4 +21,4 @@ def demo(
     from colonnade.experiments.demo import DEMO, DEMO_METHODS
 
     console.print("Handwritten digits, four parties with 16 pixels each; the fourth computes ten times slower.")
-    exit_if_any_failed(race_with_board(contestants(DEMO, DEMO_METHODS), seeds, out, "demo"))
+    exit_if_any_failed(race_with_board(contestants(DEMO, DEMO_METHODS), seeds, out, "demo", resume=resume))
