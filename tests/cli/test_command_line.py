@@ -430,10 +430,10 @@ def test_a_race_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_when
 
 
 def test_a_demo_that_is_stopped_says_how_to_go_on(colonnade, ctrl_c_when):
-    ctrl_c_when(Path("runs/demo-1/sync-seed0").exists)
+    ctrl_c_when(Path("runs/demo-1/swift-seed0").exists)
     code, said, _ = colonnade("demo")
-    assert code == 130 and "1 of 5 runs are finished and kept. To go on: colonnade demo --resume runs/demo-1\n" in said
-    assert Path("runs/demo-1/sync-seed0/checkpoint.safetensors").is_file()
+    assert code == 130 and "1 of 16 runs are finished and kept. To go on: colonnade demo --resume runs/demo-1\n" in said
+    assert Path("runs/demo-1/swift-seed0/checkpoint.safetensors").is_file()
 
 
 def test_a_sweep_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_when):

@@ -105,5 +105,5 @@ METHODS = (
     ),
     _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),
     _baseline("ignore", "rounds of averaged embeddings; leaves out the parties that are late", _PLAIN, IgnoreOptions),
-    _baseline("wait-dp", "`wait`, with clipped and perturbed embeddings", _NOISY, WaitDpOptions, NOISY_DEFAULTS),
+    _baseline("wait-dp", "wait, with clipped and perturbed embeddings", _NOISY, WaitDpOptions, NOISY_DEFAULTS),
 )
