@@ -66,7 +66,11 @@ def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
     for against, place in PLACES.items():
         charts.append(_curve(groups, oracles, against, place, metric, "value", target))
         if target is not None and len(charts) == 1:
-            charts.append(Chart("target", f"Time to {metric} {target:g}", time_to_target(groups)))
+            bars = time_to_target(groups)
+            charts[0].figure.update_layout(
+                height=max(charts[0].figure.layout.height, bars.layout.height)
+            )  # side by side
+            charts.append(Chart("target", f"Time to {metric} {target:g}", bars))
         charts.append(_curve(groups, oracles, against, place, "loss", "loss", None))
     text = _judged_on(first) + " A click on a name in the bar above hides it in every chart. Dragging zooms. The charts"
     text += " begin with the part in which most methods learn; a double click shows all of it."
