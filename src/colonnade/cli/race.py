@@ -37,7 +37,7 @@ def race_with_board(
     if hands not in (1, "ray"):
         raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
     if resume is not None and out is not None:
-        raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out out")
+        raise ConfigError("--out", str(out), "--resume goes on in its own folder; remove --out")
     if resume is not None and not is_race(resume):
         raise ConfigError("--resume", str(resume), "no race lies there (comparison.json is missing)")
     folder = resume or out or fresh_folder(name)
