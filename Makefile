@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## the race on embedded data: a table here, plots in a report
+demo: $(VENV)/.installed ## all five families race on embedded data: a table here, plots in a report
 	$(BIN)/colonnade demo
 
 test: check ## the same as check

@@ -212,7 +212,7 @@ def test_another_seed_is_another_run(method, resolve):
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_says_what_it_is(method):
-    assert method.paper and method.summary and method.reveals
+    assert method.paper and method.summary and method.reveals and method.exposes
     assert find_method(method.name) is method
     assert f"`{method.name}`" in (PAGES / method.page).read_text(encoding="utf-8")
     assert (method.joint is None) == (method.server is not None) == (method.party is not None)

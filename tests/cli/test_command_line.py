@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import typer
 
-from colonnade.cli import progress
+from colonnade.cli import printing, progress
 from colonnade.cli.main import app, main
 from colonnade.deployment import up
 from colonnade.drivers.ray import cluster
@@ -65,7 +65,7 @@ def config(tmp_path):
             ["--protocols", "--seeds", "--set", "--out", "Examples", "--protocols all", "synsqn-saga", "fedvs"],
         ),
         ("sweep", ["--grid", "Example", "asysqn-sgd"]),
-        ("protocols", ["reveals"]),
+        ("protocols", ["NAME", "what they reveal"]),
         ("report", ["DIR", "self-contained"]),
         ("demo", ["--seeds", "ten times slower"]),
     ],
@@ -106,12 +106,33 @@ def test_version_and_commands(colonnade):
     assert all(command in out for command in ("run", "compare", "demo", "protocols", "report"))
 
 
-def test_protocols_says_what_each_reveals(colonnade):
+def test_protocols_fits_one_screen(colonnade):
     from colonnade.algorithms import METHODS
 
     code, out, _ = colonnade("protocols")
-    assert code == 0 and all(name in out for name in METHODS)
-    assert "what it reveals" in out
+    lines = out.splitlines()
+    assert code == 0 and len(lines) <= 40 and max(map(len, lines)) <= 100 and "…" not in out
+    for name, method in METHODS.items():
+        assert [line for line in lines if line.split() == [name, *method.summary.split()]], name
+        assert f"{method.exposes}:" in lines
+
+
+def test_protocols_tells_all_of_one(colonnade):
+    code, out, _ = colonnade("protocols", "cascaded")
+    assert code == 0
+    for words in (
+        "Paper: Wang et al.: cascaded hybrid optimisation (2023), Alg. 1\n",
+        "Page: docs/methods/zeroth.md\n",
+        "Reveals: server: every party's embeddings, perturbed ones too",
+        '  model.party = "dense"\n',
+        "  train.learning_rate = {server = 0.01, party = 0.003}\n",
+        "  smoothing = 0.001\n",
+        "colonnade run --set protocol.name=cascaded\n",
+    ):
+        assert words in out
+    assert "model." not in colonnade("protocols", "asysqn-sgd")[1], "it has no networks"
+    code, _, err = colonnade("protocols", "vaffl")
+    assert code == 2 and "did you mean 'vafl'" in err
 
 
 def test_run_writes_its_folder(colonnade, config, tmp_path):
@@ -371,32 +392,76 @@ def ctrl_c_when(monkeypatch):
 LONG = ["--set", "train.updates=10000000"]
 
 
-@pytest.mark.parametrize(
-    ("every", "words"),
-    [(10, "To go on from the last checkpoint"), (10**7, "To begin this run again, which has no checkpoint yet")],
-)
-def test_a_run_that_is_stopped_says_how_to_go_on(colonnade, config, tmp_path, ctrl_c_when, every, words):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_is_stopped_has_a_checkpoint_and_says_how_to_go_on(
+    colonnade, config, tmp_path, ctrl_c_when, workers
+):
     out = tmp_path / "out"
-    ctrl_c_when(lambda: every > 10 or (out / "checkpoint.safetensors").is_file())
-    code, said, _ = colonnade("run", config, *LONG, "--set", f"train.checkpoint_every={every}", "--out", out)
-    assert code == 130 and f"{words}: colonnade run --driver sim --resume {out}\n" in said
+    ctrl_c_when(lambda: True)
+    code, said, _ = colonnade(
+        "run", config, *LONG, "--set", f"train.checkpoint_every={10**7}", "--out", out, "--workers", workers
+    )
+    assert code == 130
+    assert f"To go on from the last checkpoint: colonnade run --driver sim --resume {out}\n" in said
+    assert (out / "checkpoint.safetensors").is_file()
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["out", "no-out"])
-def test_a_race_that_is_stopped_says_how_to_go_on(colonnade, config, tmp_path, ctrl_c_when, named):
-    out = tmp_path / "race" if named else Path("runs/small-comparison-1")
+@pytest.mark.parametrize(
+    ("typed", "again"),
+    [(["--out", "race"], "race"), ([], "runs/small-comparison-1")],
+    ids=["out", "no-out"],
+)
+def test_a_race_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_when, typed, again):
     config.write_text(SMALL + f'[methods.endless]\n"protocol.name" = "sync"\n"train.updates" = {10**7}\n')
-    typed = ["compare", str(config), "--protocols", "vafl,endless"] + (["--out", str(out)] if named else [])
-    ctrl_c_when((out / "endless-seed0").exists)
-    code, said, _ = colonnade(*typed)
-    again = shlex.join(["colonnade", *typed]) + ("" if named else f" --out {out}")
-    assert code == 130 and f"Stopped; 1 of 2 runs are finished and kept. To go on: {again}\n" in said
+    common = ["compare", str(config), "--protocols", "vafl,endless"]
+    ctrl_c_when((Path(again) / "endless-seed0").exists)
+    command = shlex.join(["colonnade", *common, "--resume", again])
+    code, said, _ = colonnade(*common, *typed)
+    assert code == 130 and f"Stopped; 1 of 2 runs are finished and kept. To go on: {command}\n" in said
+    checkpoint = Path(again) / "endless-seed0" / "checkpoint.safetensors"
+    before = checkpoint.read_bytes()
+    code, said, _ = colonnade(*common, "--resume", again)
+    assert code == 130 and f"To go on: {command}\n" in said, "the same again"
+    assert checkpoint.read_bytes() != before, "it has gone on"
 
 
 def test_a_demo_that_is_stopped_says_how_to_go_on(colonnade, ctrl_c_when):
-    ctrl_c_when(lambda: True)
+    ctrl_c_when(Path("runs/demo-1/swift-seed0").exists)
     code, said, _ = colonnade("demo")
-    assert code == 130 and "0 of 5 runs are finished and kept. To go on: colonnade demo --out runs/demo-1\n" in said
+    assert code == 130 and "1 of 16 runs are finished and kept. To go on: colonnade demo --resume runs/demo-1\n" in said
+    assert Path("runs/demo-1/swift-seed0/checkpoint.safetensors").is_file()
+
+
+def test_a_sweep_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_when):
+    typed = ["sweep", str(config), "--grid", "train.learning_rate=0.01,0.1", *LONG]
+    ctrl_c_when(lambda: True)
+    code, said, _ = colonnade(*typed)
+    again = shlex.join(["colonnade", *typed, "--resume", "runs/small-sweep-1"])
+    assert code == 130 and f"0 of 2 runs are finished and kept. To go on: {again}\n" in said
+    assert len(list(Path("runs/small-sweep-1").glob("*/checkpoint.safetensors"))) == 1
+
+
+@pytest.mark.parametrize("command", [["compare"], ["demo"], ["sweep", "--grid", "train.learning_rate=0.1"]])
+def test_a_race_is_resumed_only_where_one_lies(colonnade, tmp_path, command):
+    code, _, err = colonnade(*command, "--resume", tmp_path / "nowhere")
+    assert code == 2 and "no race lies there" in err
+    code, _, err = colonnade(*command, "--resume", tmp_path / "nowhere", "--out", tmp_path / "out")
+    assert code == 2 and "--resume goes on in its own folder" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_to_go_on_can_be_typed_where_the_name_is_not_found(monkeypatch, tmp_path):
+    script = tmp_path / "venv" / "bin" / "colonnade"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "demo", "--out=a", "--seeds", "2", "--resume", "b"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert printing.command_to_resume(Path("runs/a b")) == f"{script} demo --seeds 2 --resume 'runs/a b'"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert printing.program() == "colonnade"
+    monkeypatch.setattr(sys, "argv", ["/somewhere/colonnade/__main__.py", "demo"])
+    assert printing.program() == f"{sys.executable} -m colonnade"
 
 
 def test_an_unknown_option_is_refused(colonnade, config):

@@ -36,6 +36,7 @@ def write_images(folder, *, train=6, test=2, suffix="-ubyte", side=(4, 2)):
     ("source", "shape", "kind", "outputs"),
     [
         ("digits", (1797, 64), "multiclass", 10),
+        ("digits-parity", (1797, 64), "binary", 1),
         ("breast-cancer", (569, 30), "binary", 1),
         ("wine", (178, 13), "multiclass", 3),
         ("diabetes", (442, 10), "regression", 1),

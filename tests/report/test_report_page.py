@@ -4,18 +4,23 @@ import base64
 import gzip
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from colonnade.experiments.compare import compare
+from colonnade.algorithms import METHODS
+from colonnade.algorithms.exposure import LOSSES
+from colonnade.experiments.compare import compare, contestants, entries_of, race
 from colonnade.protocol.errors import ConfigError
+from colonnade.report.figures import curve
 from colonnade.report.page import write_report
 
-CURVES = [f"{value}-{against}" for against in ("clock_s", "update", "megabytes") for value in ("value", "loss")]
-COSTS = ["target", "utilisation", "bytes"]
+CURVES = ["value-clock_s", "target", "loss-clock_s"]
+CURVES += [f"{value}-{against}" for against in ("update", "megabytes") for value in ("value", "loss")]
+COSTS = ["utilisation", "bytes"]
 
 
 class Page(HTMLParser):
@@ -50,8 +55,8 @@ class Page(HTMLParser):
         return content
 
 
-@pytest.fixture(scope="session")
-def race(folders: Path) -> Page:
+@pytest.fixture(scope="session", name="race")
+def race_page(folders: Path) -> Page:
     return Page(write_report(folders / "race"))
 
 
@@ -94,6 +99,41 @@ def test_it_says_how_it_was_made(race: Page, folders: Path) -> None:
 def test_winners_are_marked_and_named(race: Page) -> None:
     assert race.source.count('class="best"') >= 2
     assert re.search(r"[Bb]est accuracy: (sync|ahead<1>)( and ahead<1>)? \(0\.\d{4}\)", race.text)
+
+
+def test_it_says_what_the_race_is_about(folders: Path, tmp_path: Path) -> None:
+    tables = {
+        "data": {"source": "digits", "parties": 3},
+        "model": {"party": "linear", "embedding": 4},
+        "clock": {"compute": [{"mean_s": 0.02}, {"mean_s": 0.2}, {"mean_s": 0.025}]},
+        "train": {"updates": 2, "eval_every": 1, "target": 0.3},
+    }
+    race(entries_of(contestants(tables, ["sync", "cascaded", "vafl"]), 1), tmp_path / "race", about="A < question.")
+    page = Page(write_report(tmp_path / "race"))
+    assert "<p>A &lt; question.</p>" in page.source
+    assert "A step of a party takes 0.02 s on average; 10 times as long for party-2." in page.text
+    assert "The target is accuracy 0.3 on the validation rows. The clock is virtual: " in page.text
+    assert "s to 0.3: seconds of the clock until the accuracy of the validation rows was first 0.3." in page.text
+    assert "MB: megabytes sent, both ways." in page.text
+    groups = page.source.partition("</table>")[0].split("<tr class='group'><th colspan='7'>")[1:]
+    assert [re.findall(r"<tr><td>([\w-]+)<br>", group) for group in groups] == [["sync", "vafl"], ["cascaded"]]
+    assert groups[0].startswith(escape(METHODS["sync"].exposes)) and groups[1].startswith(escape(LOSSES))
+    assert all(METHODS[name].summary in page.text for name in ("sync", "cascaded", "vafl"))
+    assert "A step of a party" in Page(write_report(folders / "run")).text, "of a run alone, too"
+
+
+def test_the_first_view_is_where_most_methods_learn() -> None:
+    seconds = range(101)
+    fast = [{"clock_s": second, "value": min(0.9, 0.1 * second)} for second in seconds]
+    slow = [{"clock_s": second, "value": 0.9 * second / 100} for second in seconds]
+    drawn = curve({"a": [fast], "b": [fast], "c": [fast], "late": [slow]}, "accuracy", target=0.8)
+    assert drawn.layout.xaxis.range == (0, pytest.approx(1.5 * 29.25)), "the quartile of 9, 9, 9 and 90 s, and room"
+    low, high = drawn.layout.yaxis.range
+    assert 0.2 < low < 0.8 < 0.9 < high < 1
+    falling = [{"clock_s": row["clock_s"], "loss": 1 - row["value"]} for row in fast]
+    low, high = curve({"a": [falling], "b": [falling]}, "loss", value="loss").layout.yaxis.range
+    assert low < 0.1 < high < 0.9
+    assert curve({"a": [fast]}, "accuracy").layout.xaxis.range is None, "one alone is shown whole"
 
 
 def test_a_single_run_has_no_race(folders: Path) -> None:
@@ -141,7 +181,7 @@ def test_what_is_no_result_is_struck_out_explained_and_wins_nothing(tmp_path: Pa
     }
     compare(tables, ["wild", "wild oracle", "sync", "vafl"], 1, tmp_path / "race")
     page = Page(write_report(tmp_path / "race"))
-    wild = re.search(r"<tr><td>wild <em>\(diverged\)</em></td>(.*?)</tr>", page.source)
+    wild = re.search(r"<tr><td>wild <em>\(diverged\)</em><br>.*?</td>(.*?)</tr>", page.source)
     assert wild is not None and re.fullmatch(r"(<td><s>([\d.]+|–)</s></td>)+", wild[1]), (
         "no number is plain, none is best"
     )

@@ -45,6 +45,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ""
 
     @property
+    def exposes(self) -> str:
+        """The same in a few words, as in exposure.py."""
+        return ""
+
+    @property
     def mechanism(self) -> PrivacySettings | None:
         """Of a method that perturbs by itself; None: `[privacy]` says."""
         return None
@@ -176,4 +181,5 @@ class Method(Generic[O]):
     capabilities: Capabilities = Capabilities()
     defaults: Defaults = Defaults()
     page: str = ""  # its description: a file of docs/methods, or an address
+    exposes: str = ""  # what crosses, in a few words (exposure.py): methods with the same words are listed together
     observations: Observations[Any] | None = None  # what an attacker sees; None: `colonnade attack` refuses it

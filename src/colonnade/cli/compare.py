@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.options import Address, ConfigFile, RaceOut, Setting, Workers, names_in
+from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, Setting, Workers, names_in
 
 __all__ = ["compare"]
 
@@ -12,13 +12,18 @@ __all__ = ["compare"]
 def compare(
     config: ConfigFile = None,
     protocols: Annotated[
-        str, typer.Option(help="Methods, or names under \\[methods], separated by commas; 'all': every method.")
-    ] = "sync,vafl,t-sync",
+        str | None,
+        typer.Option(
+            help="Methods, or names under \\[methods], separated by commas; 'all': every method. Left out: those that "
+            "the config names, and swift,vafl,t-sync,sync."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
     settings: Setting = None,
     out: RaceOut = None,
     workers: Workers = "1",
     address: Address = None,
+    resume: RaceResume = None,
 ) -> None:
     """Race methods on the same data, stragglers and seeds.
 
@@ -27,14 +32,16 @@ def compare(
     the reason stands below the table.
 
     Examples:
+      colonnade compare
       colonnade compare race.toml --protocols sync,vafl,t-sync,centralised --seeds 3
       colonnade compare race.toml --protocols vafl,flex,cascaded,asysqn-sgd,fedvs
       colonnade compare race.toml --protocols all
     """
     from colonnade.cli.race import exit_if_any_failed, race_with_board
     from colonnade.config.schema import typed_tables
-    from colonnade.experiments.compare import contestants
+    from colonnade.experiments.compare import contestants, usual_labels
 
-    racing = contestants(typed_tables(config, settings), names_in(protocols))
+    tables = typed_tables(config, settings)
+    racing = contestants(tables, usual_labels(tables) if protocols is None else names_in(protocols))
     name = f"{config.stem if config else 'digits'}-comparison"
-    exit_if_any_failed(race_with_board(racing, seeds, out, name, workers, address))
+    exit_if_any_failed(race_with_board(racing, seeds, out, name, workers, address, resume))

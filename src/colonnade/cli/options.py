@@ -16,6 +16,7 @@ __all__ = [
     "Parent",
     "Predict",
     "RaceOut",
+    "RaceResume",
     "RunOut",
     "Seed",
     "Setting",
@@ -35,6 +36,12 @@ ConfigFile = Annotated[
 ]
 RunOut = Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")]
 RaceOut = Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")]
+RaceResume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume", metavar="DIR", help="Go on with a race that was stopped, in its folder; the rest as before."
+    ),
+]
 Workers = Annotated[str, typer.Option(metavar="N|ray", help="Who computes: threads, or Ray; the result is the same.")]
 Address = Annotated[str | None, typer.Option(help="Of a Ray cluster that is up, host:port; left out: one of its own.")]
 

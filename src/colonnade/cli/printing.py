@@ -1,12 +1,14 @@
-"""How commands speak: one console, lines that can be copied, and what was typed."""
+"""How commands speak: one console, lines that can be copied, what was typed, and what to type next."""
 
 import shlex
+import shutil
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-__all__ = ["console", "say", "say_note", "typed_command"]
+__all__ = ["command_to_resume", "console", "program", "say", "say_note", "typed_command"]
 
 console = Console()
 
@@ -25,3 +27,24 @@ def say_note(note: str) -> None:
 def typed_command() -> str:
     """What was typed."""
     return shlex.join(["colonnade", *sys.argv[1:]])
+
+
+def program() -> str:
+    """How to call this program again from the same shell: by its name, or by a path if the name would not find it."""
+    typed = Path(sys.argv[0])
+    if typed.name == "__main__.py":
+        return shlex.join([sys.executable, "-m", "colonnade"])
+    found = shutil.which(typed.name)
+    by_name = typed.name == str(typed) or (found is not None and Path(found).resolve() == typed.resolve())
+    return typed.name if by_name else shlex.quote(str(typed))
+
+
+def command_to_resume(folder: Path) -> str:
+    """What was typed, with `--resume FOLDER` in the place of `--out` and `--resume`."""
+    words, left = [], iter(sys.argv[1:])
+    for word in left:
+        if word in ("--out", "--resume"):
+            next(left)  # its value
+        elif not word.startswith(("--out=", "--resume=")):
+            words.append(word)
+    return f"{program()} {shlex.join([*words, '--resume', str(folder)])}"

@@ -1,6 +1,5 @@
 """What `compare`, `sweep` and `demo` do alike: run a race under a board, and print its table, remarks and winners."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +8,10 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from colonnade.cli.printing import console, say, typed_command
+from colonnade.cli.printing import command_to_resume, console, say, typed_command
 from colonnade.cli.progress import RaceBoard, report_with_bar
 from colonnade.cli.workers import cluster, parse_workers
-from colonnade.experiments.compare import Contestant, Entry, entries_of, race, ranking_of, unsuitable
+from colonnade.experiments.compare import Contestant, Entry, entries_of, is_race, race, ranking_of, unsuitable
 from colonnade.experiments.ranking import Ranking, by_reason, in_words
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.places import fresh_folder
@@ -27,21 +26,29 @@ def race_with_board(
     name: str,
     workers: str = "1",
     address: str | None = None,
+    resume: Path | None = None,
+    about: str = "",
 ) -> list[Entry]:
-    """Run all, in `out` or in a new folder of this name; what is finished is kept on Ctrl-C."""
+    """Run all, in `out` or in a new folder of this name, or go on in `resume`.
+
+    After Ctrl-C, finished runs are kept, the one that was stopped has a checkpoint, and the exit code is 130.
+    """
     entries, hands = entries_of(racing, seeds), parse_workers(workers)
     if hands not in (1, "ray"):
         raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
-    folder = out or fresh_folder(name)
+    if resume is not None and out is not None:
+        raise ConfigError("--out", str(out), "--resume goes on in its own folder; remove --out")
+    if resume is not None and not is_race(resume):
+        raise ConfigError("--resume", str(resume), "no race lies there (comparison.json is missing)")
+    folder = resume or out or fresh_folder(name)
     try:
         with cluster(hands == "ray", address), RaceBoard(console) as board:
-            race(entries, folder, board.show, typed_command(), hands)
+            race(entries, folder, board.show, typed_command(), hands, about)
         _show(entries, folder)
     except KeyboardInterrupt:
         suitable = [entry for entry in entries if not entry.unsuitable]
         done = sum(entry.summary is not None for entry in suitable)
-        again = typed_command() if out is not None else f"{typed_command()} --out {shlex.quote(str(folder))}"
-        say(f"Stopped; {done} of {len(suitable)} runs are finished and kept. To go on: {again}")
+        say(f"Stopped; {done} of {len(suitable)} runs are finished and kept. To go on: {command_to_resume(folder)}")
         raise typer.Exit(130) from None
     return entries
 

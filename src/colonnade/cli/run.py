@@ -1,5 +1,6 @@
 """`colonnade run`: train once, on any driver."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colonnade.cli.options import Address, ConfigFile, RunOut, Seed, Setting, Workers
-from colonnade.cli.printing import console, say, typed_command
+from colonnade.cli.printing import console, program, say, typed_command
 from colonnade.cli.workers import cluster, parse_workers
 from colonnade.protocol.errors import ConfigError
 
@@ -94,10 +95,11 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
     from colonnade.experiments.launch import checkpoint_of
 
     if stay and (out / "summary.json").is_file():
-        return f"To answer again: colonnade up --resume {out} --predict"
+        return f"To answer again: {program()} up --resume {out} --predict"
     kept = checkpoint_of(out, driver).is_file()
     where = "go on from the last checkpoint" if kept else "begin this run again, which has no checkpoint yet"
-    return f"To {where}: colonnade run --driver {driver} --resume {out}" + (f" --address {address}" if address else "")
+    words = ["run", "--driver", driver, "--resume", str(out), *(["--address", address] if address else [])]
+    return f"To {where}: {program()} {shlex.join(words)}"
 
 
 def _show(summary: "Summary", out: Path) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colonnade.cli.options import Address, ConfigFile, RaceOut, Setting, Workers, names_in
+from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, Setting, Workers, names_in
 from colonnade.cli.printing import say
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def sweep(
     out: RaceOut = None,
     workers: Workers = "1",
     address: Address = None,
+    resume: RaceResume = None,
 ) -> None:
     """Try a grid of settings for every method, and say which was best on the validation rows.
 
@@ -41,7 +42,8 @@ def sweep(
     wanted = check_by(by, tables)
     labels = expanded(tables, names_in(protocols or DEFAULT_METHOD))
     racing = grid_contestants(tables, labels, parsed)
-    entries = race_with_board(racing, seeds, out, f"{config.stem if config else 'digits'}-sweep", workers, address)
+    name = f"{config.stem if config else 'digits'}-sweep"
+    entries = race_with_board(racing, seeds, out, name, workers, address, resume)
     labels = that_ran(entries, labels, parsed)
     found = best_of(entries, labels, parsed, wanted)
     for best in found:

@@ -3,6 +3,7 @@
 | source | where it comes from |
 |---|---|
 | digits, breast-cancer, wine, diabetes | scikit-learn, no file needed |
+| digits-parity | the same images as digits, with another question: is the digit even or odd? |
 | mnist, fashion-mnist | four IDX files in `dir` or in its subfolder of that name |
 | a9a, mfeat, physionet2012 | their files in `dir` or in its subfolder of that name |
 | a path: .npz, .libsvm, .svm (.gz), .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir`, if given |
@@ -33,6 +34,7 @@ from colonnade.protocol.errors import ConfigError
 FORMATS = ("csv", "parquet", "npz", "libsvm", "idx")  # of a path
 EMBEDDED = {
     "digits": "load_digits",
+    "digits-parity": "load_digits",
     "breast-cancer": "load_breast_cancer",
     "wine": "load_wine",
     "diabetes": "load_diabetes",
@@ -143,8 +145,9 @@ def _embedded(source: str) -> Dataset:
     datasets: Any = import_module("sklearn.datasets")
     options = {"scaled": False} if source == "diabetes" else {}
     bunch = getattr(datasets, EMBEDDED[source])(**options)
-    if source == "digits":
-        return image_dataset(source, bunch.images.astype(np.uint8), bunch.target, factor=1 / 16)
+    if source.startswith("digits"):
+        labels = bunch.target if source == "digits" else np.array(["even", "odd"])[bunch.target % 2]
+        return image_dataset(source, bunch.images.astype(np.uint8), labels, factor=1 / 16)
     y, task = read_labels(bunch.target)
     if task.kind != "regression":
         task = classification(tuple(str(name) for name in bunch.target_names))

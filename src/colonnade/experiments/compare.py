@@ -39,14 +39,18 @@ __all__ = [
     "contestants",
     "entries_of",
     "expanded",
+    "is_race",
     "race",
     "ranking_of",
     "unsuitable",
+    "usual_labels",
 ]
 
 COMPARISON = "comparison.json"
 UNSUITABLE = "unsuitable.json"  # label → why it takes no part
+ABOUT = "about.txt"  # what the race is about, for its report
 ALL = "all"  # as a label: every method
+USUAL = ("swift", "vafl", "t-sync", "sync")  # asynchronous, in between, and waiting for every party
 NOTHING = {"clock_s": 0.0, "wall_s": 0.0, "update": 0, "epochs": 0.0, "value": None}  # done, before the first line
 Outcome = tuple[Summary, list[dict[str, Any]]] | str  # summary and rows, or what went wrong
 Load = Callable[[Config], Partition]
@@ -129,6 +133,12 @@ def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contes
     return result
 
 
+def usual_labels(tables: Mapping[str, Any]) -> list[str]:
+    """Who races if the user names no method: those that the config names, and the usual ones."""
+    named = tables.get("protocol", {}).get("name")
+    return list(dict.fromkeys((*([named] if named else []), *tables.get("methods", {}), *USUAL)))
+
+
 def expanded(tables: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
     """The labels with every method in the place of "all": those of installed packages and of [methods], too."""
     own = tables.get("methods", {})
@@ -165,14 +175,20 @@ def compare(
 
 
 def race(
-    entries: list[Entry], out: Path, on_progress: OnProgress | None = None, command: str = "", workers: int | str = 1
+    entries: list[Entry],
+    out: Path,
+    on_progress: OnProgress | None = None,
+    command: str = "",
+    workers: int | str = 1,
+    about: str = "",
 ) -> list[Entry]:
     """Run what the folder does not hold yet: finished runs are read, those cut off go on.
 
     Entries of methods that cannot run are returned, too, with the reason. If none can, the race is refused.
     With `workers` the runs are tasks of the Ray that this process is connected to; else one comes after the other.
+    `about` is a sentence for the report. After Ctrl-C the run at hand has a checkpoint; raises KeyboardInterrupt.
     """
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / COMPARISON).is_file())):
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_race(out))):
         raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
     for entry in entries:
         _read_finished(entry, out)
@@ -183,6 +199,8 @@ def race(
     (out / UNSUITABLE).write_text(json.dumps(unsuitable(entries), indent=2) + "\n", encoding="utf-8")
     if command:
         note_command(out, command)
+    if about:
+        (out / ABOUT).write_text(about + "\n", encoding="utf-8")
     racing = [entry for entry in entries if not entry.unsuitable]
     todo = [entry for entry in sorted(racing, key=lambda entry: entry.seed) if entry.summary is None]
     show = on_progress or _show_nothing
@@ -198,6 +216,11 @@ def race(
         _write(out, racing)
         show(racing, entry, None)
     return entries
+
+
+def is_race(folder: Path) -> bool:
+    """Whether a race was begun in this folder."""
+    return (folder / COMPARISON).is_file()
 
 
 def _sort_out(entries: Sequence[Entry], load: Load) -> None:
@@ -343,9 +366,10 @@ def _outcome(config: Config, path: Path, load: Load, on_progress: Callable[[Run]
         if not begun and path.is_dir():
             shutil.rmtree(path)  # killed while the folder was being made: nothing has run
         run = reopen(config, path, load) if begun else prepare(config, None, path, load)
-        return run.execute(on_progress), run.rows
+        summary = run.execute(on_progress)
     except ColonnadeError as error:
         return str(error)
+    return summary, run.rows
 
 
 def _write(out: Path, entries: list[Entry]) -> None:

@@ -51,6 +51,7 @@ class Column(NamedTuple):
     praise: str = ""  # what its winner is called
     unit: str = ""
     partial: bool = False  # a run may be without a value, and the others still count
+    meaning: str = ""  # for a reader who sees the title for the first time
 
     def of(self, group: Sequence[Summary | None]) -> Statistic | None:
         """One label's number over its seeds; None is a run without a summary."""
@@ -92,7 +93,8 @@ class Ranking:
 def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
     """Groups are the summaries of one label's seeds; None is a run without one."""
     first = next((summary for group in groups.values() for summary in group if summary is not None), None)
-    columns = _columns(*((first["metric"], first["target"]) if first else ("value", None)))
+    judged_on = "validation" if first and first.get("validation_rows") else "test"
+    columns = _columns(*((first["metric"], first["target"]) if first else ("value", None)), judged_on)
     values = {label: [column.of(group) for column in columns] for label, group in groups.items()}
     flaws = {label: found for label, group in groups.items() if (found := flaws_of(group))}
     racing = [label for label, group in groups.items() if label not in flaws and not _oracle(group)]
@@ -103,7 +105,6 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
     ]
     settings = {label: words for label, group in groups.items() if (words := _adapted(group))}
     seeds = max((len(group) for group in groups.values()), default=0)
-    judged_on = "validation" if first and first.get("validation_rows") else "test"
     return Ranking(columns, values, winners, seeds, flaws, settings, judged_on)
 
 
@@ -125,19 +126,26 @@ def _adapted(group: Sequence[Summary | None]) -> str:
     return ", ".join(next(found, {}).values())
 
 
-def _columns(metric: str, target: float | None) -> list[Column]:
+def _columns(metric: str, target: float | None, judged_on: str) -> list[Column]:
     upwards = METRICS[metric].higher_is_better if metric in METRICS else True
     columns = [
-        Column(metric, lambda s: s["value"], ".4f", upwards, f"best {metric}"),
-        Column("MB", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, ".1f", False, "fewest bytes", " MB"),
-        Column("updates", lambda s: s["updates"], ".0f"),
-        Column("staleness", lambda s: s["staleness"]["mean"], ".1f"),
-        Column("clock s", lambda s: s["clock_s"], ".2f"),
-    ]
+        Column(metric, lambda s: s["value"], ".4f", upwards, f"best {metric}", meaning="on the test rows, at the end"),
+        Column(
+            "MB", lambda s: (s["bytes_up"] + s["bytes_down"]) / 1e6, ".1f", False, "fewest bytes", " MB",
+            meaning="megabytes sent, both ways",
+        ),
+        Column("updates", lambda s: s["updates"], ".0f", meaning="steps of the global model"),
+        Column(
+            "staleness", lambda s: s["staleness"]["mean"], ".1f", meaning="mean age of the embeddings used, in updates"
+        ),
+        Column("clock s", lambda s: s["clock_s"], ".2f", meaning="how long the run was, in seconds of the clock"),
+    ]  # fmt: skip
     if target is None:
         return columns
-    praise = f"fastest to {metric} {target:g}"
-    to_target = Column(f"s to {target:g}", lambda s: s["time_to_target_s"], ".2f", False, praise, " s", partial=True)
+    to_target = Column(
+        f"s to {target:g}", lambda s: s["time_to_target_s"], ".2f", False, f"fastest to {metric} {target:g}", " s",
+        partial=True, meaning=f"seconds of the clock until the {metric} of the {judged_on} rows was first {target:g}",
+    )  # fmt: skip
     return [to_target, *columns]
 
 

@@ -1,8 +1,11 @@
-"""One run in the simulator: prepare, execute with checkpoints, summarise."""
+"""One run in the simulator: prepare, execute with checkpoints, summarise.
+
+A run with a folder that is stopped by Ctrl-C writes a checkpoint before it raises KeyboardInterrupt.
+"""
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
 from colonnade.drivers.simulator.lanes import Lanes
 from colonnade.drivers.simulator.traces import ended_note
+from colonnade.experiments.interrupt import on_first_interrupt
 from colonnade.models.network import draw_in_turn
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, TrainingDiverged, WorkerLost
@@ -79,6 +83,7 @@ class Run:
 
     def __init__(self, setting: Federation, folder: RunFolder | None, workers: int | str = 1) -> None:
         self.federation, self.folder, self.workers = setting, folder, workers
+        self.stopping = False  # Ctrl-C was typed
         self._begin()
         self._losses = 0
         self._wall_before = 0.0
@@ -103,9 +108,9 @@ class Run:
         self._checkpoints = Cadence(setting.plan.checkpoint_every, setting.training.rows_per_epoch)
 
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> Summary:
-        """Run to the end; the summary, also written to the folder."""
+        """Run to the end; the summary, also written to the folder. Raises KeyboardInterrupt after Ctrl-C."""
         self._started = self._saved_at = time.perf_counter()
-        with one_thread():
+        with one_thread(), on_first_interrupt(self._stop) if self.folder is not None else nullcontext():
             while not self._to_the_end(on_progress):
                 pass
         if self.status == "stalled":
@@ -119,20 +124,29 @@ class Run:
             self.folder.write_summary(summary)  # last: with it, the run is complete
         if on_progress is not None:
             on_progress(self)
+        if self.stopping:  # typed at the very end: the run is over, what was to follow it is not wanted
+            raise KeyboardInterrupt
         return summary
+
+    def _stop(self) -> None:
+        self.stopping = self.simulator.stopping = True
 
     def _to_the_end(self, on_progress: Callable[["Run"], None] | None) -> bool:
         """False: workers were lost, and the run stands again at its last checkpoint."""
+        if self.stopping:
+            raise KeyboardInterrupt
         try:
             with self._hired():
                 while self.simulator.advance(SLICE_EVENTS):
-                    if on_progress is not None:
+                    if on_progress is not None and not self.stopping:
                         on_progress(self)
-                    if self.folder is not None and self._checkpoint_due():
+                    if self.folder is not None and (self.stopping or self._checkpoint_due()):
                         content = self._checkpoint()
                         self.folder.save_checkpoint(content)
                         simulator_checkpoint.kept(self.simulator, content["simulator"])
                         self._saved_at = time.perf_counter()
+                    if self.stopping:
+                        raise KeyboardInterrupt
                 self.simulator.settle()
                 self.status = self.simulator.status
         except TrainingDiverged as error:

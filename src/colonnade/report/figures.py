@@ -19,6 +19,8 @@ AXES = {
     "wall_s": "real time (s)",
 }
 GRID_POINTS = 200
+NEARLY, MOST, ROOM = 0.9, 0.75, 1.5  # of a curve's way; of the curves; times the place where they are there
+STEEP = 0.2  # of the values in view: those that are nearest to where the curves begin are left out
 
 Rows = Sequence[Mapping[str, Any]]
 Points = tuple[np.ndarray, np.ndarray]
@@ -50,7 +52,42 @@ def curve(
         sure = {"customdata": spread, "hovertemplate": hover} if len(runs[label]) > 1 else {}
         figure.add_trace(go.Scatter(x=x, y=mean, name=label, legendgroup=label, line=line, mode="lines", **sure))
     _levels(figure, target, oracles or {}, "top left" if value == "value" else "bottom right")
+    _first_view(figure)
     return titled(figure, AXES.get(against, against), metric, hovermode="x unified")
+
+
+def _first_view(figure: go.Figure) -> None:
+    """Axis ranges that show where the curves move; a double click on the chart shows all of it.
+
+    The x axis ends when three quarters of the curves have risen (or fallen) nearly as far as they ever do. The y axis
+    leaves out the steep beginnings, which would press everything else into a band.
+    """
+    drawn = [(np.asarray(trace.x, float), np.asarray(trace.y, float)) for trace in figure.data if trace.mode == "lines"]
+    settled = [place for x, y in drawn if (place := _settled(x, y)) is not None]
+    if len(drawn) < 2 or not settled:
+        return
+    last = max(x[-1] for x, _ in drawn)
+    end = min(last, ROOM * float(np.quantile(settled, MOST)))
+    if not end > 0:
+        return
+    seen = np.concatenate([y[(x <= end) & np.isfinite(y)] for x, y in drawn])
+    rising = np.median([y[np.isfinite(y)][-1] - y[np.isfinite(y)][0] for _, y in drawn if np.isfinite(y).any()]) > 0
+    low, high = np.quantile(seen, (STEEP, 1) if rising else (0, 1 - STEEP))
+    levels = [shape.y0 for shape in figure.layout.shapes]
+    low, high = min([low, *levels]), max([high, *levels])
+    margin = 0.05 * (high - low)
+    if margin > 0:
+        figure.update_xaxes(range=[0, end])
+        figure.update_yaxes(range=[low - margin, high + margin])
+
+
+def _settled(x: np.ndarray, y: np.ndarray) -> float | None:
+    """Where a curve has first gone nearly all of its way."""
+    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    if len(y) < 2:
+        return None
+    way = np.abs(y - y[0])
+    return float(x[np.argmax(way >= NEARLY * way.max())])
 
 
 def _plain(label: str) -> str:

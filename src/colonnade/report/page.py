@@ -26,11 +26,13 @@ from colonnade.report.records import (
     Progress,
     Record,
     by_label,
+    load_about,
     load_attack,
     load_records,
     load_unsuitable,
     without_oracles,
 )
+from colonnade.report.scenario import scenario
 from colonnade.report.sections import Chart, Section, sections
 from colonnade.report.style import lines
 from colonnade.report.tables import all_runs, privacy, race, remarks, taking_no_part, what_is_revealed, winners
@@ -57,6 +59,7 @@ def write_report(folder: str | Path, on_progress: Progress = lambda text, done: 
     on_progress("writes the page", DRAWING)
     path = folder / "report.html"
     results = (attack_table(attack) if attack else "") + _race(records, load_unsuitable(folder))
+    results = scenario(records, load_about(folder)) + results
     path.write_text(_page(folder.resolve().name, records, drawn, _command(folder), results), encoding="utf-8")
     on_progress("done", 1.0)
     return path

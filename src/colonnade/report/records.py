@@ -11,7 +11,16 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.role import Histogram
 from colonnade.results.summary import Summary
 
-__all__ = ["Progress", "Record", "by_label", "load_attack", "load_records", "load_unsuitable", "without_oracles"]
+__all__ = [
+    "Progress",
+    "Record",
+    "by_label",
+    "load_about",
+    "load_attack",
+    "load_records",
+    "load_unsuitable",
+    "without_oracles",
+]
 
 ATTACK = "attack.json"
 
@@ -61,6 +70,12 @@ def load_unsuitable(folder: Path) -> dict[str, str]:
     """The methods of a comparison that could not run: label → reason."""
     found: dict[str, str] | None = _json(folder / "unsuitable.json")
     return found or {}
+
+
+def load_about(folder: Path) -> str:
+    """What the command has said of its race; "" if it said nothing."""
+    path = folder / "about.txt"
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def load_attack(folder: Path) -> dict[str, Any] | None:

@@ -65,8 +65,15 @@ def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
     charts = []
     for against, place in PLACES.items():
         charts.append(_curve(groups, oracles, against, place, metric, "value", target))
+        if target is not None and len(charts) == 1:
+            bars = time_to_target(groups)
+            charts[0].figure.update_layout(
+                height=max(charts[0].figure.layout.height, bars.layout.height)
+            )  # side by side
+            charts.append(Chart("target", f"Time to {metric} {target:g}", bars))
         charts.append(_curve(groups, oracles, against, place, "loss", "loss", None))
-    text = _judged_on(first) + " A click on a name in the bar above hides it in every chart; dragging zooms."
+    text = _judged_on(first) + " A click on a name in the bar above hides it in every chart. Dragging zooms. The charts"
+    text += " begin with the part in which most methods learn; a double click shows all of it."
     if seeds > 1:
         text += f" Lines are means over {seeds} seeds, bands one standard deviation."
     return Section("How it learns", text, charts)
@@ -100,8 +107,6 @@ def _curve(
 def _costs(groups: Groups) -> list[Chart]:
     first = next(iter(groups.values()))[0].summary
     charts = []
-    if first["target"] is not None:
-        charts.append(Chart("target", f"Time to {first['metric']} {first['target']:g}", time_to_target(groups)))
     roles = len(first["utilisation"])
     every = "every role" if roles <= SHOWN_BARS else f"the first {SHOWN_BARS} of {roles:,} roles"
     charts.append(Chart("utilisation", f"Busy share of {every}", utilisation(groups)))

@@ -1,10 +1,13 @@
 """The page's tables: the race with its winners, and every run by itself."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any
 
-from colonnade.experiments.ranking import by_reason, in_words, rank
+from colonnade.algorithms import find_method
+from colonnade.experiments.ranking import Ranking, by_reason, in_words, rank
+from colonnade.protocol.errors import ConfigError
 from colonnade.report.records import Record, by_label
 from colonnade.results.summary import Summary
 from colonnade.results.verdict import flaw_of
@@ -33,24 +36,51 @@ def winners(records: Sequence[Record]) -> str:
 
 
 def race(records: Sequence[Record]) -> str:
-    """Mean ± deviation of every label; the best of each column is marked, a mean with a failed run struck out."""
-    ranking = rank(_groups(records))
-    spread, several = ranking.seeds > 1, len(ranking.values) > 1
+    """Mean ± deviation of every label; the best of each column is marked, a mean with a failed run struck out.
+
+    Methods stand under what they expose. On a narrow screen a method's name has a line of its own (page.css).
+    """
+    labels, ranking = by_label(records), rank(_groups(records))
+    by_exposure: dict[str, list[str]] = {}
+    for label, group in labels.items():
+        by_exposure.setdefault(group[0].summary.get("exposes", ""), []).append(label)
     rows = []
-    for label, values in ranking.values.items():
-        flaw = ranking.flaws.get(label, "")
-        cells = [
-            f"<td{_class(several and label in best)}>{_struck(escape(column.write(value, spread)), flaw)}</td>"
-            for value, column, best in zip(values, ranking.columns, ranking.winners, strict=True)
-        ]
-        name = escape(label) + (f" <em>({escape(flaw)})</em>" if flaw else "")
-        if words := ranking.settings.get(label):
-            name += f"<br><span class='quiet'>{escape(words)}</span>"
-        rows.append(f"<tr><td>{name}</td>{''.join(cells)}</tr>")
+    for words, members in by_exposure.items():
+        if words and len(labels) > 1:
+            rows.append(f"<tr class='group'><th colspan='{len(ranking.columns) + 1}'>{escape(words)}</th></tr>")
+        rows += [_row(ranking, label, labels[label][0].summary["protocol"]) for label in members]
     head = "".join(f"<th>{escape(title)}</th>" for title in ("method", *(column.title for column in ranking.columns)))
-    text = "An oracle takes no part in the race, nor does a method with a run that failed or has warnings."
-    note = f"<p class='quiet'>{text}</p>" if several else ""
-    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(rows)}</table></div>{note}"
+    style = f"--columns:{len(ranking.columns)}"
+    table = f"<table class='race' style='{style}'><tr class='head'>{head}</tr>{''.join(rows)}</table>"
+    return f"<div class='scroll'>{table}</div>{_legend(ranking, len(labels) > 1)}"
+
+
+def _row(ranking: Ranking, label: str, protocol: str) -> str:
+    spread, several, flaw = ranking.seeds > 1, len(ranking.values) > 1, ranking.flaws.get(label, "")
+    cells = [
+        f"<td{_class(several and label in best)}>{_struck(escape(column.write(value, spread)), flaw)}</td>"
+        for value, column, best in zip(ranking.values[label], ranking.columns, ranking.winners, strict=True)
+    ]
+    name = escape(label) + (f" <em>({escape(flaw)})</em>" if flaw else "")
+    for words in (_summary_of(protocol), ranking.settings.get(label, "")):
+        name += f"<br><span class='quiet'>{escape(words)}</span>" if words else ""
+    return f"<tr><td>{name}</td>{''.join(cells)}</tr>"
+
+
+def _summary_of(protocol: str) -> str:
+    """What the method does, in a line; "" if its package is not installed here."""
+    with suppress(ConfigError):
+        return find_method(protocol).summary
+    return ""
+
+
+def _legend(ranking: Ranking, several: bool) -> str:
+    """What the columns are, with their units."""
+    text = " ".join(f"<b>{escape(column.title)}</b>: {escape(column.meaning)}." for column in ranking.columns)
+    if several:
+        text += " ★: the best. An oracle takes no part in the race, nor does a method with a run that failed or has "
+        text += "warnings."
+    return f"<p class='quiet'>{text}</p>"
 
 
 def taking_no_part(unsuitable: Mapping[str, str]) -> str:
@@ -82,9 +112,13 @@ def _class(best: bool) -> str:
 
 
 def what_is_revealed(records: Sequence[Record]) -> str:
-    """Who learns what, by method and by its settings."""
+    """Who learns what, by method and by its settings; methods that reveal the same stand together."""
     said = {label: group[0].summary.get("reveals", "") for label, group in by_label(records).items()}
-    rows = "".join(f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>" for label, text in said.items() if text)
+    rows = "".join(
+        f"<tr><td>{'<br>'.join(map(escape, labels))}</td><td>{escape(text)}</td></tr>"
+        for text, labels in by_reason(said).items()
+        if text
+    )
     return f"<h2>What it reveals</h2><div class='scroll'><table class='prose'>{rows}</table></div>" if rows else ""
 
 

@@ -76,6 +76,7 @@ class Summary(TrafficFields):
     fresh_rows: int
     method: dict[str, object]  # what only this method has
     reveals: str
+    exposes: str  # the same in a few words
     staleness: StalenessSummary
     utilisation: dict[str, float]  # the busy share of each role's time
     privacy: dict[str, Any] | None  # see `_privacy_fields`; None: nothing is accounted
@@ -138,6 +139,7 @@ def summarise(
         "fresh_rows": principal.get("fresh_rows", 0),
         "method": principal.get("method", {}),
         "reveals": plan.options.reveals or plan.method.reveals,
+        "exposes": plan.options.exposes or plan.method.exposes,
         "staleness": principal.get("staleness", FRESH),
         "utilisation": utilisation,
         "privacy": _privacy_fields(plan.privacy, plan.parties, spent, withdrawn, plan.options.claim),

@@ -32,6 +32,7 @@ from colonnade.algorithms.asysqn.messages import ASYSQN_PAYLOADS
 from colonnade.algorithms.asysqn.party import Party
 from colonnade.algorithms.asysqn.prediction import SummedPredictor
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.exposure import MARGINS
 from colonnade.algorithms.method import Capabilities, Defaults, Method
 
 __all__ = ["METHODS"]
@@ -60,6 +61,7 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
         ASYSQN_PAYLOADS + EVALUATION_PAYLOADS,
         LinearCoordinator,
         Party,
+        exposes=MARGINS,
         predictor=SummedPredictor(),
         capabilities=Capabilities(party_labels=True, peers=True, sparse=True),
         defaults=Defaults(party=None, optimiser="sgd", learning_rate="auto", batch_size=256, epochs=30.0, patience=0),
@@ -67,15 +69,31 @@ def _method(name: str, algorithm: str, summary: str, options: type[LinearOptions
     )
 
 
-_LINEAR = "linear models, party to party: "
+_LINEAR = "linear: "
 METHODS = (
-    _method("asysqn-sgd", "Alg. 3", f"{_LINEAR}asynchronous quasi-Newton steps on own batches", AsyOptions),
-    _method("asysqn-svrg", "Alg. 4", f"{_LINEAR}the same, against a snapshot in every epoch", AsySvrgOptions),
-    _method("asysqn-saga", "Alg. 5", f"{_LINEAR}the same, against each row's last slope", AsySagaOptions),
-    _method("afsgd", "AFSGD-VP", f"{_LINEAR}asysqn-sgd with H = I", AfOptions),
-    _method("afsvrg", "AFSVRG-VP", f"{_LINEAR}asysqn-svrg with H = I", AfSvrgOptions),
-    _method("afsaga", "AFSAGA-VP", f"{_LINEAR}asysqn-saga with H = I", AfSagaOptions),
-    _method("synsqn-sgd", "Alg. 3 in rounds", f"{_LINEAR}asysqn-sgd in lock-step on common batches", SynOptions),
-    _method("synsqn-svrg", "Alg. 4 in rounds", f"{_LINEAR}asysqn-svrg in lock-step", SynSvrgOptions),
-    _method("synsqn-saga", "Alg. 5 in rounds", f"{_LINEAR}asysqn-saga in lock-step", SynSagaOptions),
+    _method(
+        "asysqn-sgd",
+        "Alg. 3",
+        f"{_LINEAR}asynchronous quasi-Newton steps, each party on batches of its own",
+        AsyOptions,
+    ),
+    _method(
+        "asysqn-svrg",
+        "Alg. 4",
+        f"{_LINEAR}asysqn-sgd, with its noise reduced by a snapshot in every epoch",
+        AsySvrgOptions,
+    ),
+    _method(
+        "asysqn-saga", "Alg. 5", f"{_LINEAR}asysqn-sgd, with its noise reduced by each row's last slope", AsySagaOptions
+    ),
+    _method("afsgd", "AFSGD-VP", f"{_LINEAR}asysqn-sgd with plain gradient steps (H = I)", AfOptions),
+    _method("afsvrg", "AFSVRG-VP", f"{_LINEAR}asysqn-svrg with plain gradient steps (H = I)", AfSvrgOptions),
+    _method("afsaga", "AFSAGA-VP", f"{_LINEAR}asysqn-saga with plain gradient steps (H = I)", AfSagaOptions),
+    _method("synsqn-sgd", "Alg. 3 in rounds", f"{_LINEAR}asysqn-sgd in rounds that wait for every party", SynOptions),
+    _method(
+        "synsqn-svrg", "Alg. 4 in rounds", f"{_LINEAR}asysqn-svrg in rounds that wait for every party", SynSvrgOptions
+    ),
+    _method(
+        "synsqn-saga", "Alg. 5 in rounds", f"{_LINEAR}asysqn-saga in rounds that wait for every party", SynSagaOptions
+    ),
 )

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from colonnade.algorithms.exposure import PLAIN_MARGINS
 from colonnade.algorithms.method import Options
 from colonnade.data.task import Task
 from colonnade.protocol.errors import ConfigError
@@ -27,6 +28,11 @@ class LinearOptions(Options, frozen=True, kw_only=True):
 
     estimator = SGD  # of the gradient
     synchronous = False
+
+    @property
+    def exposes(self) -> str:
+        """Without masks: not what the method's own words say."""
+        return PLAIN_MARGINS if self.masking == "off" else ""
 
     # What follows is a field of the options whose methods let the user choose it.
 

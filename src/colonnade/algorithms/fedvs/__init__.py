@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.exposure import NOISY_EMBEDDINGS, PLAIN_EMBEDDINGS, SUMS
 from colonnade.algorithms.fedvs.config import FedvsOptions, IgnoreOptions, PlainOptions, WaitDpOptions, WaitOptions
 from colonnade.algorithms.fedvs.messages import CODED_PAYLOADS
 from colonnade.algorithms.fedvs.observations import OBSERVATIONS, PLAIN
@@ -78,7 +79,7 @@ def _baseline(
     paper = f"{_PAPER}, Sec. 6.2"
     return Method(
         name, paper, summary, reveals, options, payloads, PlainServer, PlainParty,
-        observations=PLAIN,
+        exposes=NOISY_EMBEDDINGS if issubclass(options, WaitDpOptions) else PLAIN_EMBEDDINGS, observations=PLAIN,
         predictor=PlainPredictor(), capabilities=Capabilities(aggregates=(MEAN,)),
         defaults=defaults, page=_PAGE,
     )  # fmt: skip
@@ -95,6 +96,7 @@ METHODS = (
         Server,
         Party,
         check=check,
+        exposes=SUMS,
         observations=OBSERVATIONS,
         predictor=CodedPredictor(),
         capabilities=Capabilities(peers=True, party_models=("polynomial",), aggregates=(MEAN,)),
@@ -102,6 +104,6 @@ METHODS = (
         page=_PAGE,
     ),
     _baseline("wait", "rounds of averaged embeddings; waits for the slowest", _PLAIN, WaitOptions),
-    _baseline("ignore", "the same with whoever is there first; the others are left out", _PLAIN, IgnoreOptions),
-    _baseline("wait-dp", "`wait`, with clipped and perturbed embeddings", _NOISY, WaitDpOptions, NOISY_DEFAULTS),
+    _baseline("ignore", "rounds of averaged embeddings; leaves out the parties that are late", _PLAIN, IgnoreOptions),
+    _baseline("wait-dp", "wait, with clipped and perturbed embeddings", _NOISY, WaitDpOptions, NOISY_DEFAULTS),
 )

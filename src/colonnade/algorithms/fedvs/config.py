@@ -3,6 +3,7 @@
 from math import inf, isfinite
 from typing import Literal
 
+from colonnade.algorithms.exposure import UNMASKED
 from colonnade.algorithms.method import Options
 from colonnade.privacy.accountant import OWN_ROWS
 from colonnade.privacy.field import P, bound, largest_fit
@@ -76,6 +77,11 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
     def reveals(self) -> str:
         """With T = 0: not what the method's own text says."""
         return "" if self.T else UNPROTECTED
+
+    @property
+    def exposes(self) -> str:
+        """With T = 0: not what the method's own words say."""
+        return "" if self.T else UNMASKED
 
     def check(self, parties: int) -> None:
         """Refuse what cannot work, and what protects nothing unless the config asks for exactly that."""

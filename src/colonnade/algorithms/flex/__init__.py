@@ -15,6 +15,7 @@ as the fastest (and waits). With `labels = "server"` parties get ∂ℓ/∂h of 
 from typing import Any
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.exposure import PLAIN_EMBEDDINGS
 from colonnade.algorithms.flex.config import (
     TO_PARTIES,
     TO_SERVER,
@@ -45,14 +46,14 @@ _DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "we
 def _method(name: str, paper: str, summary: str, options: type[RoundOptions]) -> Method[Any]:
     return Method(
         name, paper, summary, _REVEALS, options, _PAYLOADS, Server, Party,
-        observations=OBSERVATIONS,
+        exposes=PLAIN_EMBEDDINGS, observations=OBSERVATIONS,
         predictor=PlainPredictor(), capabilities=_CAN, defaults=_DEFAULTS, page="flex.md",
     )  # fmt: skip
 
 
 METHODS = (
     _method(
-        "flex", f"{_PAPER}, Alg. 1", "rounds; everybody takes as many local steps as fit before a bell", FlexOptions
+        "flex", f"{_PAPER}, Alg. 1", "rounds; every party takes as many local steps as fit before a bell", FlexOptions
     ),
     _method(
         "adaptive-flex",
@@ -60,14 +61,14 @@ METHODS = (
         "flex, with rates that follow every role's measured speed",
         AdaptiveOptions,
     ),
-    _method("p-bcd", f"{_PAPER}, Sec. VII", "rounds of one step by everybody; waits for the slowest", PBcdOptions),
+    _method("p-bcd", f"{_PAPER}, Sec. VII", "rounds of one step by every party; waits for the slowest", PBcdOptions),
     _method(
-        "sync-min", f"{_PAPER}, Sec. VII", "rounds; everybody takes as many steps as the slowest can", SyncMinOptions
+        "sync-min", f"{_PAPER}, Sec. VII", "rounds; every party takes as many steps as the slowest can", SyncMinOptions
     ),
     _method(
         "sync-max",
         f"{_PAPER}, Sec. VII",
-        "rounds; everybody takes as many steps as the fastest can, and waits for the slowest",
+        "rounds; every party takes as many steps as the fastest can; waits for the slowest",
         SyncMaxOptions,
     ),
 )

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from colonnade.algorithms.exposure import LABELS_TO_PARTIES
 from colonnade.algorithms.method import Options
 from colonnade.protocol.errors import ConfigError
 
@@ -57,6 +58,11 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     def reveals(self) -> str:
         """By the way labels are treated."""
         return f"{TO_SERVER}; {TO_PARTIES[self.labels]}"
+
+    @property
+    def exposes(self) -> str:
+        """By the way labels are treated."""
+        return LABELS_TO_PARTIES if self.shares_labels else ""
 
     @property
     def shares_labels(self) -> bool:

@@ -5,6 +5,7 @@ columns, which starts from the same weights and walks through the same batches.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.exposure import EVERYTHING, PLAIN_EMBEDDINGS
 from colonnade.algorithms.lockstep.centralised import (
     CENTRALISED_PAYLOADS,
     CentralisedOptions,
@@ -27,13 +28,14 @@ METHODS = (
     Method(
         "centralised",
         "the oracle",
-        "one torch model over all columns, no federation: what the others are measured against",
+        "one model over all columns, no federation: the others are measured against it",
         "everything: all columns and labels lie in one place",
         CentralisedOptions,
         CENTRALISED_PAYLOADS + EVALUATION_PAYLOADS,
         server=None,
         party=None,
         joint=centralised,
+        exposes=EVERYTHING,
         predictor=JointPredictor(),
         page=_PAGE,
     ),
@@ -46,6 +48,7 @@ METHODS = (
         VAFL_PAYLOADS + EVALUATION_PAYLOADS,
         Server,
         Party,
+        exposes=PLAIN_EMBEDDINGS,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"), lacking=True),

@@ -11,6 +11,7 @@ It is `vafl` with five of its keys set, and the same roles. Each of them can be 
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.exposure import PLAIN_EMBEDDINGS
 from colonnade.algorithms.method import Defaults, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.swift.config import SwiftOptions
@@ -36,12 +37,13 @@ METHODS = (
     Method(
         "swift",
         "Colonnade's own, after Chen, Jin, Sun, Yin: VAFL (2020), Alg. 1",
-        "asynchronous, quick without tuning: no warm-up, two batches under way, averaged weights",
+        "asynchronous, quick without tuning: no warm-up, two batches at once, averaging",
         REVEALS,
         SwiftOptions,
         VAFL_PAYLOADS + EVALUATION_PAYLOADS,
         Server,
         party_of,
+        exposes=PLAIN_EMBEDDINGS,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=CAPABILITIES,

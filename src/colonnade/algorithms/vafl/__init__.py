@@ -13,6 +13,7 @@ baseline, `sync`, and the oracle are in `lockstep`.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.exposure import PLAIN_EMBEDDINGS
 from colonnade.algorithms.method import Capabilities, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
@@ -32,12 +33,13 @@ METHODS = (
     Method(
         "vafl",
         f"{_PAPER}, Alg. 1",
-        "asynchronous: a party uploads when it is ready, the server uses the newest embeddings it has",
+        "asynchronous: parties upload when they are ready, the server uses the newest it has",
         REVEALS,
         VaflOptions,
         _PAYLOADS,
         Server,
         party_of,
+        exposes=PLAIN_EMBEDDINGS,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=CAPABILITIES,
@@ -46,12 +48,13 @@ METHODS = (
     Method(
         "t-sync",
         f"{_PAPER}, Alg. 2",
-        "the server steps when t parties have uploaded, with the average of their gradients",
+        "the server steps when t parties have uploaded, by the average of their gradients",
         REVEALS,
         TSyncOptions,
         _PAYLOADS,
         Server,
         party_of,
+        exposes=PLAIN_EMBEDDINGS,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=CAPABILITIES,

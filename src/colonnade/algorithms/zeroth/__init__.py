@@ -12,6 +12,7 @@ Eq. 3, `syn-zoo` is App. B Algorithm 2 (coordinated rounds), and `frozen` the co
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
+from colonnade.algorithms.exposure import LOSSES
 from colonnade.algorithms.method import Capabilities, Defaults, Method
 from colonnade.algorithms.prediction.plain import PlainPredictor
 from colonnade.algorithms.vafl.messages import VAFL_PAYLOADS
@@ -41,12 +42,13 @@ METHODS = (
     Method(
         "cascaded",
         f"{_PAPER}, Alg. 1",
-        "asynchronous; parties step by loss differences, the server by gradients; parties may be black boxes",
+        "asynchronous; parties step by loss differences and may be black boxes",
         _REVEALS,
         CascadedOptions,
         _PAYLOADS,
         TableProbing,
         TableParty,
+        exposes=LOSSES,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
@@ -62,6 +64,7 @@ METHODS = (
         _PAYLOADS,
         TableProbing,
         TableParty,
+        exposes=LOSSES,
         observations=OBSERVATIONS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
@@ -71,12 +74,13 @@ METHODS = (
     Method(
         "syn-zoo",
         f"{_PAPER}, App. B Alg. 2",
-        "coordinated batches, every round waits for every party; both sides step by loss differences",
+        "both sides step by loss differences, in rounds that wait for every party",
         _REVEALS,
         SynZooOptions,
         _PAYLOADS,
         LockStepProbing,
         LockStepParty,
+        exposes=LOSSES,
         observations=ROUNDS,
         predictor=PlainPredictor(),
         capabilities=_CAN,
@@ -86,12 +90,13 @@ METHODS = (
     Method(
         "frozen",
         "the control of zeroth-order methods",
-        "asynchronous; parties keep their random networks for ever, only the server learns",
+        "asynchronous; parties keep their random networks, only the server learns",
         "server: every party's embeddings and row numbers; each party: the mean loss of its own batches",
         FrozenOptions,
         _PAYLOADS,
         TableProbing,
         TableParty,
+        exposes=LOSSES,
         observations=FROZEN,
         predictor=PlainPredictor(),
         capabilities=_CAN,

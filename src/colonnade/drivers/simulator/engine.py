@@ -70,6 +70,7 @@ class Simulator:
     ) -> None:
         self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
         self.workers: Lanes | None = None  # who computes; nobody: this thread
+        self.stopping = False  # `advance` returns after the event at hand; a signal handler may set it
         roles = list(roles)
         self._index = {role.name: index for index, role in enumerate(roles)}
         parties = [role.name for role in roles if role.name != "server"]
@@ -152,10 +153,12 @@ class Simulator:
         return number
 
     def advance(self, events: int = 1000) -> bool:
-        """Deliver up to so many events; False when the run is over."""
+        """Deliver up to so many events, fewer if it is `stopping`; False when the run is over."""
         heap, nodes, principal = self.heap, self.nodes, self.principal
         self.timeline.fold_if_long()
         for _ in range(events):
+            if self.stopping:
+                return True
             if principal.finished:
                 self.status = "finished"
                 return False
