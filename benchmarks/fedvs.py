@@ -14,21 +14,24 @@ of the credit card data: the time of a round, the time of as many rounds with th
 time until the test loss is within 1 % of the best that `wait` reaches in as many rounds.
 
 **experiment**: half of the parties delay an embedding by Exp(0.1 s), the others by Exp(2 + 4i/N s); 300 Mbit/s links;
-sharing a model is delayed by Exp(log²N/|B| of that). `fedvs`, `wait`, `ignore`, `vafl` and `wait-dp` on the same data,
-each at the rate that `tune` found best for it. MNIST: all 60,000 + 10,000 rows; UCI credit card: 24,000 + 6,000.
-`--sets credit-reversed` has the columns in reverse order: the stragglers then hold those that tell the most.
+sharing a model is delayed by Exp(log²N/|B| of that). `fedvs`, the paper's `fedvs` (`stale = "refuse"`), `wait`,
+`ignore`, `vafl` and `wait-dp` on the same data, each at the rate that `tune` found best for it. Curves are of
+validation rows; the test rows are judged once, at the end. MNIST: 10,000 rows to train on, 2,000 to validate on and
+2,000 to test on; UCI credit card: 21,600, 2,400 and 6,000. `--sets credit-reversed` has the columns in reverse order:
+the stragglers then hold those that tell the most.
 
 **sweep**: `fedvs` with several K and T on MNIST (the paper's Fig. 3 and 4), K·|B| = 512: under the delays, and where
 the time goes into computing, 50 ms for a local step.
 
-**tune**: the metric at the end for rates × ½ … × 2 of those of `SETS` (and on, while the best is at
-an edge), in shorter runs.
+**tune**: the metric of the validation rows for rates × ½ … × 2 of those of `SETS` (and on, while the best is at an
+edge), in shorter runs. `factors` of `SETS` holds what it found.
 """
 
 import argparse
 import json
 import time
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -194,20 +197,21 @@ class CreditTop(torch.nn.Sequential):
         )  # fmt: skip
 
 
-def fewer(data: Partition, rows: int | None, tests: int | None) -> Partition:
-    """The first rows of each kind; those of a partition are shuffled."""
+def fewer(data: Partition, rows: int | None, held_out: int | None) -> Partition:
+    """At most `rows` to train on, and `held_out` each to validate and to test on; those of a partition are shuffled."""
+    numbers = np.arange(len(data.y_test))
+    validation, test = numbers[: data.validation][:held_out], numbers[data.validation :][:held_out]
+    kept = np.concatenate([validation, test])
     return replace(
         data,
-        train=tuple(own[:rows] for own in data.train), test=tuple(own[:tests] for own in data.test),
-        y_train=data.y_train[:rows], y_test=data.y_test[:tests],
+        train=tuple(own[:rows] for own in data.train), test=tuple(own[kept] for own in data.test),
+        y_train=data.y_train[:rows], y_test=data.y_test[kept], validation=len(validation),
     )  # fmt: skip
 
 
 def mnist(folder: Path) -> Partition:
     """MNIST, the columns in 14 pieces of two lines each."""
-    return colonnade.split(
-        colonnade.load("mnist", dir=folder / "mnist"), parties=14, scale="minmax", validation_fraction=0
-    )
+    return colonnade.split(colonnade.load("mnist", dir=folder / "mnist"), parties=14, scale="minmax")
 
 
 def credit(folder: Path, order: int = 1) -> Partition:
@@ -215,7 +219,7 @@ def credit(folder: Path, order: int = 1) -> Partition:
     whole = credit_card(folder)
     pieces = np.array_split(np.array(whole.columns)[::order], 11)
     held = {f"party-{n}": piece.tolist() for n, piece in enumerate(pieces, 1)}
-    data = colonnade.split(whole, how=held, scale="standard", validation_fraction=0)
+    data = colonnade.split(whole, how=held, scale="standard")
     cut = {kind: tuple(np.clip(own, -3, 3) / 3 for own in getattr(data, kind)) for kind in ("train", "test")}
     return replace(data, **cut)
 
@@ -225,28 +229,30 @@ def credit_reversed(folder: Path) -> Partition:
     return credit(folder, -1)
 
 
+PAPER = "fedvs-paper"
+# `factors`: of both rates, for each method; `tune` found them.
 SETS: dict[str, dict[str, Any]] = {
     "mnist": {"load": mnist, "party": "polynomial:1", "width": 32, "server": "mlp:32,32", "batch": 512,
-              "metric": "accuracy", "seconds": 400.0, "tuning": (8000, 2000), "server_rate": 0.2,
-              "party_rate": 3.0, "factors": {"fedvs": 4.0, "wait": 4.0, "wait-dp": 16.0, "ignore": 4.0, "vafl": 4.0}},
+              "metric": "accuracy", "seconds": 160.0, "rows": (10000, 2000), "server_rate": 0.2, "party_rate": 3.0,
+              "factors": {"fedvs": 4.0, PAPER: 4.0, "wait": 4.0, "ignore": 2.0, "vafl": 2.0, "wait-dp": 16.0}},
     "credit": {"load": credit, "party": "polynomial:2", "width": 16, "server": CreditTop, "batch": 64,
-               "metric": "auc", "seconds": 1500.0, "tuning": (None, None), "server_rate": 0.05,
-               "party_rate": 0.5, "factors": {"wait": 4.0, "wait-dp": 4.0, "ignore": 4.0, "vafl": 16.0}},
+               "metric": "auc", "seconds": 400.0, "rows": (None, None), "server_rate": 0.05, "party_rate": 0.5,
+               "factors": {"fedvs": 2.0, PAPER: 4.0, "wait": 8.0, "ignore": 16.0, "vafl": 2.0, "wait-dp": 4.0}},
 }  # fmt: skip
 SETS["credit-reversed"] = SETS["credit"] | {"load": credit_reversed}
-METHODS: dict[str, dict[str, Any]] = {"fedvs": {"T": 1}, "wait": {}, "ignore": {}, "vafl": {}, "wait-dp": {}}
+METHODS: dict[str, dict[str, Any]] = {
+    "fedvs": {"name": "fedvs", "T": 1},
+    PAPER: {"name": "fedvs", "T": 1, "stale": "refuse"},  # all share in every round
+    **{name: {"name": name} for name in ("wait", "ignore", "vafl", "wait-dp")},
+}
 FACTORS = (0.5, 1.0, 2.0)
-TUNING = {
-    "fedvs": 0.25,
-    "wait": 1.0,
-    "ignore": 0.25,
-    "vafl": 0.15,
-    "wait-dp": 1.0,
-}  # of the time: rounds cost unequally
+# Of the time, in `tune`: rounds cost unequally.
+TUNING = {"fedvs": 0.25, PAPER: 0.5, "wait": 1.0, "ignore": 0.5, "vafl": 0.25, "wait-dp": 1.0}
+SWEEP_S = 40.0
 EVALUATIONS = 20
 OUT = "of the experiment: a picture (.png or .html); its numbers are beside it (.json) and are not made again"
 Found = dict[str, dict[str, list[dict[str, Any]]]]  # runs of each seed, by set and method
-COLOURS = {"fedvs": "#d62728", "wait": "#7f7f7f", "ignore": "#1f77b4", "vafl": "#2ca02c", "wait-dp": "#bcbd22"}
+COLOURS = dict(zip(METHODS, ("#d62728", "#ff9896", "#7f7f7f", "#1f77b4", "#2ca02c", "#bcbd22"), strict=True))
 
 
 def delays(parties: int) -> dict[str, Any]:
@@ -262,16 +268,16 @@ def machines(compute: Any) -> dict[str, Any]:
 
 
 def train(
-    which: dict[str, Any], data: Partition, name: str, options: dict[str, Any], seconds: float, seed: int,
+    which: dict[str, Any], data: Partition, options: dict[str, Any], seconds: float, seed: int,
     factor: float = 1.0, clock: dict[str, Any] | None = None, work: str = "delays", rounds: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run: its curve, rounds per second, and what it says about itself."""
-    own = {} if name == "vafl" else {"work": work, "K": 2}  # K·|B| is the batch: |B| is the paper's
+    """One run: its curve of validation rows, the test rows at its end, rounds per second, what it says about itself."""
+    own = {} if options["name"] == "vafl" else {"work": work, "K": 2}  # K·|B| is the batch: |B| is the paper's
     limit: dict[str, Any] = {"seconds": seconds, "eval_every": f"{seconds / EVALUATIONS:g} s"}
     if rounds is not None:
         limit = {"updates": rounds, "eval_every": max(1, rounds // EVALUATIONS)}
     run = colonnade.prepare(
-        data, {"name": name, **own, **options}, which["party"], which["server"],
+        data, {**own, **options}, which["party"], which["server"],
         embedding=which["width"], aggregate="mean", clock=clock or delays(len(data.train)), seed=seed,
         batch_size=which["batch"], metric=which["metric"], **limit,
         learning_rate={"server": factor * which["server_rate"], "party": factor * which["party_rate"]},
@@ -281,18 +287,19 @@ def train(
     curve = [row for row in run.rows if row["value"] is not None and summary["status"] != "diverged"]
     found = {
         "values": [row["value"] for row in curve], "clock": [row["clock_s"] for row in curve],
+        "test": curve[-1]["test_value"] if curve else nan,
         "rate": summary["updates"] / summary["clock_s"], "took": time.perf_counter() - start,
         "privacy": summary["privacy"], "method": summary.get("method"),
     }  # fmt: skip
-    if name == "ignore":
+    if options["name"] == "ignore":
         found["by_the_taken"] = by_the_taken(run, which["metric"])
     return found
 
 
 def by_the_taken(run: Any, metric: str) -> float:
-    """`ignore`, judged at the end without those whom it ignores: averages of the fast half only."""
-    server = run.simulator.nodes[0].role
-    table, y = server.evaluation._table.values, run.federation.data.y_test
+    """`ignore`, judged on the test rows without the parties that it ignores: averages of the fast half only."""
+    server, data = run.simulator.nodes[0].role, run.federation.data
+    table, y = server.evaluation.table.values[data.validation :], data.y_test[data.validation :]
     half = (len(run.federation.parties) + 1) // 2
     h = table.reshape(len(y), len(run.federation.parties), -1)[:, :half].mean(1)
     loss, prediction = server.network.evaluate(h, server.network.objective.targets(y))
@@ -304,17 +311,17 @@ def spread(values: list[float]) -> str:
 
 
 def late(run: dict[str, Any]) -> float:
-    """The mean over the last fifth."""
+    """The mean over the last fifth, of validation rows."""
     return mean(run["values"][-EVALUATIONS // 5 :])
 
 
 def line(label: str, runs: list[dict[str, Any]]) -> str:
-    """What is shown of a method: rounds per second, the metric by fifths of the time and over the last fifth."""
+    """Rounds per second, the metric of validation rows by fifths, the test rows' at the end."""
     length = min(len(run["values"]) for run in runs)
     curve = [mean(run["values"][i] for run in runs) for i in range(length)]
     fifths = " ".join(f"{value:.3f}" for value in curve[:: max(1, EVALUATIONS // 5)])
     text = f"{label:<14} {mean(run['rate'] for run in runs):7.2f} rounds/s  {fifths}"
-    text += f"  last fifth {spread([late(run) for run in runs])}"
+    text += f"  last fifth {spread([late(run) for run in runs])}  test {spread([run['test'] for run in runs])}"
     if "by_the_taken" in runs[0]:
         text += f"  (judged by the fast half: {spread([run['by_the_taken'] for run in runs])})"
     if "in_plain_numbers" in runs[0]:
@@ -332,36 +339,36 @@ def experiment(args: argparse.Namespace) -> None:
     found: Found = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
     for name in args.sets:
         which = SETS[name]
-        data = which["load"](args.data)
+        data = fewer(which["load"](args.data), *which["rows"])
+        rows = len(data.y_train), data.validation, len(data.y_test) - data.validation
         print(
-            f"{name}: {len(data.y_train)} + {len(data.y_test)} rows, {len(data.train)} parties, {args.seeds} seeds; "
+            f"{name}: {rows} rows to train, validate and test on, {len(data.train)} parties, {args.seeds} seeds; "
             f"{which['metric']} at fifths of {which['seconds']:g} s of the clock"
         )
         for method in args.methods:
             runs = found.setdefault(name, {}).setdefault(method, [])
             for seed in range(len(runs), args.seeds):
-                factor = which["factors"].get(method, 1.0)
-                runs.append(train(which, data, method, METHODS[method], which["seconds"], seed, factor))
+                factor = which["factors"][method]
+                runs.append(train(which, data, METHODS[method], which["seconds"], seed, factor))
                 numbers.write_text(json.dumps(found), encoding="utf-8")
-            if method == "fedvs":
-                compare_with_plain(which, data, runs)
+            if method in ("fedvs", PAPER):
+                compare_with_plain(which, data, runs, which["factors"][method])
                 numbers.write_text(json.dumps(found), encoding="utf-8")
             print(line(method, runs), flush=True)
     save(draw({name: found[name] for name in args.sets}), args.out)
 
 
-def compare_with_plain(which: dict[str, Any], data: Partition, runs: list[dict[str, Any]]) -> None:
-    """The control: `wait` at the same rate, for as many rounds."""
+def compare_with_plain(which: dict[str, Any], data: Partition, runs: list[dict[str, Any]], factor: float) -> None:
+    """The control: `wait` at the same rate, for as many rounds; on test rows."""
     for seed, run in enumerate(runs):
         if "in_plain_numbers" not in run:
-            rounds = round(run["rate"] * run["clock"][-1])
-            factor = which["factors"].get("fedvs", 1.0)
-            plain = train(which, data, "wait", {}, 0.0, seed, factor, clock=machines({"mean_s": 0.01}), rounds=rounds)
-            run["in_plain_numbers"] = late(plain)
+            rounds, clock = round(run["rate"] * run["clock"][-1]), machines({"mean_s": 0.01})
+            plain = train(which, data, METHODS["wait"], 0.0, seed, factor, clock, rounds=rounds)
+            run["in_plain_numbers"] = plain["test"]
 
 
 def draw(found: Found) -> Figure:
-    """The metric against time, a panel for each set."""
+    """The metric of validation rows against time, a panel for each set."""
     figure = make_subplots(1, len(found), subplot_titles=list(found))
     for column, (name, methods) in enumerate(found.items(), 1):
         for method, runs in methods.items():
@@ -372,7 +379,7 @@ def draw(found: Found) -> Figure:
                 x=x, y=y, name=method, line_color=COLOURS[method], showlegend=column == 1, row=1, col=column
             )
         figure.update_xaxes(title="clock (s)", row=1, col=column)
-        figure.update_yaxes(title=SETS[name]["metric"], row=1, col=column)
+        figure.update_yaxes(title=f"{SETS[name]['metric']}, validation rows", row=1, col=column)
     figure.update_layout(template="plotly_white", height=580, width=980, margin={"l": 50, "r": 20, "t": 50, "b": 50})
     return figure
 
@@ -380,14 +387,14 @@ def draw(found: Found) -> Figure:
 def tune(args: argparse.Namespace) -> None:
     for name in args.sets:
         which = SETS[name]
-        data = fewer(which["load"](args.data), *which["tuning"])
+        data = fewer(which["load"](args.data), *which["rows"])
         for method in args.methods:
             ends: dict[float, float] = {}
             waiting = list(FACTORS)
             while waiting:  # the grid grows where its best is an edge
                 for factor in waiting:
                     seconds = TUNING[method] * which["seconds"]
-                    values = train(which, data, method, METHODS[method], seconds, 0, factor)["values"]
+                    values = train(which, data, METHODS[method], seconds, 0, factor)["values"]
                     ends[factor] = mean(values[-3:] or [0.0])
                     print(f"    {name} {method} ×{factor:g} {ends[factor]:.4f}", flush=True)
                 best = max(ends, key=ends.__getitem__)
@@ -399,16 +406,15 @@ def tune(args: argparse.Namespace) -> None:
 
 
 def sweep(args: argparse.Namespace) -> None:
-    """Fig. 3 (a) and 4: delays outweigh computing; Fig. 3 (b): computing outweighs them."""
+    """Fig. 3 (a) and 4: delays outweigh computing; Fig. 3 (b): computing outweighs them. The rate is that of K = 2."""
     which = SETS["mnist"]
-    data = fewer(which["load"](args.data), *which["tuning"])
+    data, factor = fewer(which["load"](args.data), *which["rows"]), which["factors"]["fedvs"]
     even = machines({"mean_s": 0.05})
     codes = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (2, 2), (2, 3), (2, 4)]
-    for title, clock, work, seconds in (("delays", None, "delays", 80.0), ("computing", even, "arithmetic", 80.0)):
+    for title, clock, work in (("delays", None, "delays"), ("computing", even, "arithmetic")):
         for k, t in codes if work == "delays" else codes[:5]:
-            factor = which["factors"].get("fedvs", 1.0)
-            options = {"K": k, "T": t}
-            runs = [train(which, data, "fedvs", options, seconds, s, factor, clock, work) for s in range(args.seeds)]
+            options = METHODS["fedvs"] | {"K": k, "T": t}
+            runs = [train(which, data, options, SWEEP_S, seed, factor, clock, work) for seed in range(args.seeds)]
             print(line(f"{title} K={k} T={t}", runs), flush=True)
 
 
