@@ -8,10 +8,12 @@ The modules, from the bottom: `task` (what a label is), `table` (columns), `data
 (of rows), `mapped` (what stays in files), `idx`, `images`, `delimited`, `tables`, `libsvm`,
 `mfeat` and `physionet` (file formats), `sources` (names and paths to tables), `alignment` (whose rows are the same),
 `columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers), `partition` (all of
-it), `share` and `share_file` (what one role holds of it), `lookup` (its rows by their ids).
+it), `blocks` (all of it, from a table for each party), `frames` (DataFrames), `share` and `share_file` (what one role
+holds of it), `lookup` (its rows by their ids).
 """
 
 from colonnade.data.alignment import Alignment, IdRules, Ids, clean_ids, read_id_column
+from colonnade.data.blocks import Blocks, from_blocks, named_blocks, partition_of
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
 from colonnade.data.encoding import Encoder
 from colonnade.data.lookup import Lookup, party_lookup
@@ -39,6 +41,7 @@ from colonnade.data.task import Task
 
 __all__ = [
     "Alignment",
+    "Blocks",
     "Dataset",
     "Encoder",
     "IdRules",
@@ -53,11 +56,14 @@ __all__ = [
     "View",
     "clean_ids",
     "from_arrays",
+    "from_blocks",
     "from_views",
     "load",
     "load_alignment",
     "load_party_share",
     "load_server_share",
+    "named_blocks",
+    "partition_of",
     "party_lookup",
     "party_share",
     "read_id_column",

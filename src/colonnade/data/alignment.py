@@ -59,7 +59,7 @@ class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"align.{key}", getattr(self, key), advice)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ids:
     """What one owner brings: each id once."""
 
@@ -70,7 +70,7 @@ class Ids:
     repeated: int  # or one that came before
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Alignment:
     """The rows that the members have in common, in the order that all of them hold."""
 

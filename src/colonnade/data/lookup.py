@@ -20,7 +20,7 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lookup:
     """Features by id."""
 

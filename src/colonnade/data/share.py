@@ -44,7 +44,7 @@ from colonnade.protocol.errors import ConfigError, DataError
 Labels = tuple[Task, Array, Array]  # and those to train and to test on
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PartyShare:
     """The features of one party, encoded and scaled."""
 
@@ -66,13 +66,16 @@ class PartyShare:
         """Of both parts."""
         return len(self.train) + len(self.test)
 
+    def __repr__(self) -> str:
+        return f"PartyShare({self.name}: {self.rows:,} rows, {len(self.columns)} columns)"
+
     @property
     def ids(self) -> polars.Series | None:
         """Of the rows to train on, then of those held out; only predictions need them, and they may be many."""
         return None if self.read_ids is None else self.read_ids()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServerShare:
     """The labels."""
 
@@ -88,6 +91,9 @@ class ServerShare:
     def rows(self) -> int:
         """Of both parts."""
         return len(self.y_train) + len(self.y_test)
+
+    def __repr__(self) -> str:
+        return f"ServerShare({self.rows:,} rows, {self.task})"
 
 
 def party_share(partition: Partition, index: int, labels: bool = False) -> PartyShare:
@@ -292,7 +298,7 @@ def _labels_of(file: Path) -> tuple[Array, Task]:
         raise error if str(file) in str(error) else DataError(f"{file}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Raw:
     """A party's file as it was read."""
 
@@ -305,7 +311,7 @@ class _Raw:
     present: Array | None = None  # bool (common rows,): those that x has
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Order:
     """Which rows of a file are used, in which order, and what others compare with it."""
 

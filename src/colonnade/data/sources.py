@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 
 from colonnade.data.dataset import Dataset
 from colonnade.data.formats import TABLES, format_of, refuse_another
+from colonnade.data.frames import PandasFrame, is_frame
 from colonnade.data.images import NAMED, image_dataset, image_folder, named_images
 from colonnade.data.libsvm import read_a9a, read_libsvm
 from colonnade.data.mfeat import read_mfeat
 from colonnade.data.physionet import read_physionet
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean
-from colonnade.data.tables import read_npz, read_table
+from colonnade.data.tables import from_frame, read_npz, read_table
 from colonnade.data.task import classification, read_labels
 from colonnade.protocol.errors import ConfigError
 
@@ -56,7 +58,7 @@ class TableOptions:
 
 
 def load(
-    source: str,
+    source: "str | Path | polars.DataFrame | PandasFrame",
     *,
     format: str | None = None,
     dir: str | Path | None = None,
@@ -66,15 +68,25 @@ def load(
     sparse: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Return the table that a source names; with `format` ("libsvm", say) it is a path, whatever it is called.
+    """Return the table that a source names, or that a DataFrame of polars or pandas holds.
 
+    With `format` ("libsvm", say) the source is a path, whatever it is called.
     With `sparse`, LIBSVM data stay so, and are not scaled: only linear methods take them.
 
-    For CSV and Parquet alone: `label` is the column to predict, `id` a column to check and drop, `categorical`
-    the columns whose numbers are codes. `progress(what, part)` is called now and then, with `part` from 0 to 1.
+    For CSV, Parquet and DataFrames alone: `label` is the column to predict, `id` a column to check and drop,
+    `categorical` the columns whose numbers are codes. `progress(what, part)` is called now and then, with `part` from
+    0 to 1.
 
     Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome", id="nr")`.
     """
+    if is_frame(source):
+        for key, given in {"format": format, "dir": dir, "sparse": sparse or None}.items():
+            if given is not None:
+                raise ConfigError(key, given, "is for sources in files, and this is a DataFrame")
+        return from_frame(source, label, id=id, categorical=categorical)
+    if not isinstance(source, str | Path):
+        raise ConfigError("source", type(source).__name__, "give a name, a path or a DataFrame; arrays: from_arrays")
+    source = str(source)
     kind = format_of(source, format, FORMATS, "data")
     for key, value in (("label", label), ("id", id), ("categorical", categorical or None)):
         if value is not None and kind not in TABLES:

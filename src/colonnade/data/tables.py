@@ -13,6 +13,7 @@ import polars
 from colonnade.data.dataset import Dataset, from_arrays, from_views
 from colonnade.data.delimited import CsvFile, read_csv
 from colonnade.data.formats import is_parquet
+from colonnade.data.frames import PandasFrame, frame_of
 from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean, listing
@@ -88,6 +89,34 @@ def read_table(
     y, task = label_column(path, texts.pop(label))
     notes = notes_on_typos(columns, categorical)
     return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0, notes=notes, ids=ids)
+
+
+def from_frame(
+    raw: "polars.DataFrame | PandasFrame",
+    label: str | None,
+    *,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    name: str = "frame",
+) -> Dataset:
+    """A DataFrame as a dataset, by the rules of Parquet files."""
+    frame, where = frame_of(raw), Path(name)  # for messages
+    if label is None:
+        raise ConfigError("label", None, "name the column of the DataFrame that is to be predicted")
+    check_columns(where, frame.columns, label=label, id=id, categorical=categorical)
+    features = [column for column in frame.columns if column not in (label, id)]
+    if not features:
+        raise DataError(f"{name}: there is no column but the label")
+    if not len(frame):
+        raise DataError(f"{name}: there are no rows, shape (0, {len(features)})")
+    try:
+        columns = {column: column_of(frame[column], column in categorical) for column in features}
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+    y, task = label_column(where, frame[label])
+    ids = None if id is None else ids_as_text(where, frame[id])
+    notes = notes_on_typos(columns, categorical)
+    return Dataset(name, Table(list(columns.values())), y, task, tuple(features), 0, notes=notes, ids=ids)
 
 
 def read_columns(
