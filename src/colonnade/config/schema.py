@@ -61,6 +61,11 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     categorical: list[str] = []
     missing: str = "refuse"
     sparse: bool = False
+    test: str | None = None  # a file with the test rows, of the same format
+    header: bool | None = None  # of CSV files: false if the first line has no names
+    separator: str | None = None  # left out: as the first lines show
+    decimal: str | None = None  # "," where 1,5 is a number
+    missing_values: list[str] = []  # texts of a missing value, beside the usual ones
 
     @property
     def name(self) -> str:
