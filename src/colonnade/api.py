@@ -132,12 +132,21 @@ def prepare(
     device: str | Mapping[str, Any] = "cpu",
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
+    track: Sequence[str] | Mapping[str, Any] = (),
     out: str | Path | None = None,
     **train: Any,
 ) -> Run:
     """A run that is ready to start; see `train`."""
     fields = {"name": protocol} if isinstance(protocol, str) else dict(protocol)
-    shared = tables_from(embedding=embedding, aggregate=aggregate, device=device, clock=clock, privacy=privacy, **train)
+    shared = tables_from(
+        embedding=embedding,
+        aggregate=aggregate,
+        device=device,
+        clock=clock,
+        privacy=privacy,
+        track=track,
+        **train,
+    )
     config = from_dict(shared | {"protocol": fields})
     return prepare_run(with_models(config, party_model, server_model), data, out)
 
@@ -151,6 +160,7 @@ def tables_from(
     device: str | Mapping[str, Any] = "cpu",
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
+    track: Sequence[str] | Mapping[str, Any] = (),
     **train: Any,
 ) -> dict[str, Any]:
     """Settings of `train` as the tables of a config, without [protocol]; of the models only those that have names."""
@@ -165,6 +175,7 @@ def tables_from(
         "clock": dict(clock or {}),
         "train": train,
         "privacy": dict(privacy or {}),
+        "track": dict(track) if isinstance(track, Mapping) else {"to": list(track)},
     }
 
 
@@ -191,8 +202,8 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
     (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
-    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20`. What is
-    left out is as the method's defaults say.
+    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g.
+    `epochs=20`. What is left out is as the method's defaults say.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

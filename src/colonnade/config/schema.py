@@ -30,6 +30,7 @@ __all__ = [
     "RoleDevices",
     "RoleRates",
     "ServerConfig",
+    "TrackConfig",
     "TrainConfig",
     "apply_overrides",
     "difference",
@@ -257,6 +258,14 @@ class ResourcesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.server if role == SERVER else self.parties.get(role, self.party)
 
 
+class TrackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the lines of metrics.jsonl are sent to, live; one's own, never part of the shared digest."""
+
+    to: list[Literal["mlflow", "tensorboard", "wandb"]] = []
+    project: str = "colonnade"  # MLflow calls it an experiment
+    run: str | None = None  # its name there; left out: that of the run's folder
+
+
 # What only one side's config of a real federation says; [server] table, [party] budget, … are for simulations, too.
 _ONE_SIDE = {
     "server": ("data", "label", "id", "aligned", "rows"),
@@ -286,6 +295,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predict: PredictConfig = PredictConfig()
     privacy: PrivacySettings = PrivacySettings()
     resources: ResourcesConfig = ResourcesConfig()
+    track: TrackConfig = TrackConfig()
 
     def refuse_one_side(self) -> None:
         """Refuse to put embedded data in the place of a federation's own, which no single side has."""

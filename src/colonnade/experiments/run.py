@@ -37,6 +37,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.track import Tracking
 from colonnade.results.verdict import commonest
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
@@ -85,6 +86,7 @@ class Run:
         self._started = self._saved_at = time.perf_counter()
         self.status = "running"
         self.note = ""
+        self._tracking = Tracking(setting.config)
 
     def _begin(self) -> None:
         """Fresh roles, nothing done."""
@@ -105,7 +107,7 @@ class Run:
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> Summary:
         """Run to the end; the summary, also written to the folder."""
         self._started = self._saved_at = time.perf_counter()
-        with one_thread():
+        with self._tracking.open(self.folder.path if self.folder is not None else None), one_thread():
             while not self._to_the_end(on_progress):
                 pass
         if self.status == "stalled":
@@ -114,6 +116,8 @@ class Run:
         lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
         self.note = "; ".join(filter(None, (self.note, lost, traces)))
         summary = self.summary()
+        self._tracking.end(self.status, summary)
+        summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
         if self.folder is not None:
             self.folder.write_figures(self.timeline(), self.staleness())
             self.folder.write_summary(summary)  # last: with it, the run is complete
@@ -262,6 +266,7 @@ class Run:
         self.rows.append(row)
         if self.folder is not None:
             self.folder.append(row)
+        self._tracking.row(row)
 
     def _checkpoint_due(self) -> bool:
         by_wall = time.perf_counter() - self._saved_at >= CHECKPOINT_WALL_S
