@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import polars
+from scipy.sparse import issparse
 from torch import nn
 
 from colonnade.algorithms import DEFAULT_METHOD
@@ -106,7 +107,8 @@ class Result:
         have one noise.
         """
         data = self._run.federation.data
-        if isinstance(x, Mapping) and x.keys() == set(data.parties):
+        columns = {name for held in data.columns for name in held}
+        if isinstance(x, Mapping) and x.keys() == set(data.parties) != columns:
             x = [x[name] for name in data.parties]
         of_each = isinstance(x, list | tuple) and not all(isinstance(row, Mapping) for row in x)
         blocks = _of_each(data, x) if of_each else data.blocks(x)
@@ -118,7 +120,8 @@ class Result:
 def _of_each(data: Partition, blocks: Sequence[Any]) -> list[np.ndarray]:
     if len(blocks) != len(data.parties):
         raise ColonnadeError(f"predict: {len(blocks)} blocks for {len(data.parties)} parties")
-    return [data.block(place, block) for place, block in enumerate(blocks)]
+    dense = (block.toarray() if issparse(block) else block for block in blocks)
+    return [data.block(place, block) for place, block in enumerate(dense)]
 
 
 def prepare(

@@ -8,7 +8,7 @@ import pytest
 
 from colonnade.config.resolve import load_partition
 from colonnade.config.schema import from_dict
-from colonnade.data import load
+from colonnade.data import RowSplit, load, party_lookup, read_id_column, read_party_share, read_server_share
 from colonnade.protocol.errors import ConfigError, DataError
 
 PLAIN = "age,city,y\n31.5,Bonn,yes\n42,Köln,no\n27,,yes\n64,Bonn,no\n"
@@ -120,4 +120,24 @@ def test_dialects_are_for_csv(tmp_path):
 
 def test_decimal_commas_that_nobody_named_are_noted(tmp_path):
     found = table(tmp_path, "a;y\n1,5;0\n2,5;1\n3,5;1\n")
-    assert found.notes == ("column 'a' is taken for categories, for its numbers have a comma: set data.decimal",)
+    assert found.notes == ("column 'a' is taken for categories, for its numbers have a comma: set decimal = ','",)
+
+
+def test_a_members_own_file_has_a_dialect_too(tmp_path):
+    rows = [f"k{i};{i},5;{'ja' if i % 2 else 'nein'}" for i in range(10)]
+    (tmp_path / "own.csv").write_text("\n".join(["nr;age;y", *rows]) + "\n")
+    (tmp_path / "bare.csv").write_text("\n".join(row.replace(",5", " years") for row in rows) + "\n")
+    config = from_dict({"party": {"decimal": ","}, "server": {"header": False}})
+    by = RowSplit(0.2, 0, 0)
+    party = read_party_share(
+        tmp_path / "own.csv", name="a", id="nr", columns=["age"], scale="none", by=by, dialect=config.party.dialect
+    )
+    assert sorted([*party.train.ravel(), *party.test.ravel()]) == [i + 0.5 for i in range(10)]
+    server = read_server_share(tmp_path / "bare.csv", label="x2", id="x0", by=by, dialect=config.server.dialect)
+    assert server.task.classes == ("ja", "nein") and server.ids_sha256 == party.ids_sha256
+    found = party_lookup(party, [tmp_path / "own.csv"], "nr", dialect=config.party.dialect)
+    assert found.x[found.find(["k7"])[0]].tolist() == [7.5]
+    ids = read_id_column(tmp_path / "bare.csv", "x0", "server", dialect=config.server.dialect)
+    assert ids.to_list() == [f"k{i}" for i in range(10)]
+    with pytest.raises(ConfigError, match="party.separator = '--'"):
+        from_dict({"party": {"separator": "--"}}).party.dialect  # noqa: B018

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from colonnade.data import IdRules, RowSplit
+from colonnade.data import Dialect, IdRules, RowSplit
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
 from colonnade.privacy.settings import Budget, PrivacySettings
@@ -163,6 +163,10 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: str | None = None
     format: str | None = None  # of that file (and of predict_data), if its name does not tell
+    header: bool | None = None  # these four as in [data]
+    separator: str | None = None
+    decimal: str | None = None
+    missing_values: list[str] = []
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `join` reads it
     label: str | None = None
@@ -176,12 +180,23 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: Budget | None = None
     budgets: dict[str, Budget] = {}  # where one config stands for several parties: in the simulator and `up`
 
+    @property
+    def dialect(self) -> Dialect:
+        """How its CSV files are written."""
+        return Dialect(
+            self.header is not False, self.separator, self.decimal or ".", tuple(self.missing_values), "party"
+        )
+
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The server's private settings."""
 
     data: str | None = None
     format: str | None = None  # of that file, if its name does not tell
+    header: bool | None = None  # these four as in [data]
+    separator: str | None = None
+    decimal: str | None = None
+    missing_values: list[str] = []
     label: str | None = None
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `serve` reads it
@@ -194,6 +209,13 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, known in (("table", ("memory", "file")), ("table_dtype", ("float32", "float16"))):
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"server.{name}", value, f"use one of {', '.join(map(repr, known))}")
+
+    @property
+    def dialect(self) -> Dialect:
+        """How its CSV files are written."""
+        return Dialect(
+            self.header is not False, self.separator, self.decimal or ".", tuple(self.missing_values), "server"
+        )
 
 
 STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fallback", "refuse")

@@ -15,6 +15,7 @@ holds of it), `lookup` (its rows by their ids).
 from colonnade.data.alignment import Alignment, IdRules, Ids, clean_ids, read_id_column
 from colonnade.data.blocks import Blocks, from_blocks, named_blocks, partition_of
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
+from colonnade.data.dialect import Dialect
 from colonnade.data.encoding import Encoder
 from colonnade.data.lookup import Lookup, party_lookup
 from colonnade.data.partition import Partition, split
@@ -43,6 +44,7 @@ __all__ = [
     "Alignment",
     "Blocks",
     "Dataset",
+    "Dialect",
     "Encoder",
     "IdRules",
     "Ids",

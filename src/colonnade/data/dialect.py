@@ -23,14 +23,15 @@ class Dialect:
     separator: str | None = None  # None: as the first lines show
     decimal: str = "."
     missing_values: tuple[str, ...] = ()  # texts of a missing value beside `EMPTY`
+    section: str = "data"  # of the config
 
     def __post_init__(self) -> None:
         if self.separator is not None and (len(self.separator) != 1 or not self.separator.isascii()):
-            raise ConfigError("data.separator", self.separator, "must be one character, e.g. ';' or a tab")
+            raise ConfigError(f"{self.section}.separator", self.separator, "must be one character, e.g. ';' or a tab")
         if self.decimal not in (".", ","):
-            raise ConfigError("data.decimal", self.decimal, "must be '.' or ','")
+            raise ConfigError(f"{self.section}.decimal", self.decimal, "must be '.' or ','")
         if self.decimal == self.separator:
-            raise ConfigError("data.decimal", self.decimal, "is the separator as well")
+            raise ConfigError(f"{self.section}.decimal", self.decimal, "is the separator as well")
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -53,7 +54,7 @@ def separator_of(lines: Sequence[str], dialect: Dialect) -> str:
     likely = [one for one in candidates if len({line.count(one) for line in bare}) == 1]
     if len(likely) > 1:
         names = " and ".join(_NAMES[one] for one in likely)
-        raise DataError(f"columns may be separated by {names}: set data.separator to one of them")
+        raise DataError(f"columns may be separated by {names}: set {dialect.section}.separator to one of them")
     if likely:
         return likely[0]
     return candidates[0] if candidates else ","  # some line has too many cells, and is refused by its number

@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO, cast
 
 from colonnade.data.catalogue import File, Known
 from colonnade.data.formats import GZIP
@@ -24,29 +25,31 @@ __all__ = ["digest_of", "digest_of_members", "download", "install", "instruction
 
 TIMEOUT_S = 30.0
 TAR = ".tar.xz"
-_UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
-    GZIP: gzip.decompress,
-    b"BZh": bz2.decompress,
-    b"\xfd7zXZ": lzma.decompress,
+SLACK = 1 << 24  # bytes that an archive may have beside its files
+_OPEN: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
+    GZIP: lambda file: cast("IO[bytes]", gzip.GzipFile(fileobj=file)),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ": lzma.LZMAFile,
 }
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 
 Say = Callable[[str], None]
 
 
-def unpacked(content: bytes) -> bytes:
-    """Without gzip, bzip2 or xz, whichever it is."""
-    for magic, unpack in _UNPACK.items():
+def unpacked(file: File, content: bytes) -> bytes:
+    """Without gzip, bzip2 or xz, whichever it is; cut off if it is much larger than the file should be."""
+    for magic, open_packed in _OPEN.items():
         if content.startswith(magic):
-            return unpack(content)
+            with open_packed(io.BytesIO(content)) as packed:
+                return packed.read(2 * file.size + SLACK)
     return content
 
 
 def digest_of(file: File, content: bytes) -> str:
     """Of what the file would hold, whatever packing `content` has."""
     if file.name.endswith(TAR):
-        return digest_of_members(members_of(unpacked(content)))
-    return hashlib.sha256(unpacked(content)).hexdigest()
+        return digest_of_members(members_of(unpacked(file, content)))
+    return hashlib.sha256(unpacked(file, content)).hexdigest()
 
 
 def members_of(archive: bytes) -> dict[str, bytes]:
@@ -93,11 +96,11 @@ def install(known: Known, source: Path, folder: Path, say: Say) -> Path:
 def packed_in(file: File, content: bytes) -> bytes:
     """As the readers want it: gzipped, a .tar.xz, or plain; the same bytes at every call."""
     if file.name.endswith(TAR):
-        packed = content if content.startswith(b"\xfd7zXZ") else lzma.compress(unpacked(content), preset=6)
+        packed = content if content.startswith(b"\xfd7zXZ") else lzma.compress(unpacked(file, content), preset=6)
     elif file.name.endswith(".gz"):
-        packed = content if content.startswith(GZIP) else gzip.compress(unpacked(content), mtime=0)
+        packed = content if content.startswith(GZIP) else gzip.compress(unpacked(file, content), mtime=0)
     else:
-        packed = unpacked(content)
+        packed = unpacked(file, content)
     return packed
 
 

@@ -206,7 +206,7 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     for name, column in columns.items():
         texts = [text for text in column.categories or () if text != MISSING]
         if texts and name not in categorical and all(DECIMAL_COMMA.fullmatch(text) for text in texts):
-            notes.append(f"column '{name}' is taken for categories, for its numbers have a comma: set data.decimal")
+            notes.append(f"column '{name}' is taken for categories, for its numbers have a comma: set decimal = ','")
         words = [text for text in texts if not NUMBER.fullmatch(text)]
         if name not in categorical and 0 < len(words) < len(texts) / 2:
             found = listing(words)
@@ -248,7 +248,7 @@ def check_columns(
         if name is not None and name not in names:
             advice = f"no such column in {path.name}{did_you_mean(name, names)}: {listing(names)}"
             if all(NUMBER.fullmatch(one) for one in names):
-                advice += "; if its first line is a row and has no names, set data.header = false"
+                advice += f"; if its first line is a row and has no names, set {section}.header = false"
             raise ConfigError(f"{section}.{key or what}", name, advice)
     if id is not None and id == label:
         raise ConfigError(f"{section}.id", id, "is the label as well")
