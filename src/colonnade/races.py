@@ -13,7 +13,7 @@ from colonnade.data import Partition
 from colonnade.experiments.compare import Contestant, Entry, contestants, entries_of, expanded, race, ranking_of
 from colonnade.experiments.compare import unsuitable as taking_no_part
 from colonnade.experiments.ranking import Ranking, in_words
-from colonnade.experiments.sweep import Best, Grid, best_of, check_by, grid_contestants, points_of, that_ran
+from colonnade.experiments.sweep import Best, By, Grid, best_of, check_by, grid_contestants, points_of, that_ran
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.folder import RunFolder
 
@@ -117,10 +117,10 @@ class Comparison:
 class Sweep(Comparison):
     """A finished sweep: `table` has a row for each method and point of the grid, `best` the best of each method."""
 
-    def __init__(self, entries: Sequence[Entry], labels: Sequence[str], grid: Grid, by: str) -> None:
+    def __init__(self, entries: Sequence[Entry], labels: Sequence[str], grid: Grid, by: By) -> None:
         super().__init__(entries)
         self._grid, self._labels = grid, that_ran(entries, labels, grid)
-        self._best = best_of(self._entries, self._labels, grid, check_by(by, {"train": {"target": True}}))
+        self._best = best_of(self._entries, self._labels, grid, by)
 
     def __repr__(self) -> str:
         points = (f"{best.method}: {_at(best.point)}" for best in self._best)
@@ -199,11 +199,10 @@ def sweep(
     a config ("protocol.t"). `by` is "metric", "loss" or "time-to-target", which needs `target=`.
     """
     tables, labels = _named(tables_from(party_model, server_model, **settings), protocols)
-    check_by(by, tables)
-    dotted = _checked_grid(grid)
+    wanted, dotted = check_by(by, tables), _checked_grid(grid)
     labels = expanded(tables, labels)
     racing = grid_contestants(tables, labels, dotted)
-    return Sweep(_run(data, racing, seeds, out, progress, party_model, server_model), labels, dotted, by)
+    return Sweep(_run(data, racing, seeds, out, progress, party_model, server_model), labels, dotted, wanted)
 
 
 def _named(tables: dict[str, Any], protocols: Protocols) -> tuple[dict[str, Any], list[str]]:
@@ -273,8 +272,8 @@ def _readable(point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(best: Best | None) -> dict[str, Any]:
-    names = ("validation", "test", "loss", "reached", "seeds", "time_s")
-    return {name: None if best is None else getattr(best, name) for name in names}
+    found = {} if best is None else best._asdict()
+    return {name: found.get(name) for name in ("validation", "test", "loss", "reached", "seeds", "time_s")}
 
 
 def _to_pandas(frame: polars.DataFrame) -> Any:

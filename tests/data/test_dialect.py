@@ -41,8 +41,21 @@ def same(one, other):
         (PLAIN.replace(",,", ",?,"), {}),
         (PLAIN.replace(",,", ", ?,").replace(",", ", ").replace("  ", " "), {}),
         (PLAIN.replace("Bonn", '"Bonn"'), {}),
+        (PLAIN.replace(",", ", ").replace("Köln", '"Köln"').replace("no", '"no"'), {}),
     ],
-    ids=["semicolon", "tab", "bar", "blank", "given", "decimal", "own missing", "?", " ?", "quotes"],
+    ids=[
+        "semicolon",
+        "tab",
+        "bar",
+        "blank",
+        "given",
+        "decimal",
+        "own missing",
+        "?",
+        " ?",
+        "quotes",
+        "blank and quotes",
+    ],
 )
 def test_the_same_table_in_other_dialects(text, settings, tmp_path):
     same(table(tmp_path, text, **settings), table(tmp_path, PLAIN, "plain.csv"))

@@ -83,10 +83,13 @@ class CsvFile:
         )
 
     def _tidied(self, text: bytes) -> bytes:
-        """Without blanks after separators, if the file is written so ("39, State-gov, ?"); quoted cells stay."""
-        if not self._blanks or b'"' in text:
+        """Without blanks after separators, if the file is written so ("39, State-gov, ?"); quoted texts stay."""
+        if not self._blanks:
             return text
-        return re.sub(rb"(?:(?<=" + re.escape(self._separator.encode()) + rb")|(?<=\n)|^) +", b"", text)
+        blanks = rb"(?:(?<=" + re.escape(self._separator.encode()) + rb")|(?<=\n)|^) +"
+        if b'"' not in text:
+            return re.sub(blanks, b"", text)
+        return re.sub(rb'("[^"]*")|' + blanks, lambda found: found[1] or b"", text)
 
     def pieces(self, what: str) -> Iterator[tuple[int, bytes]]:
         """Whole lines after the first, some MB at a time, each time with the number of the first of them."""
