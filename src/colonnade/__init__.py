@@ -12,28 +12,39 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from colonnade.api import Result, prepare, split, train
-    from colonnade.data import Dataset, Partition, from_arrays, load
+    from colonnade.data import Dataset, Partition, from_arrays, from_blocks, load
+    from colonnade.estimators import VerticalClassifier, VerticalRegressor
     from colonnade.protocol.errors import ColonnadeError
+    from colonnade.races import Comparison, Sweep, compare, sweep
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ColonnadeError",
+    "Comparison",
     "Dataset",
     "Partition",
     "Result",
+    "Sweep",
+    "VerticalClassifier",
+    "VerticalRegressor",
     "__version__",
+    "compare",
     "from_arrays",
+    "from_blocks",
     "load",
     "prepare",
     "split",
+    "sweep",
     "train",
 ]
 
 _HOMES = {
     "colonnade.api": ("Result", "prepare", "split", "train"),
-    "colonnade.data": ("Dataset", "Partition", "from_arrays", "load"),
+    "colonnade.data": ("Dataset", "Partition", "from_arrays", "from_blocks", "load"),
+    "colonnade.estimators": ("VerticalClassifier", "VerticalRegressor"),
     "colonnade.protocol.errors": ("ColonnadeError",),
+    "colonnade.races": ("Comparison", "Sweep", "compare", "sweep"),
 }
 
 
@@ -43,3 +54,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'colonnade' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import polars
+from scipy.sparse import issparse
 from torch import nn
 
 from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.config.schema import Config, from_dict
-from colonnade.data import Dataset, Partition
+from colonnade.data import Dataset, Partition, load
 from colonnade.data import split as split_dataset
+from colonnade.data.frames import PandasFrame, is_frame
 from colonnade.experiments.run import Run
 from colonnade.experiments.run import prepare as prepare_run
 from colonnade.predict.in_one_place import predict_in_one_place
@@ -22,15 +24,33 @@ from colonnade.results.summary import Summary
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["Result", "prepare", "split", "train"]
+__all__ = ["Model", "Result", "prepare", "split", "tables_from", "train", "with_models"]
 
 Model = str | nn.Module | Callable[[Any, int], nn.Module]  # called with inputs or shape, and outputs
 
 
 def split(
-    data: Dataset, parties: int | None = None, how: str | Mapping[str, Sequence[str]] = "even", **settings: Any
+    data: "Dataset | polars.DataFrame | PandasFrame",
+    parties: int | None = None,
+    how: str | Mapping[str, Sequence[str]] = "even",
+    *,
+    label: str | None = None,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    **settings: Any,
 ) -> Partition:
-    """Give each party its columns. `how`: "even", "views", "rows", "columns", "quarters" or {name: [columns]}."""
+    """Give each party its columns. `how`: "even", "views", "rows", "columns", "quarters" or {name: [columns]}.
+
+    `data` is what `load` returns, or a DataFrame of polars or pandas, with the name of its `label` column. Further
+    settings are `scale`, `missing`, `test_fraction`, `validation_fraction` and `split_seed`.
+    """
+    if is_frame(data):
+        data = load(data, label=label, id=id, categorical=categorical)
+    elif not isinstance(data, Dataset):
+        advice = "give what load returns, or a DataFrame with label=; arrays: from_arrays; a table for each party:"
+        raise ConfigError("data", type(data).__name__, f"{advice} from_blocks")
+    elif label is not None or id is not None or categorical:
+        raise ConfigError("label", label, "label, id and categorical are for a DataFrame; this dataset has its own")
     return split_dataset(data, parties=parties, how=how, **settings)
 
 
@@ -47,6 +67,11 @@ class Result:
             "–" if value is None else f"{value:.4f}"
         )
         return f"Result({'; '.join([ended, *self.warnings])})"
+
+    def _repr_html_(self) -> str:
+        from colonnade.report.cells import summary_html
+
+        return summary_html(self.summary)
 
     @property
     def warnings(self) -> list[str]:
@@ -75,11 +100,16 @@ class Result:
     def predict(self, x: Any) -> np.ndarray:
         """Class probabilities (or values) for raw rows.
 
-        An array of all columns, a table by names (a DataFrame, {column: values}, [{column: value}]), or a list
-        with an array or a DataFrame for each party. Where uploads are perturbed, so is every prediction: each call is
-        one more release, and equal rows of one call have one noise.
+        An array of all columns, a table by names (a DataFrame, {column: values}, [{column: value}]), or an array or
+        a DataFrame for each party, in a list or in a dict by the parties' names.
+
+        If uploads are perturbed, so is every prediction: each call is one more release, and equal rows of one call
+        have one noise.
         """
         data = self._run.federation.data
+        columns = {name for held in data.columns for name in held}
+        if isinstance(x, Mapping) and x.keys() == set(data.parties) != columns:
+            x = [x[name] for name in data.parties]
         of_each = isinstance(x, list | tuple) and not all(isinstance(row, Mapping) for row in x)
         blocks = _of_each(data, x) if of_each else data.blocks(x)
         self._questions += 1
@@ -90,7 +120,8 @@ class Result:
 def _of_each(data: Partition, blocks: Sequence[Any]) -> list[np.ndarray]:
     if len(blocks) != len(data.parties):
         raise ColonnadeError(f"predict: {len(blocks)} blocks for {len(data.parties)} parties")
-    return [data.block(place, block) for place, block in enumerate(blocks)]
+    dense = (block.toarray() if issparse(block) else block for block in blocks)
+    return [data.block(place, block) for place, block in enumerate(dense)]
 
 
 def prepare(
@@ -104,23 +135,54 @@ def prepare(
     device: str | Mapping[str, Any] = "cpu",
     clock: Mapping[str, Any] | None = None,
     privacy: Mapping[str, Any] | None = None,
+    track: Sequence[str] | Mapping[str, Any] = (),
     out: str | Path | None = None,
     **train: Any,
 ) -> Run:
     """A run that is ready to start; see `train`."""
     fields = {"name": protocol} if isinstance(protocol, str) else dict(protocol)
+    shared = tables_from(
+        embedding=embedding,
+        aggregate=aggregate,
+        device=device,
+        clock=clock,
+        privacy=privacy,
+        track=track,
+        **train,
+    )
+    config = from_dict(shared | {"protocol": fields})
+    return prepare_run(with_models(config, party_model, server_model), data, out)
+
+
+def tables_from(
+    party_model: Model | Sequence[Model] | None = None,
+    server_model: Model | None = None,
+    *,
+    embedding: int | Sequence[int] | None = None,
+    aggregate: str | None = None,
+    device: str | Mapping[str, Any] = "cpu",
+    clock: Mapping[str, Any] | None = None,
+    privacy: Mapping[str, Any] | None = None,
+    track: Sequence[str] | Mapping[str, Any] = (),
+    **train: Any,
+) -> dict[str, Any]:
+    """Settings of `train` as the tables of a config, without [protocol]; of the models only those that have names."""
     width = list(embedding) if isinstance(embedding, Sequence) else embedding
-    tables = {
-        "protocol": fields,
-        "model": {"embedding": width, "aggregate": aggregate, "device": device},
+    parties = list(party_model) if isinstance(party_model, list | tuple) else party_model
+    named = isinstance(parties, str) or (isinstance(parties, list) and all(isinstance(one, str) for one in parties))
+    model: dict[str, Any] = {"embedding": width, "aggregate": aggregate, "device": device}
+    model |= {"party": parties} if named else {}
+    model |= {"server": server_model} if isinstance(server_model, str) else {}
+    return {
+        "model": model,
         "clock": dict(clock or {}),
         "train": train,
         "privacy": dict(privacy or {}),
+        "track": dict(track) if isinstance(track, Mapping) else {"to": list(track)},
     }
-    return prepare_run(_with_models(from_dict(tables), party_model, server_model), data, out)
 
 
-def _with_models(config: Config, party: Any, server: Any) -> Config:
+def with_models(config: Config, party: Any, server: Any) -> Config:
     """Modules and callables have no place in TOML, so they are put in after the checks."""
     party = list(party) if isinstance(party, list | tuple) else party
     for model in (*(party if isinstance(party, list) else [party]), server):
@@ -143,8 +205,8 @@ def train(
 
     `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
     (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
-    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `out` and the keys of `[train]`, e.g. `epochs=20`. What is
-    left out is as the method's defaults say.
+    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g.
+    `epochs=20`. What is left out is as the method's defaults say.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

@@ -83,7 +83,7 @@ def test_an_empty_cell_is_found_by_its_column(csv):
         ("a,b,y\n1,2,3,4\n5,6\n", "line 2 has 4 cells, not 3"),
         ('a,b,y\n"1,2",3\n4,5,6\n', "line 2 has 2 cells, not 3"),
         ("a,a,y\n1,2,3\n", "two columns have the name 'a'"),
-        ("a;b;y\n1;2;3\n", "must be separated by commas"),
+        ("a,b;y\n1,2;3\n", "may be separated by comma and semicolon: set data.separator"),
         ("a,y\n1,3\n2,3\n", "label 'y': .*nothing to tell apart"),
         ("", "shop.csv: cannot be read"),
     ],

@@ -13,6 +13,7 @@ from colonnade.cli.align import align
 from colonnade.cli.attack import attack_app
 from colonnade.cli.certs import certs_app
 from colonnade.cli.compare import compare
+from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
 from colonnade.cli.init import init
 from colonnade.cli.join import join
@@ -54,7 +55,7 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
 # As `colonnade --help` lists them.
 for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
-for name, group in {"certs": certs_app, "attack": attack_app, "privacy": privacy_app}.items():
+for name, group in {"data": data_app, "certs": certs_app, "attack": attack_app, "privacy": privacy_app}.items():
     app.add_typer(group, name=name)
 
 

@@ -10,7 +10,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from colonnade.cli.in_notebook import NotebookLive, in_notebook
 from colonnade.config.resolve import load_partition
 from colonnade.config.schema import Config
 from colonnade.data import Partition
@@ -44,6 +46,11 @@ def load_with_bar(config: Config, console: Console | None = None) -> Partition:
 
 def run_with_bar(run: Run, console: Console | None = None) -> Summary:
     """Execute a run under a bar with rate, metric and time left."""
+    if console is None and in_notebook():
+        with NotebookLive() as live:
+            return run.execute(
+                _throttled(lambda run: live.update(Text(f"{run.fraction:4.0%}  {_state(run.standing)}")))
+            )
     with Progress(*bar_columns(), console=console, refresh_per_second=5, transient=True) as progress:
         task = progress.add_task(run.federation.method.name, total=1.0, text="")
         show = _throttled(lambda run: progress.update(task, completed=run.fraction, text=_state(run.standing)))
@@ -91,8 +98,9 @@ def _state(at: Standing) -> str:
 class RaceBoard:
     """The live table of a comparison."""
 
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, refresh_per_second=5, transient=True)
+    def __init__(self, console: Console | None = None) -> None:
+        notebook = console is None and in_notebook()
+        self._live = NotebookLive() if notebook else Live(console=console, refresh_per_second=5, transient=True)
         self._texts: dict[str, tuple[str, str]] = {}
         self._shown = 0.0
         self._began: dict[str, float] = {}

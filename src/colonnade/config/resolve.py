@@ -112,6 +112,11 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
         id=data.id,
         categorical=data.categorical,
         sparse=data.sparse,
+        header=data.header,
+        separator=data.separator,
+        decimal=data.decimal,
+        missing_values=data.missing_values,
+        test=data.test,
         progress=progress,
     )
     return split(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from colonnade.data import IdRules, RowSplit
+from colonnade.data import Dialect, IdRules, RowSplit
 from colonnade.drivers.simulator import ClockConfig
 from colonnade.models import Regulariser
 from colonnade.privacy.settings import Budget, PrivacySettings
@@ -30,6 +30,7 @@ __all__ = [
     "RoleDevices",
     "RoleRates",
     "ServerConfig",
+    "TrackConfig",
     "TrainConfig",
     "apply_overrides",
     "difference",
@@ -61,6 +62,11 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     categorical: list[str] = []
     missing: str = "refuse"
     sparse: bool = False
+    test: str | None = None  # a file with the test rows, of the same format
+    header: bool | None = None  # of CSV files: false if the first line has no names
+    separator: str | None = None  # left out: as the first lines show
+    decimal: str | None = None  # "," where 1,5 is a number
+    missing_values: list[str] = []  # texts of a missing value, beside the usual ones
 
     @property
     def name(self) -> str:
@@ -157,6 +163,10 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: str | None = None
     format: str | None = None  # of that file (and of predict_data), if its name does not tell
+    header: bool | None = None  # these four as in [data]
+    separator: str | None = None
+    decimal: str | None = None
+    missing_values: list[str] = []
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `join` reads it
     label: str | None = None
@@ -170,12 +180,23 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: Budget | None = None
     budgets: dict[str, Budget] = {}  # where one config stands for several parties: in the simulator and `up`
 
+    @property
+    def dialect(self) -> Dialect:
+        """How its CSV files are written."""
+        return Dialect(
+            self.header is not False, self.separator, self.decimal or ".", tuple(self.missing_values), "party"
+        )
+
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The server's private settings."""
 
     data: str | None = None
     format: str | None = None  # of that file, if its name does not tell
+    header: bool | None = None  # these four as in [data]
+    separator: str | None = None
+    decimal: str | None = None
+    missing_values: list[str] = []
     label: str | None = None
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `serve` reads it
@@ -188,6 +209,13 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, known in (("table", ("memory", "file")), ("table_dtype", ("float32", "float16"))):
             if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"server.{name}", value, f"use one of {', '.join(map(repr, known))}")
+
+    @property
+    def dialect(self) -> Dialect:
+        """How its CSV files are written."""
+        return Dialect(
+            self.header is not False, self.separator, self.decimal or ".", tuple(self.missing_values), "server"
+        )
 
 
 STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fallback", "refuse")
@@ -252,6 +280,14 @@ class ResourcesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.server if role == SERVER else self.parties.get(role, self.party)
 
 
+class TrackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the lines of metrics.jsonl are sent to, live; one's own, never part of the shared digest."""
+
+    to: list[Literal["mlflow", "tensorboard", "wandb"]] = []
+    project: str = "colonnade"  # MLflow calls it an experiment
+    run: str | None = None  # its name there; left out: that of the run's folder
+
+
 # What only one side's config of a real federation says; [server] table, [party] budget, … are for simulations, too.
 _ONE_SIDE = {
     "server": ("data", "label", "id", "aligned", "rows"),
@@ -281,6 +317,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predict: PredictConfig = PredictConfig()
     privacy: PrivacySettings = PrivacySettings()
     resources: ResourcesConfig = ResourcesConfig()
+    track: TrackConfig = TrackConfig()
 
     def refuse_one_side(self) -> None:
         """Refuse to put embedded data in the place of a federation's own, which no single side has."""

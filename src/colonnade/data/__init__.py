@@ -8,11 +8,14 @@ The modules, from the bottom: `task` (what a label is), `table` (columns), `data
 (of rows), `mapped` (what stays in files), `idx`, `images`, `delimited`, `tables`, `libsvm`,
 `mfeat` and `physionet` (file formats), `sources` (names and paths to tables), `alignment` (whose rows are the same),
 `columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers), `partition` (all of
-it), `share` and `share_file` (what one role holds of it), `lookup` (its rows by their ids).
+it), `blocks` (all of it, from a table for each party), `frames` (DataFrames), `share` and `share_file` (what one role
+holds of it), `lookup` (its rows by their ids).
 """
 
 from colonnade.data.alignment import Alignment, IdRules, Ids, clean_ids, read_id_column
+from colonnade.data.blocks import Blocks, from_blocks, named_blocks, partition_of
 from colonnade.data.dataset import Dataset, View, from_arrays, from_views
+from colonnade.data.dialect import Dialect
 from colonnade.data.encoding import Encoder
 from colonnade.data.lookup import Lookup, party_lookup
 from colonnade.data.partition import Partition, split
@@ -39,7 +42,9 @@ from colonnade.data.task import Task
 
 __all__ = [
     "Alignment",
+    "Blocks",
     "Dataset",
+    "Dialect",
     "Encoder",
     "IdRules",
     "Ids",
@@ -53,11 +58,14 @@ __all__ = [
     "View",
     "clean_ids",
     "from_arrays",
+    "from_blocks",
     "from_views",
     "load",
     "load_alignment",
     "load_party_share",
     "load_server_share",
+    "named_blocks",
+    "partition_of",
     "party_lookup",
     "party_share",
     "read_id_column",

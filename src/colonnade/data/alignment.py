@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import polars
 
+from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, existing
 from colonnade.data.ids import as_text, digest_of_ids
 from colonnade.data.progress import Progress, silent
@@ -59,7 +60,7 @@ class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"align.{key}", getattr(self, key), advice)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ids:
     """What one owner brings: each id once."""
 
@@ -70,7 +71,7 @@ class Ids:
     repeated: int  # or one that came before
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Alignment:
     """The rows that the members have in common, in the order that all of them hold."""
 
@@ -160,7 +161,12 @@ def digest_of_column(column: polars.Series) -> str:
 
 
 def read_id_column(
-    path: str | Path, id: str | None, section: str, progress: Progress = silent, format: str | None = None
+    path: str | Path,
+    id: str | None,
+    section: str,
+    progress: Progress = silent,
+    format: str | None = None,
+    dialect: Dialect = USUAL,
 ) -> polars.Series:
     """The column of ids of a member's own .csv, .csv.gz, .parquet or .npz (array ids), and nothing else of it."""
     file, kind = existing(path, format, (*TABLES, "npz"), section)
@@ -168,8 +174,8 @@ def read_id_column(
         return ids_of_npz(file)
     if id is None:
         raise ConfigError(f"{section}.id", None, f"name the column of {file.name} with the ids")
-    check_columns(file, column_names(file, progress), id=id, section=section)
-    _, texts = read_columns(file, (), (id,), (), progress)
+    check_columns(file, column_names(file, progress, dialect), id=id, section=section)
+    _, texts = read_columns(file, (), (id,), (), progress, dialect)
     return texts[id]
 
 

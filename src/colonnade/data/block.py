@@ -17,7 +17,7 @@ PIECE = 1 << 18  # elements: 2 MiB as float64, which the cache of a core still h
 LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Block:
     """The given rows and columns of `x`, encoded if there is an encoder, none of them copied yet."""
 

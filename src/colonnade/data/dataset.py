@@ -25,7 +25,7 @@ class View:
     shape: tuple[int, ...]  # of one row: (columns,), or (steps, channels) of a time series, step by step
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Dataset:
     """A table: `x` (rows, columns) of numbers and one label per row."""
 
@@ -50,6 +50,11 @@ class Dataset:
         check_test_rows(self.name, self.x.shape[0], self.test_rows)
         if self.image is not None and self.image[0] * self.image[1] != self.x.shape[1]:
             raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
+
+    def __repr__(self) -> str:
+        """Sizes only: a notebook or a log must not show a row."""
+        tested = f", the last {self.test_rows:,} to test on" if self.test_rows else ""
+        return f"Dataset({self.name}: {self.x.shape[0]:,} rows{tested}, {len(self.columns):,} columns, {self.task})"
 
     @property
     def series(self) -> bool:

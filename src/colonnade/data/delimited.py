@@ -5,6 +5,7 @@ one is text; then the reading starts again, for "007" read as a number cannot be
 """
 
 import io
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import IO
 import numpy as np
 import polars
 
+from colonnade.data.dialect import SAMPLE_LINES, USUAL, Dialect, separator_of
 from colonnade.data.formats import opened
 from colonnade.data.progress import Progress
 from colonnade.data.table import Coder, Column, own_memory
@@ -21,17 +23,25 @@ from colonnade.protocol.errors import DataError
 
 PIECE_BYTES = 1 << 22
 LONGEST_ROW = 1 << 26  # bytes; what is longer has lost a quote
-EMPTY = ("", "NA", "NaN", "nan", "null", "?")  # texts of a missing value
+SAMPLE_BYTES = 1 << 16  # that the separator is found in
+BOM = b"\xef\xbb\xbf"
 NUMBER = polars.Float32
 Types = Mapping[str, type[polars.DataType]]
 
 
 class CsvFile:
-    """A CSV file with a line of names: its columns, and its rows in pieces."""
+    """A CSV file: the names of its columns, and its rows in pieces."""
 
-    def __init__(self, path: Path, progress: Progress) -> None:
-        self.path, self._progress = path, progress
+    def __init__(self, path: Path, progress: Progress, dialect: Dialect = USUAL) -> None:
+        self.path, self._progress, self._dialect = path, progress, dialect
+        self._separator, self._blanks = ",", False
         self.names, self._start = self._header()
+        self._first_line = 2 if dialect.header else 1
+
+    @property
+    def decimal_comma(self) -> bool:
+        """Whether 1,5 is a number."""
+        return self._dialect.decimal == ","
 
     def _open(self) -> IO[bytes]:
         return opened(self.path)
@@ -41,6 +51,7 @@ class CsvFile:
         try:
             with self._open() as file:
                 first = file.readline(PIECE_BYTES)
+                sample = file.read(SAMPLE_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{self.path}: cannot be read: {error}") from error
         if first.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in first:
@@ -51,14 +62,38 @@ class CsvFile:
             raise DataError(f"{self.path}: cannot be read: line 1 is no UTF-8 text ({error.reason})") from error
         if not line:
             raise DataError(f"{self.path}: cannot be read: there is no line of column names")
-        names = polars.read_csv(line.encode(), has_header=False, infer_schema=False).row(0)
-        if len(names) == 1 and (";" in line or "\t" in line):
-            raise DataError(f"{self.path}: cannot be read: columns must be separated by commas: {line[:60]!r}")
-        return ["" if name is None else str(name) for name in names], len(first)
+        self._look_at(line, sample)
+        text = self._tidied(line.encode())
+        cells = polars.read_csv(text, has_header=False, infer_schema=False, separator=self._separator).row(0)
+        if not self._dialect.header:
+            return [f"x{place}" for place in range(len(cells))], 3 if first.startswith(BOM) else 0
+        return ["" if cell is None else str(cell) for cell in cells], len(first)
+
+    def _look_at(self, line: str, sample: bytes) -> None:
+        """Find the separator, and whether blanks follow it, in the first lines."""
+        whole = sample.rpartition(b"\n")[0] if len(sample) == SAMPLE_BYTES else sample
+        lines = [line, *filter(None, whole.decode("utf-8", errors="replace").splitlines())]
+        try:
+            self._separator = separator_of(lines, self._dialect)
+        except DataError as error:
+            raise DataError(f"{self.path}: cannot be read: {error}") from None
+        first = [one for one in lines[:SAMPLE_LINES] if self._separator in one]
+        self._blanks = bool(first) and all(
+            one.count(f"{self._separator} ") == one.count(self._separator) for one in first
+        )
+
+    def _tidied(self, text: bytes) -> bytes:
+        """Without blanks after separators, if the file is written so ("39, State-gov, ?"); quoted texts stay."""
+        if not self._blanks:
+            return text
+        blanks = rb"(?:(?<=" + re.escape(self._separator.encode()) + rb")|(?<=\n)|^) +"
+        if b'"' not in text:
+            return re.sub(blanks, b"", text)
+        return re.sub(rb'("[^"]*")|' + blanks, lambda found: found[1] or b"", text)
 
     def pieces(self, what: str) -> Iterator[tuple[int, bytes]]:
         """Whole lines after the first, some MB at a time, each time with the number of the first of them."""
-        size, line, rest = self.path.stat().st_size, 2, b""
+        size, line, rest = self.path.stat().st_size, self._first_line, b""
         try:
             with self._open() as file:
                 below = getattr(file, "fileobj", file)  # of a gzip stream: the file, for how far it is read
@@ -70,7 +105,7 @@ class CsvFile:
                     piece = text[:cut].rstrip(b"\r\n")  # empty lines at the end of the file are no rows
                     if piece:
                         rest = text[len(piece) :]
-                        piece = piece if line == 2 else piece.removeprefix(b"\r").removeprefix(b"\n")
+                        piece = piece if line == self._first_line else piece.removeprefix(b"\r").removeprefix(b"\n")
                         yield line, piece
                         line += piece.count(b"\n") + 1
                     else:
@@ -85,16 +120,18 @@ class CsvFile:
 
     def parse(self, line: int, piece: bytes, types: Types) -> polars.DataFrame:
         """One piece; a row with too few or too many cells is refused by its line."""
-        commas = piece.count(b",")
+        between = piece.count(self._separator.encode())
         lines = piece.count(b"\n") + 1
-        if b'"' in piece or commas != lines * (len(self.names) - 1):
+        if b'"' in piece or between != lines * (len(self.names) - 1):
             self.refuse_ragged(line, piece)
         return polars.read_csv(
-            io.BytesIO(piece),
+            io.BytesIO(self._tidied(piece)),
             has_header=False,
             schema=dict(types),
-            null_values=list(EMPTY),
+            null_values=list(self._dialect.empty),
             truncate_ragged_lines=False,
+            separator=self._separator,
+            decimal_comma=self.decimal_comma,
         )
 
     def refuse_ragged(self, line: int, piece: bytes) -> None:
@@ -102,8 +139,8 @@ class CsvFile:
         data = np.frombuffer(piece, np.uint8)
         outside = _outside_quotes(piece)
         ends = np.append(np.flatnonzero((data == ord("\n")) & outside), len(data))
-        commas = np.searchsorted(np.flatnonzero((data == ord(",")) & outside), ends)
-        cells = np.diff(commas, prepend=0) + 1
+        between = np.searchsorted(np.flatnonzero((data == ord(self._separator)) & outside), ends)
+        cells = np.diff(between, prepend=0) + 1
         bad = np.flatnonzero(cells != len(self.names))
         if bad.size:
             before = piece[: ends[bad[0] - 1] + 1] if bad[0] else b""
@@ -137,10 +174,15 @@ class _Restart(Exception):
 
 
 def read_csv(
-    path: Path, features: Sequence[str], texts: Sequence[str], categorical: Sequence[str], progress: Progress
+    path: Path,
+    features: Sequence[str],
+    texts: Sequence[str],
+    categorical: Sequence[str],
+    progress: Progress,
+    dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Some columns of a CSV file: `features` as a `Column` each, those in `texts` (label, id) as text."""
-    file = CsvFile(path, progress)
+    file = CsvFile(path, progress, dialect)
     lines = sum(piece.count(b"\n") + 1 for _, piece in file.pieces("counting rows"))
     words = {*categorical}
     while True:
@@ -197,5 +239,7 @@ def _words(file: CsvFile, line: int, piece: bytes) -> set[str]:
     except polars.exceptions.PolarsError as error:
         file.refuse_ragged(line, piece)
         raise DataError(f"{file.path}: cannot be read as UTF-8 CSV, in or after line {line}: {error}") from error
-    numbers = frame.select(polars.all().str.strip_chars().cast(NUMBER, strict=False))
+    texts = polars.all().str.strip_chars()
+    texts = texts.str.replace(",", ".", literal=True) if file.decimal_comma else texts
+    numbers = frame.select(texts.cast(NUMBER, strict=False))
     return {name for name in file.names if numbers[name].null_count() > frame[name].null_count()}

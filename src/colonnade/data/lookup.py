@@ -9,6 +9,7 @@ import polars
 
 from colonnade.data.alignment import IdRules, Ids, clean_ids, normalise
 from colonnade.data.block import Block, refuse_unusable
+from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, format_of
 from colonnade.data.mapped import map_npy
 from colonnade.data.prepare import Prepared
@@ -20,7 +21,7 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lookup:
     """Features by id."""
 
@@ -39,8 +40,9 @@ def party_lookup(
     id: str | None,
     rules: IdRules | None = None,
     format: str | None = None,
+    dialect: Dialect = USUAL,
 ) -> Lookup:
-    """Of a share's own rows, or of all rows in a party's files, aligned or not; all files have the `format`, if given.
+    """Of a share's own rows, or of all rows in a party's files, aligned or not; all files are written alike.
 
     Ids are the same by the rules of the alignment. Of two rows with one id the later file's counts.
     """
@@ -54,7 +56,7 @@ def party_lookup(
     places: dict[str, int] = {}
     parts: list[Array] = []
     for file in files:
-        found, x = _read(Path(file).expanduser(), share, share.prepared, id, rules, format)
+        found, x = _read(Path(file).expanduser(), share, share.prepared, id, rules, format, dialect)
         places |= _places(found, sum(map(len, parts)))
         parts.append(x)
     return Lookup(places, np.concatenate(parts), rules)
@@ -65,14 +67,20 @@ def _places(ids: Ids, start: int) -> dict[str, int]:
 
 
 def _read(
-    file: Path, share: PartyShare, prepared: Prepared, id: str | None, rules: IdRules, format: str | None
+    file: Path,
+    share: PartyShare,
+    prepared: Prepared,
+    id: str | None,
+    rules: IdRules,
+    format: str | None,
+    dialect: Dialect,
 ) -> tuple[Ids, Array]:
     """Ids and features of a file; without an id column rows are counted from 0, as the others count them."""
     if not file.is_file():
         raise ConfigError("party.predict_data", str(file), "there is no such file")
     try:
         kind = format_of(file, format, (*TABLES, "npz", "npy"), "party")
-        x, ids = _arrays(file, kind) if kind in ("npz", "npy") else _table(file, prepared, id)
+        x, ids = _arrays(file, kind) if kind in ("npz", "npy") else _table(file, prepared, id, dialect)
         rows, index = np.arange(len(x)), np.arange(len(share.columns))
         if isinstance(x, np.ndarray):
             index = _places_of(share.columns, x.shape[1], file)
@@ -85,14 +93,14 @@ def _read(
     return found, prepared.scaler.fill(Block(x, rows, index, prepared.encoder))
 
 
-def _table(file: Path, prepared: Prepared, id: str | None) -> tuple[Table, polars.Series | None]:
+def _table(file: Path, prepared: Prepared, id: str | None, dialect: Dialect) -> tuple[Table, polars.Series | None]:
     encoder = prepared.encoder
-    names = column_names(file, silent)
+    names = column_names(file, silent, dialect)
     check_columns(file, names, id=id, section="party")
     if absent := [name for name in encoder.names if name not in names]:
         raise DataError(f"there is no column '{absent[0]}', which the party was trained with")
     categorical = [name for name, held in zip(encoder.names, encoder.categories, strict=True) if held is not None]
-    columns, texts = read_columns(file, encoder.names, () if id is None else (id,), categorical, silent)
+    columns, texts = read_columns(file, encoder.names, () if id is None else (id,), categorical, silent, dialect)
     for name, column in columns.items():
         if column.categories is not None and name not in categorical:
             raise DataError(f"column '{name}' must hold numbers, as in the training")

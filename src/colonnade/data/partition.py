@@ -18,12 +18,13 @@ from colonnade.data.dataset import Dataset
 from colonnade.data.encoding import Encoder
 from colonnade.data.prepare import Preparation, RowSplit, prepare, prepare_sparse
 from colonnade.data.scaling import Scaler
+from colonnade.data.suggest import listing
 from colonnade.data.table import Table, rows_of
 from colonnade.data.task import Array, Task
 from colonnade.protocol.errors import DataError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Partition:
     """What the parties (features) and the server (labels) hold."""
 
@@ -43,6 +44,13 @@ class Partition:
     notes: tuple[str, ...] = ()  # what a reader of the results should know about the data
     ids: polars.Series | None = None  # of the rows to train on, then of those held out
     validation: int = 0  # how many of `test` and `y_test` are to validate on
+
+    def __repr__(self) -> str:
+        """Sizes only: a notebook or a log must not show a row."""
+        held = (f"{name} ({len(own)} columns)" for name, own in zip(self.parties, self.columns, strict=True))
+        rows = f"{len(self.y_train):,} rows to train on, {self.validation:,} to validate on"
+        tested = f"{len(self.y_test) - self.validation:,} to test on"
+        return f"Partition({self.name}: {listing(held)}; {rows}, {tested}; {self.task})"
 
     def blocks(self, raw: Any) -> list[Array]:
         """Split, encode and scale raw rows: an array of the dataset's columns (rows, width), or a table by names.

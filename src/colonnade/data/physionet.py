@@ -43,7 +43,7 @@ HEADER = b"Time,Parameter,Value"
 STAYS = 4000  # per set, for the progress alone
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Stays:
     """One set: hourly means, NaN where an hour has none."""
 

@@ -36,7 +36,7 @@ class Preparation:
         check_missing(self.missing, self.section)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prepared:
     """What one party gets."""
 

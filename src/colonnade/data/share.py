@@ -20,6 +20,7 @@ from colonnade.data.alignment import Alignment
 from colonnade.data.block import Block, refuse_unusable
 from colonnade.data.columns import check_name, columns_meant
 from colonnade.data.dataset import check_table
+from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.encoding import Encoder
 from colonnade.data.formats import TABLES, existing
 from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
@@ -44,7 +45,7 @@ from colonnade.protocol.errors import ConfigError, DataError
 Labels = tuple[Task, Array, Array]  # and those to train and to test on
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PartyShare:
     """The features of one party, encoded and scaled."""
 
@@ -66,13 +67,16 @@ class PartyShare:
         """Of both parts."""
         return len(self.train) + len(self.test)
 
+    def __repr__(self) -> str:
+        return f"PartyShare({self.name}: {self.rows:,} rows, {len(self.columns)} columns)"
+
     @property
     def ids(self) -> polars.Series | None:
         """Of the rows to train on, then of those held out; only predictions need them, and they may be many."""
         return None if self.read_ids is None else self.read_ids()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServerShare:
     """The labels."""
 
@@ -88,6 +92,9 @@ class ServerShare:
     def rows(self) -> int:
         """Of both parts."""
         return len(self.y_train) + len(self.y_test)
+
+    def __repr__(self) -> str:
+        return f"ServerShare({self.rows:,} rows, {self.task})"
 
 
 def party_share(partition: Partition, index: int, labels: bool = False) -> PartyShare:
@@ -142,10 +149,11 @@ def read_party_share(
     aligned: Alignment | None = None,
     progress: Progress | None = None,
     format: str | None = None,
+    dialect: Dialect = USUAL,
 ) -> PartyShare:
     """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids); an .npy of floats is mapped instead.
 
-    `format` says which of them it is, if the file's name does not.
+    `format` says which of them it is, if the file's name does not, and `dialect` how a CSV file is written.
     Every column but the id and the label is a feature, or those that `columns` names, as "first..last" too; `scale` is
     "standard" unless told otherwise. Of an aligned file only the common rows are used, in their order.
     """
@@ -160,7 +168,7 @@ def read_party_share(
             raise ConfigError("party.label", label, "labels are read from CSV and Parquet only")
         raw = _from_npz(file, name, id, categorical, columns, aligned)
     else:
-        raw = _from_table(file, name, id, label, categorical, columns, aligned, progress or silent)
+        raw = _from_table(file, name, id, label, categorical, columns, aligned, progress or silent, dialect)
     whole = len(raw.x) if raw.present is None else len(raw.present)
     rows, validation = by.of(str(file), whole)
     present = None if raw.present is None else (raw.present[rows[0]], raw.present[rows[1]])
@@ -259,6 +267,7 @@ def read_server_share(
     parties: Sequence[str] = (),
     progress: Progress | None = None,
     format: str | None = None,
+    dialect: Dialect = USUAL,
 ) -> ServerShare:
     """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it.
 
@@ -272,9 +281,9 @@ def read_server_share(
         return ServerShare(task, y[rows[0]], y[rows[1]], digest_of_rows(len(y)), (), validation=validation)
     if label is None:
         raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
-    check_columns(file, column_names(file, progress or silent), label=label, id=id, section="server")
+    check_columns(file, column_names(file, progress or silent, dialect), label=label, id=id, section="server")
     aside = (label,) if id is None else (label, id)
-    _, texts = read_columns(file, (), aside, (), progress or silent)
+    _, texts = read_columns(file, (), aside, (), progress or silent, dialect)
     order = _order(file, None if id is None else texts[id], len(texts[label]), aligned, "server")
     if order.present is not None:
         raise DataError(f"{file}: there is no label for some rows of the alignment: run colonnade align again")
@@ -292,7 +301,7 @@ def _labels_of(file: Path) -> tuple[Array, Task]:
         raise error if str(file) in str(error) else DataError(f"{file}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Raw:
     """A party's file as it was read."""
 
@@ -305,7 +314,7 @@ class _Raw:
     present: Array | None = None  # bool (common rows,): those that x has
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Order:
     """Which rows of a file are used, in which order, and what others compare with it."""
 
@@ -339,8 +348,9 @@ def _from_table(
     columns: Sequence[str] | None,
     aligned: Alignment | None,
     progress: Progress,
+    dialect: Dialect,
 ) -> _Raw:
-    names = column_names(file, progress)
+    names = column_names(file, progress, dialect)
     check_columns(file, names, label=label, id=id, categorical=categorical, section="party")
     for name, what in ((id, "id"), (label, "label")):
         if name is not None and columns is not None and name in columns:
@@ -351,7 +361,7 @@ def _from_table(
         raise DataError(f"{file}: there is no column but the id{'' if label is None else ' and the label'}")
     if columns is not None:
         features = columns_meant(file.name, features, party, columns, "party.columns")
-    read, texts = read_columns(file, features, aside, categorical, progress)
+    read, texts = read_columns(file, features, aside, categorical, progress, dialect)
     order = _order(file, None if id is None else texts[id], len(read[features[0]].values), aligned, "party")
     table = Table([order.of(read[name]) for name in features])
     if label is not None and order.present is not None:

@@ -18,16 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 
 from colonnade.data.dataset import Dataset
+from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, format_of, refuse_another
+from colonnade.data.frames import PandasFrame, is_frame
 from colonnade.data.images import NAMED, image_dataset, image_folder, named_images
 from colonnade.data.libsvm import read_a9a, read_libsvm
 from colonnade.data.mfeat import read_mfeat
 from colonnade.data.physionet import read_physionet
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean
-from colonnade.data.tables import read_npz, read_table
+from colonnade.data.tables import from_frame, read_npz, read_table
 from colonnade.data.task import classification, read_labels
 from colonnade.protocol.errors import ConfigError
 
@@ -55,10 +58,12 @@ class TableOptions:
     categorical: tuple[str, ...]
     progress: Progress
     sparse: bool = False
+    dialect: Dialect = USUAL
+    test: Path | None = None
 
 
 def load(
-    source: str,
+    source: "str | Path | polars.DataFrame | PandasFrame",
     *,
     format: str | None = None,
     dir: str | Path | None = None,
@@ -66,24 +71,58 @@ def load(
     id: str | None = None,
     categorical: Sequence[str] = (),
     sparse: bool = False,
+    header: bool | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    missing_values: Sequence[str] = (),
+    test: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Return the table that a source names; with `format` ("libsvm", say) it is a path, whatever it is called.
+    """Return the table that a source names, or that a DataFrame of polars or pandas holds.
 
+    With `format` ("libsvm", say) the source is a path, whatever it is called.
     With `sparse`, LIBSVM data stay so, and are not scaled: only linear methods take them.
 
-    For CSV and Parquet alone: `label` is the column to predict, `id` a column to check and drop, `categorical`
-    the columns whose numbers are codes. `progress(what, part)` is called now and then, with `part` from 0 to 1.
+    For CSV, Parquet and DataFrames alone: `label` is the column to predict, `id` a column to check and drop,
+    `categorical` the columns whose numbers are codes. Of a CSV file `header=False` says that it has no line of names,
+    `separator` and `decimal` how it is written, and `missing_values` which further texts mean a missing value. `test`
+    is a file with the test rows, of the same format. `progress(what, part)` is called now and then, with `part` from
+    0 to 1.
 
     Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome", id="nr")`.
     """
+    if is_frame(source):
+        in_files: dict[str, object] = {
+            "format": format,
+            "dir": dir,
+            "sparse": sparse or None,
+            "test": test,
+            "header": header,
+        }
+        in_files |= {"separator": separator, "decimal": decimal, "missing_values": missing_values or None}
+        for key, given in in_files.items():
+            if given is not None:
+                raise ConfigError(key, given, "is for sources in files, and this is a DataFrame")
+        return from_frame(source, label, id=id, categorical=categorical)
+    if not isinstance(source, str | Path):
+        raise ConfigError("source", type(source).__name__, "give a name, a path or a DataFrame; arrays: from_arrays")
+    source = str(source)
     kind = format_of(source, format, FORMATS, "data")
     for key, value in (("label", label), ("id", id), ("categorical", categorical or None)):
         if value is not None and kind not in TABLES:
             raise ConfigError(f"data.{key}", value, f"only CSV and Parquet have a {key} column, not {source}")
     if sparse and source != "a9a" and kind != "libsvm":
         raise ConfigError("data.sparse", sparse, f"only LIBSVM data are sparse, not {source}")
-    table = TableOptions(label, id, tuple(categorical), progress or silent, sparse)
+    for key, option in {
+        "header": header, "separator": separator, "decimal": decimal, "missing_values": missing_values or None
+    }.items():  # fmt: skip
+        if option is not None and kind != "csv":
+            raise ConfigError(f"data.{key}", option, f"is for CSV files, not {source}")
+    if test is not None and kind not in (*TABLES, "libsvm"):
+        raise ConfigError("data.test", str(test), f"only CSV, Parquet and LIBSVM take a test file, not {source}")
+    dialect = Dialect(header is not False, separator, decimal or ".", tuple(missing_values))
+    tested = None if test is None else _path(str(test), dir)
+    table = TableOptions(label, id, tuple(categorical), progress or silent, sparse, dialect, tested)
     if format is not None:
         return _from_path(source, _path(source, dir), kind, table)
     if source in EMBEDDED:
@@ -119,14 +158,23 @@ def _from_path(source: str, path: Path, kind: str | None, options: TableOptions)
         return image_folder(path)
     if kind is not None and not path.is_file():
         raise ConfigError("data.source", source, f"there is no file {path}")
+    if options.test is not None and not options.test.is_file():
+        raise ConfigError("data.test", str(options.test), "there is no such file")
     if kind == "npz":
         return read_npz(path)
     if kind == "libsvm":
-        return read_libsvm(path, keep_sparse=options.sparse)
+        return read_libsvm(path, options.test, keep_sparse=options.sparse)
     if kind is not None:
-        refuse_another(path, kind)
+        for file in filter(None, (path, options.test)):
+            refuse_another(file, kind)
         return read_table(
-            path, options.label, id=options.id, categorical=options.categorical, progress=options.progress
+            path,
+            options.label,
+            id=options.id,
+            categorical=options.categorical,
+            progress=options.progress,
+            dialect=options.dialect,
+            test=options.test,
         )
     if path.is_file():
         advice = f"the file's name does not tell its format: set data.format to one of {', '.join(FORMATS)}"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars
 
+from colonnade.data.frames import frame_of, is_frame
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
@@ -21,7 +22,7 @@ WHOLE = re.compile(r"^(-?\d+)\.0+$")
 TEXT = (polars.String, polars.Categorical, polars.Enum, polars.Boolean)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Column:
     """Numbers (float32, NaN where missing), or int32 codes of the given categories."""
 
@@ -133,7 +134,12 @@ def rows_of(raw: Any, names: Sequence[str], categorical: Sequence[bool], party: 
 
 
 def _frame(raw: Any, names: Sequence[str], party: str) -> polars.DataFrame:
-    if isinstance(raw, Mapping | polars.DataFrame) or hasattr(raw, "columns"):  # the last: of pandas
+    if is_frame(raw):
+        frame = frame_of(raw)
+        absent = [name for name in names if name not in frame.columns]
+        if not absent:
+            return frame.select(names)
+    elif isinstance(raw, Mapping):
         absent = [name for name in names if name not in raw]
         if not absent:
             values = {name: raw[name] for name in names}

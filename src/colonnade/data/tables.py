@@ -12,7 +12,9 @@ import polars
 
 from colonnade.data.dataset import Dataset, from_arrays, from_views
 from colonnade.data.delimited import CsvFile, read_csv
+from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import is_parquet
+from colonnade.data.frames import PandasFrame, frame_of
 from colonnade.data.ids import ids_as_text
 from colonnade.data.progress import Progress, silent
 from colonnade.data.suggest import did_you_mean, listing
@@ -21,6 +23,7 @@ from colonnade.data.task import Array, Task, read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*")
 PARTS = ("x", "y", "x_test", "y_test")
 
 
@@ -72,30 +75,125 @@ def read_table(
     id: str | None = None,
     categorical: Sequence[str] = (),
     progress: Progress = silent,
+    dialect: Dialect = USUAL,
+    test: Path | None = None,
 ) -> Dataset:
-    """Read a .csv or .parquet: every column but the label and the id is a feature, a number or a category."""
+    """Read a .csv or .parquet: every column but the label and the id is a feature, a number or a category.
+
+    Rows of `test`, a file of the same format and columns, are the test set.
+    """
     if label is None:
         raise ConfigError("data.label", None, f"name the column of {path.name} that is to be predicted")
-    names = column_names(path, progress)
+    names = column_names(path, progress, dialect)
     check_columns(path, names, label=label, id=id, categorical=categorical)
     aside = (label,) if id is None else (label, id)
     features = [name for name in names if name not in aside]
     if not features:
         raise DataError(f"{path}: there is no column but the label")
-    columns, texts = read_columns(path, features, aside, categorical, progress)
+    columns, texts = read_columns(path, features, aside, categorical, progress, dialect)
+    test_rows = 0
+    if test is not None:
+        check_columns(test, column_names(test, progress, dialect), label=label, id=id, key="test")
+        columns, texts, test_rows = _with_test_file((path, test), (columns, texts), categorical, progress, dialect)
+        _refuse_new_classes(test, texts[label], test_rows)
     table = Table(list(columns.values()))
     ids = None if id is None else ids_as_text(path, texts.pop(id))
     y, task = label_column(path, texts.pop(label))
     notes = notes_on_typos(columns, categorical)
-    return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), 0, notes=notes, ids=ids)
+    return Dataset(path.name.split(".")[0], table, y, task, tuple(columns), test_rows, notes=notes, ids=ids)
+
+
+Read = tuple[dict[str, Column], dict[str, polars.Series]]
+
+
+def _with_test_file(
+    files: tuple[Path, Path], first: Read, categorical: Sequence[str], progress: Progress, dialect: Dialect
+) -> tuple[dict[str, Column], dict[str, polars.Series], int]:
+    """The columns of both files, the test rows last; a column with a text in one of them has categories in both."""
+    features, aside = list(first[0]), list(first[1])
+    names = column_names(files[1], progress, dialect)
+    if absent := [name for name in features if name not in names]:
+        raise DataError(f"{files[1]}: there is no column '{absent[0]}', which {files[0].name} has")
+    words = {name for name, column in first[0].items() if column.categories is not None}
+    second = read_columns(files[1], features, aside, sorted(words), progress, dialect)
+    found = {name for name, column in second[0].items() if column.categories is not None}
+    if found > words:
+        first = read_columns(files[0], features, aside, sorted({*categorical, *found}), progress, dialect)
+    columns = {name: _joined(first[0][name], second[0][name]) for name in features}
+    texts = {name: _below(first[1][name], second[1][name]) for name in aside}
+    return columns, texts, len(next(iter(second[0].values())).values)
+
+
+def _below(first: polars.Series, second: polars.Series) -> polars.Series:
+    """Labels or ids of both files; as text, where a Parquet file has another type than the other."""
+    if first.dtype != second.dtype:
+        first, second = first.cast(polars.String), second.cast(polars.String)
+    return polars.concat([first, second])
+
+
+def _joined(first: Column, second: Column) -> Column:
+    if first.categories is None or second.categories is None:
+        return Column(np.concatenate([first.values, second.values]))
+    every = tuple(sorted({*first.categories, *second.categories}))
+    place = {category: code for code, category in enumerate(every)}
+    parts = [
+        np.array([place[category] for category in column.categories or ()], np.int32)[column.values]
+        for column in (first, second)
+    ]
+    return Column(np.concatenate(parts), every)
+
+
+def _refuse_new_classes(test: Path, label: polars.Series, test_rows: int) -> None:
+    """Words that only the test file has are misspelt, or another column's."""
+    texts = label.cast(polars.String).str.strip_chars()
+    if texts.cast(polars.Float64, strict=False).null_count() == texts.null_count():
+        return  # numbers, which may be targets
+    known, there = (set(part.drop_nulls()) for part in (texts[:-test_rows], texts[-test_rows:]))
+    if new := sorted(there - known):
+        raise DataError(f"{test}: label '{label.name}' has classes that no training row has: {listing(new)}")
+
+
+def from_frame(
+    raw: "polars.DataFrame | PandasFrame",
+    label: str | None,
+    *,
+    id: str | None = None,
+    categorical: Sequence[str] = (),
+    name: str = "frame",
+) -> Dataset:
+    """A DataFrame as a dataset, by the rules of Parquet files."""
+    frame, where = frame_of(raw), Path(name)  # for messages
+    if label is None:
+        raise ConfigError("label", None, "name the column of the DataFrame that is to be predicted")
+    check_columns(where, frame.columns, label=label, id=id, categorical=categorical)
+    features = [column for column in frame.columns if column not in (label, id)]
+    if not features:
+        raise DataError(f"{name}: there is no column but the label")
+    if not len(frame):
+        raise DataError(f"{name}: there are no rows, shape (0, {len(features)})")
+    try:
+        columns = {column: column_of(frame[column], column in categorical) for column in features}
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
+    y, task = label_column(where, frame[label])
+    ids = None if id is None else ids_as_text(where, frame[id])
+    notes = notes_on_typos(columns, categorical)
+    return Dataset(name, Table(list(columns.values())), y, task, tuple(features), 0, notes=notes, ids=ids)
 
 
 def read_columns(
-    path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
+    path: Path,
+    features: Sequence[str],
+    aside: Sequence[str],
+    categorical: Sequence[str],
+    progress: Progress,
+    dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Some columns of a .csv or .parquet: features by their names in that order, and those aside as they are."""
-    read = _read_parquet if is_parquet(path) else read_csv
-    columns, kept = read(path, features, aside, categorical, progress)
+    if is_parquet(path):
+        columns, kept = _read_parquet(path, features, aside, categorical, progress)
+    else:
+        columns, kept = read_csv(path, features, aside, categorical, progress, dialect)
     rows = len(next(iter(kept.values()))) if kept else len(next(iter(columns.values())).values)
     if not rows:
         raise DataError(f"{path}: there are no rows, shape (0, {len(features)})")
@@ -107,6 +205,8 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     notes = []
     for name, column in columns.items():
         texts = [text for text in column.categories or () if text != MISSING]
+        if texts and name not in categorical and all(DECIMAL_COMMA.fullmatch(text) for text in texts):
+            notes.append(f"column '{name}' is taken for categories, for its numbers have a comma: set decimal = ','")
         words = [text for text in texts if not NUMBER.fullmatch(text)]
         if name not in categorical and 0 < len(words) < len(texts) / 2:
             found = listing(words)
@@ -114,7 +214,7 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     return tuple(notes)
 
 
-def column_names(path: Path, progress: Progress) -> list[str]:
+def column_names(path: Path, progress: Progress, dialect: Dialect = USUAL) -> list[str]:
     """The names of all columns of a .csv or .parquet, no two of them alike."""
     if is_parquet(path):
         try:
@@ -122,7 +222,7 @@ def column_names(path: Path, progress: Progress) -> list[str]:
         except (OSError, polars.exceptions.PolarsError) as error:
             raise DataError(f"{path}: cannot be read: {error}") from error
     else:
-        names = CsvFile(path, progress).names
+        names = CsvFile(path, progress, dialect).names
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise DataError(f"{path}: two columns have the name '{twice}'")
@@ -137,13 +237,19 @@ def check_columns(
     id: str | None = None,
     categorical: Sequence[str] = (),
     section: str = "data",
+    key: str = "",
 ) -> None:
-    """Refuse columns that are not there or cannot be what a section of the config says they are."""
+    """Refuse columns that are not there or cannot be what a section of the config says they are.
+
+    `key` is what the error names, if not the column's own key.
+    """
     wanted = [("label", label), *(("categorical", name) for name in categorical), ("id", id)]
-    for key, name in wanted:
+    for what, name in wanted:
         if name is not None and name not in names:
             advice = f"no such column in {path.name}{did_you_mean(name, names)}: {listing(names)}"
-            raise ConfigError(f"{section}.{key}", name, advice)
+            if all(NUMBER.fullmatch(one) for one in names):
+                advice += f"; if its first line is a row and has no names, set {section}.header = false"
+            raise ConfigError(f"{section}.{key or what}", name, advice)
     if id is not None and id == label:
         raise ConfigError(f"{section}.id", id, "is the label as well")
     for aside in (label, id):

@@ -24,6 +24,9 @@ class Task:
     kind: Kind
     classes: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return "a number to predict" if self.kind == "regression" else f"{len(self.classes)} classes"
+
     @property
     def outputs(self) -> int:
         """The width of a model's output: one logit for two classes, one number for regression."""

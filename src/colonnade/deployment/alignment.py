@@ -266,7 +266,7 @@ def _order_file(section: PartyConfig | ServerConfig, name: str) -> Path:
 def _ids(section: PartyConfig | ServerConfig, name: str, config: Config, whose: str, log: Log) -> Ids:
     if section.data is None or section.data.endswith(SHARE):
         raise ConfigError(f"{name}.data", section.data, "name the file with the column of ids")
-    column = read_id_column(section.data, section.id, name, format=section.format)
+    column = read_id_column(section.data, section.id, name, format=section.format, dialect=section.dialect)
     ids = clean_ids(column, config.align, f"{whose}: {section.data}")
     log.info("ids", rows=len(column), ids=len(ids.texts), empty=ids.empty, repeated=ids.repeated)
     return ids

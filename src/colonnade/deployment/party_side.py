@@ -164,6 +164,7 @@ def load_share(config: Config, name: str) -> PartyShare:
         by=data.rows(),
         aligned=alignment_of(party.aligned, name, "party"),
         format=party.format,
+        dialect=party.dialect,
     )
 
 

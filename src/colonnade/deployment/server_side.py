@@ -105,4 +105,5 @@ def load_share(config: Config) -> ServerShare:
         parties=parties_of(config),
         by=config.data.rows(),
         format=server.format,
+        dialect=server.dialect,
     )

@@ -34,6 +34,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.track import Tracking
 from colonnade.results.verdict import Commonest, commonest
 
 __all__ = ["ServerTraining", "training_server"]
@@ -56,6 +57,7 @@ class ServerTraining(Keeper):
         # Of a run that is over: served again, it is told and left as it is.
         self.record: Summary | None = self.folder.record()
         self.rows: list[dict[str, Any]] = []
+        self._tracking = Tracking(side.config, self.folder.path)
         self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
         self.node = side.make_node(self)
         self.shared, self.terms, self.run_id = side.shared, side.terms(side.shared), side.run_id()
@@ -77,6 +79,7 @@ class ServerTraining(Keeper):
             if self.record is not None:
                 return  # the row is there already
             self.folder.append(row)
+            self._tracking.row(row)
             missing = len(record.missing)
             self.side.log.info("evaluated", update=record.update, value=row["value"], rows=row["rows"], missing=missing)
 
@@ -145,6 +148,9 @@ class ServerTraining(Keeper):
     def say_end(self, summary: Mapping[str, Any]) -> None:
         """With the reasons why the numbers may be no result."""
         log = self.side.log
+        self._tracking.end(summary["status"], None if summary["status"] == "stopped" else summary)
+        if self._tracking.note:
+            log.warning(self._tracking.note)
         log.info("ended", status=summary["status"], updates=summary["updates"], value=summary["value"])
         for text in summary["warnings"] if summary["status"] != "stopped" else ():
             log.warning(text)

@@ -34,6 +34,7 @@ from colonnade.drivers.processes.dial import ask_status
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 from colonnade.results.folder import RunFolder
 from colonnade.results.summary import Summary
+from colonnade.results.track import check_track
 
 __all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "refuse_network", "reopen_folder", "reopen_up"]
 
@@ -67,6 +68,7 @@ def prepare_up(
 ) -> "FederationUp":
     """Make the folders of all roles; everything that can be refused is refused here."""
     RunFolder.refuse_used(out)
+    check_track(config.track)
     data = load_data(config) if data is None else data
     config = settled(config, len(data.y_train), data.validation)
     plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)

@@ -176,31 +176,32 @@ def compare(
 
 def race(
     entries: list[Entry],
-    out: Path,
+    out: Path | None,
     on_progress: OnProgress | None = None,
     command: str = "",
     workers: int | str = 1,
     about: str = "",
+    load: Load | None = None,
 ) -> list[Entry]:
-    """Run what the folder does not hold yet: finished runs are read, those cut off go on.
+    """Run what the folder does not hold yet: finished runs are read, those cut off go on. Without a folder, run all.
 
     Entries of methods that cannot run are returned, too, with the reason. If none can, the race is refused.
+    `load` gives the data of a run; left out: each config names its own.
     With `workers` the runs are tasks of the Ray that this process is connected to; else one comes after the other.
     `about` is a sentence for the report. After Ctrl-C the run at hand has a checkpoint; raises KeyboardInterrupt.
     """
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_race(out))):
-        raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
-    for entry in entries:
-        _read_finished(entry, out)
-    partitions = _Partitions()
-    _sort_out(entries, partitions.of)
-    out.mkdir(parents=True, exist_ok=True)
-    _write(out, entries)
-    (out / UNSUITABLE).write_text(json.dumps(unsuitable(entries), indent=2) + "\n", encoding="utf-8")
-    if command:
-        note_command(out, command)
-    if about:
-        (out / ABOUT).write_text(about + "\n", encoding="utf-8")
+    if out is not None:
+        _read_folder(out, entries)
+    load = load or _Partitions().of
+    _sort_out(entries, load)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out, entries)
+        (out / UNSUITABLE).write_text(json.dumps(unsuitable(entries), indent=2) + "\n", encoding="utf-8")
+        if command:
+            note_command(out, command)
+        if about:
+            (out / ABOUT).write_text(about + "\n", encoding="utf-8")
     racing = [entry for entry in entries if not entry.unsuitable]
     todo = [entry for entry in sorted(racing, key=lambda entry: entry.seed) if entry.summary is None]
     show = on_progress or _show_nothing
@@ -208,12 +209,14 @@ def race(
         if entry.summary is not None:
             show(racing, entry, None)
     if workers == RAY:
+        assert out is not None  # where the tasks leave what they made
         _race_on_ray(racing, todo, out, show)
         return entries
     for entry in todo:
         watch = partial(_show_run, show, racing, entry)
-        entry.take(_outcome(entry.config, out / entry.folder, partitions.of, watch))
-        _write(out, racing)
+        entry.take(_outcome(entry.config, out / entry.folder if out is not None else None, load, watch))
+        if out is not None:
+            _write(out, racing)
         show(racing, entry, None)
     return entries
 
@@ -304,8 +307,15 @@ def _run_elsewhere(tables: dict[str, Any], folder: str) -> Outcome:
         os.close(lock)
 
 
+def _read_folder(out: Path, entries: Sequence[Entry]) -> None:
+    """What an earlier command has done of this race; a folder of anything else is refused."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_race(out))):
+        raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
+    for entry in entries:
+        _read_finished(entry, out)
+
+
 def _read_finished(entry: Entry, out: Path) -> None:
-    """What an earlier command has done of this race."""
     path = out / entry.folder
     if not (path / "summary.json").is_file():
         return
@@ -359,9 +369,12 @@ class _Partitions:
         return self._data
 
 
-def _outcome(config: Config, path: Path, load: Load, on_progress: Callable[[Run], Any]) -> Outcome:
+def _outcome(config: Config, path: Path | None, load: Load, on_progress: Callable[[Run], Any]) -> Outcome:
     """A run from its beginning, or from where it was cut off."""
     try:
+        if path is None:
+            run = prepare(config, None, None, load)
+            return run.execute(on_progress), run.rows
         begun = (path / "config.toml").is_file()
         if not begun and path.is_dir():
             shutil.rmtree(path)  # killed while the folder was being made: nothing has run

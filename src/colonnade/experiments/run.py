@@ -41,6 +41,7 @@ from colonnade.results.summary import (
     traffic_fields,
     weights_digest,
 )
+from colonnade.results.track import Tracking
 from colonnade.results.verdict import commonest
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
@@ -90,6 +91,7 @@ class Run:
         self._started = self._saved_at = time.perf_counter()
         self.status = "running"
         self.note = ""
+        self._tracking = Tracking(setting.config)
 
     def _begin(self) -> None:
         """Fresh roles, nothing done."""
@@ -110,7 +112,9 @@ class Run:
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> Summary:
         """Run to the end; the summary, also written to the folder. Raises KeyboardInterrupt after Ctrl-C."""
         self._started = self._saved_at = time.perf_counter()
-        with one_thread(), on_first_interrupt(self._stop) if self.folder is not None else nullcontext():
+        folder = self.folder.path if self.folder is not None else None
+        stopping = nullcontext() if folder is None else on_first_interrupt(self._stop)
+        with self._tracking.open(folder), one_thread(), stopping:
             while not self._to_the_end(on_progress):
                 pass
         if self.status == "stalled":
@@ -119,6 +123,8 @@ class Run:
         lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
         self.note = "; ".join(filter(None, (self.note, lost, traces)))
         summary = self.summary()
+        self._tracking.end(self.status, summary)
+        summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
         if self.folder is not None:
             self.folder.write_figures(self.timeline(), self.staleness())
             self.folder.write_summary(summary)  # last: with it, the run is complete
@@ -276,6 +282,7 @@ class Run:
         self.rows.append(row)
         if self.folder is not None:
             self.folder.append(row)
+        self._tracking.row(row)
 
     def _checkpoint_due(self) -> bool:
         by_wall = time.perf_counter() - self._saved_at >= CHECKPOINT_WALL_S

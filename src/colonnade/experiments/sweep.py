@@ -14,9 +14,20 @@ from colonnade.experiments.compare import Contestant, Entry, contestants
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.summary import Summary
-from colonnade.results.verdict import flaw_of
+from colonnade.results.verdict import flaws_of
 
-__all__ = ["Best", "By", "Grid", "best_of", "check_by", "grid_contestants", "parse_grid", "that_ran"]
+__all__ = [
+    "Best",
+    "By",
+    "Grid",
+    "Point",
+    "best_of",
+    "check_by",
+    "grid_contestants",
+    "parse_grid",
+    "points_of",
+    "that_ran",
+]
 
 By = Literal["metric", "loss", "time-to-target"]
 
@@ -77,6 +88,15 @@ class Best(NamedTuple):
     time_s: float | None  # mean time to the target over those
 
 
+class Point(NamedTuple):
+    """A method at one point of the grid."""
+
+    method: str
+    point: dict[str, Any]
+    flaw: str  # what is wrong with its runs; "": all of them are results
+    scored: Best | None  # None: there is something wrong
+
+
 def check_by(by: str, tables: Mapping[str, Any]) -> By:
     """Refuse what cannot be compared, before anything runs."""
     for known in ("metric", "loss", "time-to-target"):
@@ -96,16 +116,24 @@ def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid, by: By 
     """
     found = []
     for label in labels:
-        scored: list[tuple[tuple[float, ...], Best]] = []
+        scored = [one.scored for one in points_of(entries, [label], grid) if one.scored is not None]
+        ranked = [(rank, best) for best in scored if (rank := _rank(best, by)) is not None]
+        if ranked:
+            found.append(max(ranked, key=lambda pair: pair[0])[1])
+    return found
+
+
+def points_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[Point]:
+    """Every method at every point that it could run at, with its means over seeds."""
+    found = []
+    for label in labels:
         for point in _points(grid):
-            runs = [entry.summary for entry in entries if entry.label == _label(label, point)]
-            results = [summary for summary in runs if summary is not None and not flaw_of(summary)]
-            if runs and len(results) == len(runs):
-                best = _scored(label, point, [key for key in grid if _at_edge(grid[key], point[key])], results)
-                if (rank := _rank(best, by)) is not None:
-                    scored.append((rank, best))
-        if scored:
-            found.append(max(scored, key=lambda pair: pair[0])[1])
+            runs = [one.summary for one in entries if one.label == _label(label, point) and not one.unsuitable]
+            if not runs:
+                continue
+            flaw, results = flaws_of(runs), [summary for summary in runs if summary is not None]
+            edges = [key for key in grid if _at_edge(grid[key], point[key])]
+            found.append(Point(label, point, flaw, None if flaw else _scored(label, point, edges, results)))
     return found
 
 

@@ -194,7 +194,8 @@ class PartyPrediction:
         side.refuse_others_state()
         side.open_ledger()
         side.read()
-        table = party_lookup(side.share, _files(config), config.party.id, config.align, config.party.format)
+        party = config.party
+        table = party_lookup(side.share, _files(config), party.id, config.align, party.format, party.dialect)
         setup = PredictPartySetup(
             options=plan.options,
             trained=side.role,

@@ -1,6 +1,6 @@
 """The report's figures of one run, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
@@ -8,9 +8,9 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.report.bars import bytes_by_kind, utilisation
 from colonnade.report.figures import AXES, curve
 from colonnade.report.lanes import staleness_histogram, staleness_map, timeline
-from colonnade.report.records import Record
+from colonnade.report.records import Record, by_label, without_oracles
 
-__all__ = ["figure"]
+__all__ = ["figure", "race_figure"]
 
 _FIGURES: dict[str, Callable[[Record], go.Figure]] = {
     "loss": lambda record: curve({record.label: [record.rows]}, _named(record, "loss"), value="loss"),
@@ -42,3 +42,20 @@ def _against(record: Record, what: str) -> go.Figure:
 def _named(record: Record, what: str) -> str:
     """With the rows that the curve is of."""
     return f"{what} ({'validation' if record.summary.get('validation_rows') else 'test'} rows)"
+
+
+def race_figure(records: Sequence[Record], what: str) -> go.Figure:
+    """The metric of every label against an axis; a method that does not federate is drawn as a level."""
+    if what not in AXES:
+        raise ConfigError("plot", what, f"choose one of {', '.join(AXES)}")
+    if not records:
+        raise ConfigError("plot", what, "no run of the race has a result")
+    groups, first = by_label(records), records[0]
+    racing = without_oracles(groups)
+    oracles = {
+        label: sum(values) / len(values)
+        for label, group in groups.items()
+        if label not in racing and (values := [row for one in group if (row := one.rows[-1]["value"]) is not None])
+    }
+    lines = {label: [record.rows for record in group] for label, group in racing.items()}
+    return curve(lines, _named(first, first.summary["metric"]), what, first.summary["target"], oracles)

@@ -42,6 +42,7 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, ConfigError, DataError, RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Send
 from colonnade.protocol.messages import Message
+from colonnade.results import track, trackers
 from colonnade.results.folder import RunFolder
 
 SUMMARY = {
@@ -285,6 +286,31 @@ def test_a_server_that_is_cancelled_lets_go_of_its_port_and_its_folder(shares, t
 
     summary = run(Federation(shares, tmp_path, common), tools, again).summary
     assert summary["status"] == "finished" and summary["messages_given_up"] == 0
+
+
+def test_the_server_tracks_its_evaluations_and_the_parties_do_not(shares, tmp_path, tools, monkeypatch):
+    opened, sent, ended = [], [], []
+
+    class Kept:
+        id = None
+
+        def __init__(self, opening):
+            opened.append(opening)
+
+        def row(self, step, numbers):
+            sent.append((step, numbers["loss"]))
+
+        def end(self, status, numbers):
+            ended.append((status, numbers["final/value"]))
+
+    monkeypatch.setitem(track.PACKAGES, "mlflow", "json")  # a package that is there: the real one is an extra
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", Kept)
+    common = tables("sync", {}, epochs=1) | {"track": {"to": ["mlflow"], "run": "ours"}}
+    summary = run(Federation(shares, tmp_path, common), tools).summary
+    rows = RunFolder(tmp_path / "server").rows()
+    assert [one.name for one in opened] == ["ours"]
+    assert sent == [(row["update"], row["loss"]) for row in rows] and len(rows) > 1
+    assert ended == [("finished", summary["value"])]
 
 
 @pytest.mark.parametrize("taken", ["metrics_port", "address"])

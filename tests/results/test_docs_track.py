@@ -1,0 +1,35 @@
+"""docs/track.md: its config is one, its program runs, and it says what is sent."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from colonnade.config.schema import from_dict
+from colonnade.results.track import numbers_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "track.md").read_text(encoding="utf-8")
+
+
+def block(language):
+    return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
+
+
+def test_the_config_is_one():
+    assert from_dict(tomllib.loads(block("toml"))).track.to == ["mlflow", "tensorboard", "wandb"]
+
+
+def test_the_program_runs(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(block("python"), "docs/track.md", "exec"), names)
+    assert names["result"].summary["note"] == "" and len(names["race"].runs) == 2
+    assert len(list(tmp_path.glob("runs/wine-tracked/tensorboard/*"))) == 1
+    assert len(list(tmp_path.glob("runs/track/tensorboard/*"))) == 2
+
+
+def test_the_page_names_the_numbers_that_are_sent():
+    row = {"value": 1, "accuracy": 1, "loss": 1, "train_loss": 1, "clock_s": 1, "wall_s": 1, "epochs": 1, "missing": []}
+    assert [key for key in numbers_of(row) if f"`{key}`" not in PAGE] == ["missing_parties"]
