@@ -10,7 +10,7 @@ from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.api import Model, tables_from, with_models
 from colonnade.config.schema import Config
 from colonnade.data import Partition
-from colonnade.experiments.compare import Contestant, Entry, contestants, entries_of, expanded, race, ranking_of
+from colonnade.experiments.compare import USUAL, Contestant, Entry, contestants, entries_of, expanded, race, ranking_of
 from colonnade.experiments.compare import unsuitable as taking_no_part
 from colonnade.experiments.ranking import Ranking, in_words
 from colonnade.experiments.sweep import Best, By, Grid, best_of, check_by, grid_contestants, points_of, that_ran
@@ -158,7 +158,7 @@ class Sweep(Comparison):
 
 def compare(
     data: Partition,
-    protocols: Protocols = (DEFAULT_METHOD, "sync", "vafl"),
+    protocols: Protocols = USUAL,
     party_model: Model | Sequence[Model] | None = None,
     server_model: Model | None = None,
     *,
