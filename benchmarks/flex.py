@@ -16,9 +16,9 @@ method serves all round trips; `vafl` runs for each. `labels` makes no differenc
     timeouts   time to target against the timeout: a U, drawn in flex-timeouts.html; and timeout_s = "auto"
     random     digits: adaptive-flex against flex with defaults, exponential step times, one party ten times slower
 
-Every choice is made on validation rows: three tenths of the rows to train on. `tuned` and `traces` then run what they
-chose once more, trained on these rows, too, and judged on the test rows. `common` chooses nothing: it is judged on the
-test rows. `timeouts` and `random` never see them.
+Every choice is made on validation rows: three tenths of the rows to train on, in `random` a tenth. `tuned` then runs
+what it chose once more, trained on these rows, too, and judged on the test rows. `common` chooses nothing: it is judged
+on the test rows. `traces`, `timeouts` and `random` never see them.
 """
 
 import argparse
