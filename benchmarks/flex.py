@@ -1,6 +1,6 @@
 """Flex-VFL's experiments: time to target against round trips, speeds, timeouts and CPU traces.
 
-    python benchmarks/flex.py common|tuned|traces|timeouts [--source digits|mfeat] [--labels server|shared]
+    python benchmarks/flex.py common|tuned|traces|timeouts|random [--source digits|mfeat] [--labels server|shared]
         [--method NAME] [--server-step 1.0] [--data DIR] [--seeds 3] [--workers 2] [--out DIR]
 
 One unit of time is a second of the simulated clock. Parties take 5, 10, 15 and 20 local steps in a timeout of 20. A
@@ -14,17 +14,22 @@ method serves all round trips; `vafl` runs for each. `labels` makes no differenc
     tuned      digits: every method with its own rate from a grid; a best value at its edge is said
     traces     Google's CPU traces (--data .../google-cluster-2011/GCD_VMs.tar.gz): adaptive against fixed rates
     timeouts   time to target against the timeout: a U, drawn in flex-timeouts.html; and timeout_s = "auto"
+    random     digits: adaptive-flex against flex with defaults, exponential step times, one party ten times slower
+
+Every choice is made on validation rows: three tenths of the rows to train on, in `random` a tenth. `tuned` then runs
+what it chose once more, trained on these rows, too, and judged on the test rows. `common` chooses nothing: it is judged
+on the test rows. `traces`, `timeouts` and `random` never see them.
 """
 
 import argparse
 import json
 import multiprocessing
 from collections import defaultdict
-from collections.abc import Iterable
-from math import inf
+from collections.abc import Callable, Iterable
+from math import exp, inf, log
 from pathlib import Path
-from statistics import mean
-from typing import Any
+from statistics import mean, stdev
+from typing import Any, TypeVar
 
 import numpy as np
 import plotly.graph_objects as plotly
@@ -61,9 +66,12 @@ TIMEOUTS = (4.0, 8.0, 12.0, 20.0, 28.0, 40.0, 60.0)
 LIMIT_S = {1.0: 8_000.0, 10.0: 20_000.0, 50.0: 60_000.0}  # of the clock, by t_comm: who is not there by then is not
 MACHINES = 1600  # in the archive
 TUNED_LIMIT_S = {1.0: 2_500.0, 10.0: 4_000.0, 50.0: 16_000.0}  # the best rates need a third of that
+VALIDATION = {"validation": 0.3, "test": 0.0}  # data.validation_fraction, by the rows that judge
+RANDOM_S = 6.0  # of the clock
 SMOOTH = 5  # evaluations whose mean has to reach the target: single ones jump
 
 Job = dict[str, Any]
+T = TypeVar("T")
 
 
 def clock(steps: Iterable[float], t_comm: float, server_step: float) -> dict[str, Any]:
@@ -83,6 +91,7 @@ def job(
     seed: int,
     t_comm: float = 10.0,
     server_step: float = 1.0,
+    judged_on: str = "validation",
     **train: Any,
 ) -> Job:
     """One run as a config; `reach` below says what is read from it."""
@@ -91,7 +100,7 @@ def job(
     protocol = protocol | ({"A": rate} if protocol["name"] == "adaptive-flex" else {})
     every = 20 if protocol["name"] == "vafl" else 5 if protocol["name"] == "p-bcd" else 1
     return {
-        "data": setting["data"],
+        "data": setting["data"] | {"validation_fraction": VALIDATION[judged_on]},
         "model": {"party": "mlp:32", "embedding": 8, "server": "linear"},
         "protocol": protocol,
         "clock": clock(setting["steps"], t_comm, server_step),
@@ -119,19 +128,19 @@ def reach(tables: Job) -> tuple[float, int]:
     return (found["clock_s"], found["update"]) if found else (inf, 0)
 
 
-def crossing(rows: list[dict[str, Any]], target: float) -> dict[str, Any] | None:
+def crossing(rows: list[dict[str, Any]], target: float, smooth: int = SMOOTH) -> dict[str, Any] | None:
     """The first evaluation at which the mean of the last ones is at the target."""
     values = [row["value"] or 0.0 for row in rows]
-    for last in range(SMOOTH, len(rows) + 1):
-        if mean(values[last - SMOOTH : last]) >= target:
+    for last in range(smooth, len(rows) + 1):
+        if mean(values[last - smooth : last]) >= target:
             return rows[last - 1]
     return None
 
 
-def run_all(jobs: list[Job], workers: int) -> list[tuple[float, int]]:
-    """All of them, in the order given."""
+def run_all(read: Callable[[Job], T], jobs: list[Job], workers: int) -> list[T]:
+    """What is read from all of them, in the order given."""
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        return list(track(pool.imap(reach, jobs), total=len(jobs), description="runs"))
+        return list(track(pool.imap(read, jobs), total=len(jobs), description="runs"))
 
 
 def at(t_comm: float, measured: tuple[float, int]) -> float:
@@ -178,9 +187,9 @@ def times_of(
         for t_comm in ROUND_TRIPS if name == "vafl" else (10,):
             for seed in range(options.seeds):
                 keys.append((name, t_comm))
-                jobs.append(job(source, protocol, rates[name], seed, t_comm, options.server_step))
+                jobs.append(job(source, protocol, rates[name], seed, t_comm, options.server_step, "test"))
     times: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for (name, t_comm), measured in zip(keys, run_all(jobs, options.workers), strict=True):
+    for (name, t_comm), measured in zip(keys, run_all(reach, jobs, options.workers), strict=True):
         for other in (t_comm,) if name == "vafl" else ROUND_TRIPS:
             times[name, other].append(measured[0] if name == "vafl" else at(other, measured))
     return times
@@ -201,37 +210,63 @@ def common(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+Cell = tuple[str, str, int]  # labels, method, t_comm
+Times = dict[Cell, dict[float, list[float]]]  # by rate, one for every seed
+
+
 def tuned(options: argparse.Namespace) -> dict[str, Any]:
-    """digits: every method at the best of the grid."""
-    keys, jobs = [], []
-    for labels in options.labels:
-        for name, protocol in chosen(options, labels).items():
-            for t_comm in ROUND_TRIPS if name == "vafl" else (10,):
-                limit_s = TUNED_LIMIT_S[float(t_comm)]
-                for rate in RATES[name]:
-                    for seed in range(options.seeds):
-                        keys.append((labels, name, t_comm, rate))
-                        jobs.append(job("digits", protocol, rate, seed, t_comm, options.server_step, seconds=limit_s))
-    times: dict[Any, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (labels, name, t_comm, rate), measured in zip(keys, run_all(jobs, options.workers), strict=True):
-        for other in (t_comm,) if name == "vafl" else ROUND_TRIPS:
-            value = measured[0] if name == "vafl" else at(other, measured)
-            times[labels, name, other][rate].append(value)
+    """digits: every method at the best rate of its grid."""
+    cells = [
+        (labels, name, t_comm)
+        for labels in options.labels
+        for name in chosen(options, labels)
+        for t_comm in (ROUND_TRIPS if name == "vafl" else (10,))
+    ]
+    grid = times_at(options, [(cell, rate) for cell in cells for rate in RATES[cell[1]]], "validation")
+    best = {cell: best_rate(by_rate) for cell, by_rate in grid.items()}
+    runs = {(cell if cell[1] == "vafl" else (*cell[:2], 10), rate): None for cell, rate in best.items() if rate}
+    measured = times_at(options, list(runs), "test")
     rows = [
-        [f"{name}, {labels!r}", *(best_of(times[labels, name, t]) for t in ROUND_TRIPS)]
+        [f"{name}, {labels!r}", *(cell_of(grid, best, measured, (labels, name, t)) for t in ROUND_TRIPS)]
         for labels in options.labels
         for name in chosen(options, labels)
     ]
-    title = f"digits, every method at its best rate, a server step of {options.server_step:g}"
-    show(title, ["method, labels", *(f"t_comm {t}" for t in ROUND_TRIPS)], rows)
-    return {" ".join(map(str, key)): {str(rate): v for rate, v in by.items()} for key, by in times.items()}
+    title = f"digits, each method at the rate that validation rows chose, a server step of {options.server_step:g}"
+    show(title, ["method, labels", *(f"t_comm {t}: test rows (validation)" for t in ROUND_TRIPS)], rows)
+    return {
+        judged_on: {" ".join(map(str, cell)): {str(rate): v for rate, v in by.items()} for cell, by in times.items()}
+        for judged_on, times in (("validation", grid), ("test", measured))
+    }
 
 
-def best_of(by_rate: dict[float, list[float]]) -> str:
-    """The best mean, its rate, and whether that is the grid's edge."""
+def times_at(options: argparse.Namespace, settings: list[tuple[Cell, float]], judged_on: str) -> Times:
+    """A time for every seed; a round-based method runs once for all round trips."""
+    keys, jobs = [], []
+    for (labels, name, t_comm), rate in settings:
+        protocol, limit_s = contestants(labels)[name], TUNED_LIMIT_S[float(t_comm)]
+        for seed in range(options.seeds):
+            keys.append((labels, name, t_comm, rate))
+            jobs.append(job("digits", protocol, rate, seed, t_comm, options.server_step, judged_on, seconds=limit_s))
+    times: Times = defaultdict(lambda: defaultdict(list))
+    for (labels, name, t_comm, rate), measured in zip(keys, run_all(reach, jobs, options.workers), strict=True):
+        for other in (t_comm,) if name == "vafl" else ROUND_TRIPS:
+            times[labels, name, other][rate].append(measured[0] if name == "vafl" else at(other, measured))
+    return times
+
+
+def best_rate(by_rate: dict[float, list[float]]) -> float | None:
+    """The one with the best mean; None if none gets there with every seed."""
     rate = min(by_rate, key=lambda rate: mean(by_rate[rate]))
+    return rate if mean(by_rate[rate]) < inf else None
+
+
+def cell_of(grid: Times, best: dict[Cell, float | None], measured: Times, cell: Cell) -> str:
+    """Times on test and validation rows, the rate, and whether that is the grid's edge."""
+    rate, by_rate = best[cell], grid[cell]
+    if rate is None:
+        return "–"
     edge = " (edge!)" if rate in (min(by_rate), max(by_rate)) else ""
-    return f"{number(by_rate[rate])} at {rate}{edge}"
+    return f"{number(measured[cell][rate])} ({number(by_rate[rate])}) at {rate}{edge}"
 
 
 def trace_job(options: argparse.Namespace, protocol: dict[str, Any], rate: float, seed: int) -> Job:
@@ -259,7 +294,7 @@ def traces(options: argparse.Namespace) -> dict[str, Any]:
                     keys.append((kind, amount))
                     jobs.append(trace_job(options, protocol, rate, seed))
         times: dict[Any, list[float]] = defaultdict(list)
-        for key, measured in zip(keys, run_all(jobs, options.workers), strict=True):
+        for key, measured in zip(keys, run_all(reach, jobs, options.workers), strict=True):
             times[key].append(measured[0])
         rows = []
         for amount in amounts:
@@ -284,7 +319,7 @@ def timeouts(options: argparse.Namespace) -> dict[str, Any]:
             for timeout, t_comm in keys
             for seed in range(options.seeds)
         ]
-        measured = iter(run_all(jobs, options.workers))
+        measured = iter(run_all(reach, jobs, options.workers))
         times: dict[float | str, dict[int, list[float]]] = defaultdict(dict)
         for timeout, t_comm in keys:
             runs = [next(measured) for _ in range(options.seeds)]
@@ -296,6 +331,54 @@ def timeouts(options: argparse.Namespace) -> dict[str, Any]:
         show(f"digits, labels = {labels!r}, by timeout", ["timeout", *(f"t_comm {t}" for t in ROUND_TRIPS)], rows)
         found |= {f"{labels} {timeout}": by_trip for timeout, by_trip in times.items()}
     return found
+
+
+def random_job(name: str, seed: int) -> Job:
+    """Defaults, and party (seed mod 4) + 1 the slow one."""
+    step_s = [0.1 if party == seed % 4 else 0.01 for party in range(4)]
+    return {
+        "data": {"source": "digits", "parties": 4},
+        "protocol": {"name": name},
+        "clock": {
+            "compute": [{"kind": "exponential", "mean_s": mean_s} for mean_s in step_s],
+            "network": {"latency_s": 0.005},
+        },
+        "train": {"seconds": RANDOM_S, "eval_every": "0.2 s", "seed": seed, "patience": 0},
+    }
+
+
+def curve(tables: Job) -> list[dict[str, Any]]:
+    """All evaluations of a run on validation rows."""
+    torch.set_num_threads(1)
+    run = prepare(from_dict(tables))
+    run.execute()
+    return [row for row in run.rows if row["rows"] == "validation"]
+
+
+def random(options: argparse.Namespace) -> dict[str, Any]:
+    """Paired by seed: the ratio of the times to 95 %, and the difference of the mean log loss from 1 s on."""
+    names = ("flex", "adaptive-flex")
+    jobs = [random_job(name, seed) for name in names for seed in range(options.seeds)]
+    curves = run_all(curve, jobs, options.workers)
+    times, losses, ends = {}, {}, {}
+    for name, of_name in zip(names, (curves[: options.seeds], curves[options.seeds :]), strict=True):
+        found = [crossing(rows, 0.95, 3) for rows in of_name]
+        times[name] = [row["clock_s"] if row else RANDOM_S for row in found]
+        losses[name] = [mean(log(row["loss"]) for row in rows if row["clock_s"] >= 1) for rows in of_name]
+        ends[name] = mean(mean(row["value"] for row in rows[-5:]) for rows in of_name)
+    rows = []
+    for name in names:
+        ratio, error = paired([log(a / b) for a, b in zip(times[name], times["flex"], strict=True)])
+        more, of_more = paired([a - b for a, b in zip(losses[name], losses["flex"], strict=True)])
+        cells = (f"{mean(times[name]):.2f}", f"{exp(ratio):.2f} ± {error:.2f}", f"{more:+.3f} ± {of_more:.3f}")
+        rows.append([name, *cells, f"{ends[name]:.1%}"])
+    show("digits, exponential step times", ["method", "s to 95 %", "to flex", "log loss, less flex's", "end"], rows)
+    return {"times": times, "losses": losses}
+
+
+def paired(differences: list[float]) -> tuple[float, float]:
+    """Their mean, and its standard error."""
+    return mean(differences), stdev(differences) / len(differences) ** 0.5
 
 
 def draw(found: dict[str, Any], modes: list[str], path: Path) -> None:
@@ -315,7 +398,7 @@ def draw(found: dict[str, Any], modes: list[str], path: Path) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("experiment", choices=("common", "tuned", "traces", "timeouts"))
+    arguments.add_argument("experiment", choices=("common", "tuned", "traces", "timeouts", "random"))
     arguments.add_argument("--source", action="append", choices=tuple(DATA), help="of common; both, if left out")
     arguments.add_argument(
         "--method", action="append", choices=tuple(RATES), help="of common and tuned; all, if left out"

@@ -396,7 +396,7 @@ def test_alg_2_has_no_factor_for_another_timeout(follows, factor):
 
 def test_without_a_the_quickest_party_has_the_rate_of_flex():
     """By hand: τ = 8, 5 and 2 in 8 s, so A is 8 rates: η, 8/5·η and 2η, the most; the server's steps do not count."""
-    pacing = Pacing(AdaptiveOptions(timeout_s=8.0), 12.0)
+    pacing = Pacing(AdaptiveOptions(timeout_s=8.0, server_steps="fit"), 12.0)
     names = ["quick", "middle", "slow"]
     for name, steps in zip(names, (8, 5, 2), strict=True):
         pacing.note(name, Report(1, steps, 1.0, 8.0 / steps), 8.0)
@@ -407,6 +407,29 @@ def test_without_a_the_quickest_party_has_the_rate_of_flex():
     scales = pacing.plan(names, "server").scales
     assert scales["middle"] == pytest.approx(8 / 6) and scales["quick"] == 1.0
     assert pacing.plan(["middle", "slow"], "server").scales["middle"] == 1.0, "the quickest of those that take part"
+
+
+def test_a_server_that_is_capped_has_at_least_the_rate_of_flex():
+    """By hand: with the quick party the server took 8 steps; it takes 2 beside a party of 2, at the rate of `flex`."""
+    pacing = Pacing(AdaptiveOptions(timeout_s=8.0), 12.0)
+    for name, steps in {"quick": 8, "slow": 2, "server": 8}.items():
+        pacing.note(name, Report(1, steps, 1.0, 8.0 / steps), 8.0)
+    plan = pacing.plan(["slow"], "server")
+    assert plan.server_limit == 2 and plan.scales == {"slow": 1.0, "server": 1.0}
+    assert pacing.plan(["slow", "quick"], "server").scales == {"quick": 1.0, "slow": BOLDEST, "server": 1.0}
+    pacing.note("server", Report(2, 1, 1.0, 8.0), 8.0)  # τ is 8 + 0.2·(1 − 8) = 6.6
+    slower = pacing.plan(["slow", "quick"], "server").scales["server"]
+    assert slower == pytest.approx(8 / 6.6), "a server that cannot keep up has more"
+
+
+@pytest.mark.parametrize(
+    ("fields", "measures"), [({}, False), ({"A": 1.0}, True), ({"server_steps": "fit"}, True)], ids=str
+)
+def test_only_rates_that_need_tau_cost_a_round(fields, measures):
+    """Alg. 2 l. 2; without an A the first rates are those of `flex`, and so is the first round."""
+    pacing = Pacing(AdaptiveOptions(timeout_s=8.0, **fields), 12.0)
+    assert pacing.measures(["party"]) == measures
+    assert set(pacing.plan(["party"], "server").scales.values()) == {0.0 if measures else 1.0}
 
 
 def test_without_a_a_step_has_at_most_the_rate_of_a_round():

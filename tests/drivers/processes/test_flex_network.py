@@ -1,6 +1,7 @@
 """Flex-VFL over the network: parties that differ in model and optimiser, one that is slow, one that is killed.
 
-No wall-clock thresholds: rounds are counted, and whoever must be waited for is waited for.
+No wall-clock thresholds: rounds are counted. On a busy machine a bell may ring before any step is done, so nothing here
+depends on how many steps fit before it.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 
 import pytest
 
@@ -31,8 +33,9 @@ QUARTERS = ("party-1", "party-2", "party-3", "party-4")
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
+def at_any_load(monkeypatch):
     monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr("colonnade.algorithms.flex.server.TRIES", 10**6)  # test_flex_refuses.py has that refusal
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +60,14 @@ def config_of(name, shares, common, address="127.0.0.1:0", **own):
     network = {
         "parties": list(QUARTERS), "address": address, "certificate": str(certificates / f"{name}.pem"),
         "key": str(certificates / f"{name}.key"), "authority": str(certificates / "ca.pem"),
-        "members": str(certificates / "members.toml"),
+        "members": str(certificates / "members.toml"), "admit_late": False,
     }  # fmt: skip
     return from_dict(common | {"network": network, section: {"data": str(shares / f"{name}.safetensors")} | own})
 
 
-def over_the_network(shares, folder, common, tools, own=None):
-    """All processes in one event loop; the server's summary, and every role as it ended."""
-    own, roles = own or {}, {}
+def over_the_network(shares, folder, common, tools, own=None, roles=None):
+    """All processes in one event loop; the server's summary, and every role, put into `roles` when it is made."""
+    own, roles = own or {}, {} if roles is None else roles
 
     async def run():
         server = training_server(config_of("server", shares, common), folder / "server", Log("s", stream=io.StringIO()))
@@ -90,11 +93,13 @@ MOMENTUM = {"name": "momentum", "momentum": 0.9}
 
 
 def mixed(labels):
-    """Four kinds of models; how quick a machine is does not decide whether it learns: no more than 4 steps a round."""
+    """Four kinds of models. They learn at any load: every role takes one or two steps in each round, late or not.
+
+    At this rate one step is enough, and two are not too many."""
     return {
-        "protocol": {"name": "flex", "timeout_s": 0.03, "labels": labels, "max_steps": 4, "on_lost": "wait"},
+        "protocol": {"name": "flex", "timeout_s": 0.015, "labels": labels, "max_steps": 2, "on_lost": "wait"},
         "model": {"party": ["lstm", "mlp:16", "cnn", "linear"], "embedding": 8, "server": "linear"},
-        "train": {"batch_size": 64, "epochs": 2, "learning_rate": 0.1, "eval_every": "1 epoch"},
+        "train": {"batch_size": 64, "epochs": 4, "learning_rate": 0.2, "eval_every": "1 epoch"},
     }
 
 
@@ -111,25 +116,28 @@ def test_momentum_beside_sgd_and_an_lstm_beside_a_cnn_on_both_drivers(labels, da
     clock = {"compute": {"mean_s": 0.005}}
     simulated = prepare(from_dict(common | {"train": train, "clock": clock}), data).execute()
     for found in (summary, simulated):
-        assert found["status"] == "finished" and found["epochs"] >= 2
+        assert found["status"] == "finished" and found["epochs"] >= 4
         assert found["accuracy"] > 0.4, "ten classes"
         assert found["method"]["local_steps"]["party-1"] >= 1
-    assert summary["updates"] == simulated["updates"] == 42, "two epochs of 1,294 rows"
+    assert summary["updates"] == simulated["updates"] == 84, "four epochs of 1,294 rows"
     rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["accuracy"] < 0.35 and rows[-1]["loss"] < rows[0]["loss"] and rows[-1]["missing"] == []
 
 
-HEAVY = """
-import torch
+HELD = """
+import time
 from torch import nn
 
-def work(gradient):
-    value = torch.ones(700, 700)
-    for _ in range(60):
-        value = torch.tanh(value @ value / 700)
+rounds = None  # of the server, so far
 
-class Heavy(nn.Module):
-    # its backward pass works for long; torch lets other threads run meanwhile
+def hold(gradient):
+    # other threads run meanwhile; the last step ends with the training
+    end = min(rounds() + 3, 40)
+    while rounds() < end:
+        time.sleep(0.001)
+
+class Held(nn.Module):
+    # its backward pass lasts for three rounds of the server
 
     def __init__(self, inputs, outputs):
         super().__init__()
@@ -138,29 +146,35 @@ class Heavy(nn.Module):
     def forward(self, x):
         output = self.layer(x)
         if output.requires_grad:
-            output.register_hook(work)
+            output.register_hook(hold)
         return output
 """
 
 
 @pytest.mark.parametrize("labels", ["server", "shared"])
 def test_rounds_do_not_wait_for_one_that_has_more_work(labels, shares, tmp_path, tools, monkeypatch):
-    """Both `labels` modes: party 4's step is real work, many bells long. Nobody waits: the others take a step in each
-    round, it takes one in a few. With on_lost = "wait" the counts would be the same for all."""
-    (tmp_path / "heavy_model.py").write_text(HEAVY)
+    """Both `labels` modes: party 4's step ends three rounds after the one it began in: a server that waited for it
+    would wait for ever. Each round has a party, which takes a step in it, even if the bell rings before its end."""
+    (tmp_path / "held_model.py").write_text(HELD)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "held_model", raising=False)
     common = {
         "protocol": {"name": "flex", "timeout_s": 0.02, "labels": labels, "max_steps": 2},
-        "model": {"party": ["linear"] * 3 + ["heavy_model:Heavy"], "embedding": 4, "server": "linear"},
+        "model": {"party": ["linear"] * 3 + ["held_model:Held"], "embedding": 4, "server": "linear"},
         "train": {"batch_size": 64, "updates": 40, "learning_rate": 0.1, "eval_every": 20},
     }
-    summary, roles = over_the_network(shares, tmp_path, common, tools)
+    import held_model
+
+    roles = {}
+    held_model.rounds = lambda: roles["server"].k
+    summary, _ = over_the_network(shares, tmp_path, common, tools, roles=roles)
     assert summary["status"] == "finished" and summary["updates"] == 40
-    slow, quick = roles["party-4"], roles["party-1"]
+    *quick, slow = (roles[name] for name in QUARTERS)
     assert slow.state.late >= 1, "it missed a bell"
-    assert slow.network.steps <= 20 and slow.network.steps < quick.network.steps
-    assert quick.network.steps >= 40 - quick.state.skipped
-    assert summary["accuracy"] > 0.15, "they learn meanwhile"
+    assert 1 <= slow.network.steps <= 14, "one in three rounds"
+    assert sum(party.network.steps for party in quick) >= 40 - 14 - len(QUARTERS), "but for the last steps"
+    rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["loss"] < rows[0]["loss"], "they learn meanwhile"
 
 
 UP = {

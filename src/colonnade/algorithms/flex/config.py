@@ -75,6 +75,13 @@ class RoundOptions(Options, frozen=True, kw_only=True):
         return self.timeout_s == AUTO or self.common in ("min", "max")
 
     @property
+    def needs_tau(self) -> bool:
+        """Whether the first rates follow from the τ of a round that only measures (Alg. 2 l. 2)."""
+        # DEVIATION: without a given A the first rates are those of `flex`, so that no round is spent on measuring τ. A
+        # server without a cap has to know its τ: at the rate of one step it would take hundreds.
+        return self.adaptive and not (self.A is None and self.caps_server)
+
+    @property
     def caps_server(self) -> bool:
         """Whether the server takes no more local steps than the quickest party."""
         return bool(self.server_steps == "quickest")

@@ -122,7 +122,7 @@ class Pacing(Component):
 
     def measures(self, parties: Collection[str]) -> bool:
         """Whether the next phase only measures: speeds are not known, or τ^0 is not (Alg. 2 l. 2)."""
-        return self._knows_no_speed(parties) or (self.options.adaptive and not self.shares)
+        return self._knows_no_speed(parties) or (self.options.needs_tau and not self.shares)
 
     def _knows_no_speed(self, parties: Collection[str]) -> bool:
         return self.options.needs_speeds and not any(name in self.step_s for name in parties)
@@ -139,7 +139,7 @@ class Pacing(Component):
         if measures:
             scales = dict.fromkeys(roles, 0.0)
         elif options.adaptive and options.A is None:
-            scales = self._beside_quickest(parties, roles)
+            scales = self._beside_quickest(parties, server)
         else:
             scales = {name: self._scale(name) for name in roles}
         limit, server_limit = self._limits(parties, server, measures)
@@ -175,16 +175,19 @@ class Pacing(Component):
     def _fitting(self, name: str) -> int:
         return steps_within(self.timeout_s, self.step_s[name])
 
-    def _beside_quickest(self, parties: Collection[str], roles: Collection[str]) -> dict[str, float]:
+    def _beside_quickest(self, parties: Collection[str], server: str) -> dict[str, float]:
         """Alg. 2 l. 17 without a given A: A_k is the role's rate times the τ·w̄ of the quickest of these parties."""
         # DEVIATION: Alg. 2 leaves A_k to its reader, and the learning rate itself would make every step τ_k times
         # shorter than those of `flex`. Sec. VII-F compares with the fixed rate A/max τ: so the quickest party has the
         # rate of `flex`, and the others more. The server does not count as the quickest: it may take hundreds of steps.
         # DEVIATION: τ_k·w̄_k is a running mean. Where a party's speed changes from round to round, that of the last
         # round alone says little about this one, and its rate would be several times too large in some rounds.
-        quickest = max((self.pace[name] for name in parties if name in self.pace), default=0.0)
-        most = min(BOLDEST, max(1.0, quickest * self.timeout_s))  # the latter is A_k itself
-        return {name: min(most, quickest / self.pace[name]) if name in self.pace else 1.0 for name in roles}
+        taus = {name: max(1.0, self.pace[name] * self.timeout_s) for name in (*parties, server) if name in self.pace}
+        quickest = max((taus[name] for name in parties if name in taus), default=1.0)
+        if self.options.caps_server and server in taus:
+            # Its mean is of rounds with other caps: above this round's, it would step with less than in `flex`.
+            taus[server] = min(taus[server], quickest)
+        return {name: min(BOLDEST, quickest / taus[name]) if name in taus else 1.0 for name in (*parties, server)}
 
     def _scale(self, name: str) -> float:
         """1, or Alg. 2 l. 17: η_k = A_k/(τ_k·w̄_k), of which A_k is the role's own."""
