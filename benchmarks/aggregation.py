@@ -34,7 +34,7 @@ from colonnade.models import AGGREGATES
 from colonnade.report.figures import PALETTE
 
 PARTIES, SLOW, FACTOR, STEP_S = 10, 6, 10, 0.02
-RATES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
+RATES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 KEEP = 2  # rates that are tried with all seeds
 FRESH = 1000  # the first seed of the reported runs
 POINTS = 20  # of a curve
