@@ -131,7 +131,7 @@ def test_dialects_are_for_csv(tmp_path):
         load("digits", test="more.csv")
 
 
-def test_decimal_commas_that_nobody_named_are_noted(tmp_path):
+def test_decimal_commas_without_a_setting_are_noted(tmp_path):
     found = table(tmp_path, "a;y\n1,5;0\n2,5;1\n3,5;1\n")
     assert found.notes == ("column 'a' is taken for categories, for its numbers have a comma: set decimal = ','",)
 

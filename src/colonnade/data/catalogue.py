@@ -68,7 +68,7 @@ def _plain(base: str, *rows: tuple[str, str, int]) -> tuple[File, ...]:
 
 _KNOWN = (
     Known("digits", "handwritten digits, 8 × 8 pixels", "1,797 × 64, 10 classes", "CC BY 4.0", _UCI + "80"),
-    Known("digits-parity", "the same: is the digit even or odd?", "1,797 × 64, 2 classes", "CC BY 4.0", _UCI + "80"),
+    Known("digits-parity", "the same images: is the digit even or odd?", "1,797 × 64, 2 classes", "CC BY 4.0", _UCI + "80"),
     Known("breast-cancer", "cell nuclei, benign or malignant", "569 × 30, 2 classes", "CC BY 4.0", _UCI + "17"),
     Known("wine", "chemistry of wines of three growers", "178 × 13, 3 classes", "CC BY 4.0", _UCI + "109"),
     Known(
