@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
@@ -148,6 +149,17 @@ def test_the_page_is_the_text_and_everything_is_escaped(report):
     for part in document.parts:
         for sentence in (part.title, *part.paragraphs, *part.points):
             assert sentence in text
+
+
+def test_at_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables = apply_overrides(CLINIC, {"train.updates": 4, "protocol.name": "t-sync"})
+    (tmp_path / "clinic.toml").write_text(tomli_w.dumps(tables))
+    words = ["privacy", "report", "clinic.toml", "--rows", "40", "--columns", "2", "--out", "pages/own.html"]
+    text = CliRunner().invoke(app, words, env={"COLUMNS": "100"}, catch_exceptions=False).output
+    page = (tmp_path / "pages" / "own.html").read_text(encoding="utf-8")
+    assert "Page: pages/own.html" in text and "In short" in text and "<h2>In short</h2>" in page
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_the_digest_is_of_the_settled_config():

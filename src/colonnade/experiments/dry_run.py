@@ -50,6 +50,7 @@ SLOWER = 1e6  # times: the others do next to nothing meanwhile
 COUNTED = 1000  # updates of a dry run, at most
 PASSES, MOST_COUNTED = 4, 5000  # so many updates where records are counted: rows are in whole passes, or cost too much
 LOOKS = 2  # evaluations in that part
+GROWTH = 4  # times: of a part that is too short
 EVALUATION, BATCH, FRESH = "evaluation", "batch", "fresh rows"  # kinds of releases (privacy/guard.py)
 SHORTEST_S = 1e-4  # of a step, where [clock] says that steps take no time
 
@@ -89,7 +90,7 @@ def count(config: Config, data: Partition, show: Show, speeds: Speeds = "any", n
     if speeds == "clock":
         part = Part.of(config, data, inf)
     else:
-        part = Part.of(config, data, COUNTED, MOST_COUNTED if privacy.by_record else COUNTED)
+        part = Part.of(config, data, COUNTED, MOST_COUNTED if privacy.by_record else COUNTED).beyond_the_start(data)
     clocks = [config.clock]
     if speeds == "any":
         fastest = fastest_s(config, parties)
@@ -148,7 +149,7 @@ def _assumed(config: Config, parties: int, part: "Part") -> tuple[str, ...]:
     words = ["parties of any speed: one of them may make nearly all uploads"]
     if limit.unit == "seconds":
         words = [f"no party makes a step in less than {fastest_s(config, parties):g} s ([clock])"]
-    words.append("no party's process is restarted: a job that runs again after a crash is another release")
+    words.append("no party is restarted, or lost for a while: what it uploads again is another release")
     if every.unit == "seconds" and limit.unit != "seconds":
         words.append(
             f"the run takes no longer than with the speeds of [clock]: it evaluates every {every.amount:g} s, and "
@@ -167,6 +168,8 @@ class Part:
     config: Config
     more: float  # how long the rest of the run is, in such parts; 0: this is all of it
     training: Training  # of the whole run
+    whole: Config
+    updates: float  # about so many are in the part, if steps are quick
 
     @classmethod
     def of(cls, config: Config, data: Partition, updates: float, most: int = 0) -> "Part":
@@ -184,10 +187,23 @@ class Part:
         }
         longest = Every(limit.unit, in_unit[limit.unit])
         if limit.amount <= longest.amount:
-            return cls(config, 0.0, training)
+            return cls(config, 0.0, training, config, updates)
         every = f"{longest.amount / LOOKS:.9g} {limit.unit}"
         train = msgspec.structs.replace(config.train, eval_every=every, patience=0, **_limits(longest))
-        return cls(msgspec.structs.replace(config, train=train), limit.amount / longest.amount - 1, training)
+        short = msgspec.structs.replace(config, train=train)
+        return cls(short, limit.amount / longest.amount - 1, training, config, updates)
+
+    def beyond_the_start(self, data: Partition) -> "Part":
+        """A part that a run of so many seconds does not fill with its start, before the first updates."""
+        if not self.more or self.training.limit.unit != "seconds":
+            return self
+        parties = len(data.parties)
+        clock = equal_clock(fastest_s(self.config, parties), parties)
+        run = prepare(msgspec.structs.replace(self.config, clock=clock), data)
+        run.execute()
+        if run.standing.updates >= self.updates / 2:
+            return self
+        return Part.of(self.whole, data, GROWTH * self.updates).beyond_the_start(data)
 
     def evaluations(self, run: Run) -> int:
         """How many more the whole run has, as far as the speeds of this run of the part tell."""
@@ -304,9 +320,10 @@ def _most(runs: list[tuple[_DryRun, list[_Whole]]], data: Partition, unit: float
     every = [whole for _, wholes in runs for whole in wholes]
     of_rows, rows = max(one.needs.of_rows for one in every), max(one.needs.rows for one in every)
     if any(one.fresh for one in every):
-        asked = max(_asked_again(dry, wholes) for dry, wholes in runs)
+        asked, copies = map(max, zip(*(_asked_again(dry, wholes) for dry, wholes in runs), strict=True))
         beside = max(one.beside for one in every)
-        sent = unit * (ceil(asked / len(data.y_train)) + len(data.parties) if by_record else asked)
+        passes = ceil(asked / len(data.y_train)) + copies * len(data.parties)  # the last of each may be begun only
+        sent = unit * (passes if by_record else asked)
         of_rows, rows = max(of_rows, beside + sent), max(rows, ceil(asked + beside / unit))
     return Needs(
         "any",
@@ -318,8 +335,8 @@ def _most(runs: list[tuple[_DryRun, list[_Whole]]], data: Partition, unit: float
     )
 
 
-def _asked_again(dry: _DryRun, wholes: list[_Whole]) -> float:
-    """Rows that a party sends at most for its own batches and for those of the others, one of each under way."""
+def _asked_again(dry: _DryRun, wholes: list[_Whole]) -> tuple[float, float]:
+    """Rows that a party sends at most for its own batches and for those of the others; and how often each row."""
     processed, training = dry.processed, dry.part.training
     copies = max(1.0, sum(one.batch_rows for one in wholes) / max(processed, 1.0))  # of a row: ĉ, or further rows
-    return copies * (processed + len(wholes) * training.batch_size)
+    return copies * (processed + len(wholes) * training.batch_size), copies  # a batch of each may be under way

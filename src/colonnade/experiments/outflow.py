@@ -89,7 +89,7 @@ def outflow(config: Config, data: Partition, show: Show) -> Outflow:
 
 
 def _measured(config: Config, data: Partition, show: Show) -> Outflow:
-    part = Part.of(config, data, SIMULATED)
+    part = Part.of(config, data, SIMULATED).beyond_the_start(data)
     parties, method = len(data.parties), federation(part.config, data).method
     uneven = bool(method.capabilities.local_updates) and parties > 1
     flows, updates = _simulated(part, data, part.config.clock, False, lambda done: show(done / (1 + uneven)))
