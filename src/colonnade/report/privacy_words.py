@@ -317,7 +317,7 @@ def _by_noise(spending: Spending) -> list[tuple[str, ...]]:
         ]
     rows: list[tuple[str, ...]] = [
         (
-            f"noise × {factor:g}: privacy.noise = {factor * spending.noise.rows:.4g}",
+            f"noise × {factor:g}: {_noise(spending, factor)}",
             f"ε of at most {number(epsilon)} instead of {number(spending.epsilon(spending.most))}",
             "accuracy" if factor > 1 else "privacy: this is more ε, not less",
         )
@@ -331,6 +331,13 @@ def _by_noise(spending: Spending) -> list[tuple[str, ...]]:
         effect = "only the uploads of a record's own row count, not all that the network makes of others"
         rows.append((f"privacy.local_updates = {' or '.join(map(repr, modes))}", effect, "accuracy: docs/privacy.md"))
     return rows
+
+
+def _noise(spending: Spending, factor: float) -> str:
+    """The keys to set; a method with a mechanism of its own has another, which its page names."""
+    rows, steps = factor * spending.noise.rows, spending.noise.steps
+    key = "privacy.noise =" if spending.modes else "a standard deviation of"
+    return f"{key} {rows:.4g}" + ("" if steps is None else f", privacy.dp_sgd.noise = {factor * steps:.4g}")
 
 
 def _made(report: PrivacyReport) -> Part:
