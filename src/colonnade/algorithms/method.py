@@ -50,6 +50,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ""
 
     @property
+    def protects(self) -> str:
+        """What a protection of the method's own does and does not do, in plain words; "": it has none."""
+        return ""
+
+    @property
     def mechanism(self) -> PrivacySettings | None:
         """Of a method that perturbs by itself; None: `[privacy]` says."""
         return None

@@ -9,7 +9,7 @@ mean row, so 1 is what needs no attack. The control is the same decoder trained 
     `observations.sums`          the decoded average over ALL parties, and nothing of one alone
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
@@ -40,7 +40,7 @@ from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import Role
 from colonnade.protocol.seeds import generator
 
-__all__ = ["FEATURE_INVERSION", "Reconstruction", "invert_features"]
+__all__ = ["FEATURE_INVERSION", "Reconstruction", "invert", "invert_features"]
 
 ATTACKERS = {
     "linear": "a ridge regression from uploads to columns",
@@ -174,6 +174,15 @@ def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> f
     return float(wrong / np.square(middle - x[others]).sum())
 
 
+def invert(
+    setting: Federation, attackers: Sequence[str], show: Callable[[float], None], victim: int = 0
+) -> dict[str, dict[str, float]]:
+    """One trial of each attacker on one party of a federation: the errors of its decoder and of the control."""
+    view, spent = observe(setting, show, victim)
+    x, seed = setting.data.train[victim], setting.training.seed
+    return {attacker: _trial(attacker, view, x, seed, spent) for attacker in attackers}
+
+
 def invert_features(order: Order) -> list[Reconstruction]:
     """Every attacker against every method, at every noise."""
     tables = _defaults(order.tables)
@@ -187,11 +196,9 @@ def invert_features(order: Order) -> list[Reconstruction]:
             data = seed, order.load(from_dict(apply_overrides(tables, {"train.seed": seed})))
         setting = federation(from_dict(apply_overrides(entrant.tables, {"train.seed": seed})), data[1])
         show = partial(_show, order, f"{entrant.label}, noise {noise:g}, seed {seed}", number, len(steps))
-        view, spent = observe(setting, show)
-        for attacker in order.attackers:
+        for attacker, trial in invert(setting, order.attackers, show).items():
             fresh = Reconstruction(entrant.label, attacker, noise)
-            outcome = outcomes.setdefault((entrant.label, attacker, noise), fresh)
-            outcome.trials.append(_trial(attacker, view, data[1].train[0], seed, spent))
+            outcomes.setdefault((entrant.label, attacker, noise), fresh).trials.append(trial)
     order.on_progress("", 1.0)
     return list(outcomes.values())
 

@@ -5,6 +5,7 @@ import typer
 from colonnade.cli.privacy_fedvs import fedvs
 from colonnade.cli.privacy_ledger import ledger
 from colonnade.cli.privacy_plan import plan
+from colonnade.cli.privacy_report import report
 
 __all__ = ["privacy_app"]
 
@@ -21,5 +22,5 @@ def _group() -> None:
     """What a method's privacy settings allow, and what they cost."""
 
 
-for command in (fedvs, plan, ledger):
+for command in (fedvs, plan, report, ledger):
     privacy_app.command()(command)

@@ -1,10 +1,12 @@
 """`colonnade privacy plan`: the noise that an ε needs, and the reverse."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from colonnade.cli.options import Setting
@@ -48,11 +50,16 @@ def plan(
     gradient_clip: Annotated[float | None, typer.Option(help="G: plan for local_updates = 'dp-sgd'.")] = None,
     gradient_noise: Annotated[float | None, typer.Option(help="With --noise: the noise of the steps.")] = None,
     share: Annotated[float, typer.Option(help="With 'dp-sgd': the share of μ² that embeddings get.")] = 0.75,
+    clock_speeds: Annotated[
+        bool,
+        typer.Option("--clock-speeds", help="Plan for the speeds of [clock] only. Left out: for parties of any speed."),
+    ] = False,
     settings: Setting = None,
 ) -> None:
     """The noise that an ε or μ needs, and the reverse; for every party, against the server.
 
-    With CONFIG, a dry run of the simulator counts what each party uploads under its method, clock and length.
+    With CONFIG, dry runs in the simulator count what each party uploads under its method and length. A party that is
+    faster than the others may upload more than its share, so the noise is for the party that uploads most at any speed.
 
     Examples:
       colonnade privacy plan own.toml --epsilon 10 --clip 1
@@ -74,6 +81,7 @@ def plan(
     }
     asked = Asked(clip, epsilon, mu, noise, delta, gradient_clip, gradient_noise, share)
     if config is not None:
+        asked = replace(asked, speeds="clock" if clock_speeds else "any")
         for name, value in (sizes | more).items():
             if value is not None:
                 advice = f"is counted by a dry run of {config}: leave it away, or change the config with --set"
@@ -82,6 +90,8 @@ def plan(
         return
     if settings:
         raise ConfigError("--set", settings[0], "changes a config: name one, or leave it away")
+    if clock_speeds:
+        raise ConfigError("--clock-speeds", True, "are those of a config: name one, or leave it away")
     for name, value in (sizes | {"clip": clip}).items():
         if value is None:
             advice = "needed, unless a CONFIG.toml is named, whose uploads are then counted"
@@ -108,8 +118,7 @@ def _plan_config(config: "Config", asked: "Asked") -> None:
     steps = f", privacy.dp_sgd = {{clip = {gradient_clip:g}, noise = {noise.steps:.6g}}}" if noise.steps else ""
     lines = [
         f"privacy.clip = {found.clip:g}, privacy.noise = {noise.rows:.6g}{steps}: no party spends more than this",
-        f"Assumed: {found.assumed}. The simulator makes exactly these uploads. On real machines a party that is faster "
-        "than here uploads more, and its budget stops it: plan with the speeds of your machines.",
+        f"Assumed: {found.assumed}.",
         *(f"Warning: {note}" for note in found.notes),
     ]
     for line in lines:
@@ -119,12 +128,16 @@ def _plan_config(config: "Config", asked: "Asked") -> None:
 def _needs_table(found: "Planned") -> Table:
     from colonnade.privacy.gaussian import epsilon_of
 
-    caption = f"Of a whole run, as a dry run counted it; μ and ε (at δ = {found.delta:g}) with the noise below."
-    table = Table("party", box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    how = "counted by dry runs" if found.counted.whole else "counted in part by dry runs, and extrapolated upwards"
+    caption = f"Of a whole run, {how}. μ and ε (at δ = {found.delta:g}) with the noise below."
+    if found.counted.most is not None:
+        caption += " A party's own line is with the speeds of [clock]; the last line is the most that any party can do."
+    table = Table("party", box=SIMPLE_HEAD, caption=escape(caption), caption_justify="left")
     private = found.noise.steps is not None
     for title in ("uploads", "rows", *(["private steps"] if private else []), "μ", "ε"):
         table.add_column(title, justify="right")
-    for need in found.needs:
+    most = [] if found.counted.most is None else [replace(found.counted.most, party="at any speed")]
+    for need in [*found.counted.by_clock, *most]:
         mu = need.mu(found.noise)
         numbers = [need.uploads, need.rows, *([need.steps] if private else [])]
         table.add_row(need.party, *map(str, numbers), f"{mu:.6g}", f"{epsilon_of(mu, found.delta):.6g}")

@@ -1,9 +1,4 @@
-"""How much noise a config's parties need, by a dry run: its event loop and its clock, without the learning.
-
-Real roles run in the simulator under the config's method, clock, faults, length, seed and evaluations, with the privacy
-guard on and no budget. Networks do not change what is uploaded when, so parties are linear and rates are 0. The guard's
-own account says what the releases cost: whatever a role uploads is counted.
-"""
+"""How much noise a config's parties need: dry_run.py counts what they release, the accountant does the rest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,17 +9,13 @@ from colonnade.config.resolve import limit_of, method_of
 from colonnade.config.schema import Config
 from colonnade.config.settle import settled
 from colonnade.data import Partition
-from colonnade.experiments.run import Run, prepare
-from colonnade.privacy.accountant import STEP
+from colonnade.experiments.dry_run import ROWS_NOISE, STEPS_NOISE, Counted, Speeds, count
 from colonnade.privacy.gaussian import mu_for
-from colonnade.privacy.guard import Guard
 from colonnade.privacy.plan import Needs, Noise, Wish, noise_for
 from colonnade.privacy.settings import DpSgd, PrivacySettings
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Asked", "Planned", "plan_noise"]
-
-ROWS_NOISE, STEPS_NOISE = 1.0, 2.0  # different, so that the account tells them apart
+__all__ = ["Asked", "Planned", "plan_noise", "without_learning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +30,15 @@ class Asked:
     gradient_clip: float | None = None
     gradient_noise: float | None = None
     share: float = 0.75
+    speeds: Speeds = "any"
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The noise, and what each party spends with it."""
 
-    needs: list[Needs]
+    needs: list[Needs]  # what the noise is for
+    counted: Counted
     noise: Noise
     clip: float
     gradient_clip: float | None
@@ -55,19 +48,21 @@ class Planned:
 
 
 def plan_noise(config: Config, data: Partition, asked: Asked, show: Callable[[float], None]) -> Planned:
-    """For the party that uploads most; refused if the config's method has no place for noise."""
+    """For the party that uploads most, whatever the speeds; refused if the config's method has no place for noise."""
     budgets = {name: budget for name in data.parties if (budget := config.budget_of(name)) is not None}
     own = {name: mu_for(budget.epsilon, budget.delta) for name, budget in budgets.items()}
     by_budget = asked.epsilon is asked.mu is asked.noise is None and len(own) == len(data.parties)
     wish = _wish(config.privacy, asked, min(own.values()) if by_budget else asked.mu)
-    needs = _dry_run(_without_learning(config, wish), data, show)
+    counted = count(without_learning(config, wish), data, show, asked.speeds)
+    needs = counted.needs
     if wish.noise is not None:
         noise = Noise(wish.noise, wish.gradient_noise)
     else:
         noise = noise_for(needs, own if by_budget else dict.fromkeys(data.parties, wish.wanted), wish.share)
     privacy = msgspec.structs.replace(config.privacy, mechanism="output", delta=wish.delta)
     notes = privacy.notes(len(data.y_train))
-    return Planned(needs, noise, wish.clip, wish.gradient_clip, wish.delta, _assumed(config, data), notes)
+    assumed = f"{_assumed(config, data)}; {'; '.join(counted.assumed)}"
+    return Planned(needs, counted, noise, wish.clip, wish.gradient_clip, wish.delta, assumed, notes)
 
 
 def _wish(privacy: PrivacySettings, asked: Asked, mu: float | None) -> Wish:
@@ -84,7 +79,8 @@ def _wish(privacy: PrivacySettings, asked: Asked, mu: float | None) -> Wish:
     return Wish(clip, asked.epsilon, mu, asked.noise, delta, gradient_clip, gradient_noise, asked.share)
 
 
-def _without_learning(config: Config, wish: Wish) -> Config:
+def without_learning(config: Config, wish: Wish) -> Config:
+    """The config of a dry run with the wish's mechanism."""
     replaced = msgspec.structs.replace
     private = wish.gradient_clip is not None
     privacy = replaced(
@@ -105,27 +101,6 @@ def _without_learning(config: Config, wish: Wish) -> Config:
     return replaced(config, privacy=privacy, train=train, model=model, protocol=protocol, party=party)
 
 
-def _dry_run(config: Config, data: Partition, show: Callable[[float], None]) -> list[Needs]:
-    run = prepare(config, data)
-    ended = run.execute(lambda run: show(run.fraction))
-    if ended["status"] != "finished":
-        advice = f"a run of this config does not reach its end: {ended['note']}"
-        raise ConfigError("CONFIG", ended["status"], advice)
-    return [_needs(name, guard) for name, guard in _guards(run).items()]
-
-
-def _guards(run: Run) -> dict[str, Guard]:
-    return {node.role.name: node.guard for node in run.simulator.nodes if isinstance(node.guard, Guard)}
-
-
-def _needs(name: str, guard: Guard) -> Needs:
-    kinds, squares = guard.ledger.kinds, guard.ledger.account.squares_by_noise()
-    uploads = sum(times for what, (times, _) in kinds.items() if what != STEP)
-    rows = sum(count for what, (_, count) in kinds.items() if what != STEP)
-    of_rows, of_steps = (squares.get(noise, 0.0) * noise**2 for noise in (ROWS_NOISE, STEPS_NOISE))
-    return Needs(name, uploads, rows, kinds.get(STEP, (0, 0))[0], of_rows, of_steps)
-
-
 def _rows(data: Partition) -> str:
     sizes = {"training": len(data.y_train), "validation": data.validation, "test": len(data.y_test) - data.validation}
     *first, last = [f"{count} {what}" for what, count in sizes.items() if count]
@@ -134,7 +109,4 @@ def _rows(data: Partition) -> str:
 
 def _assumed(config: Config, data: Partition) -> str:
     limit, (method, _) = limit_of(settled(config).train), method_of(config.protocol)
-    return (
-        f"{method.name} on {data.name} ({_rows(data)} rows), "
-        f"{limit.amount:g} {limit.unit}, the speeds of [clock], seed {config.train.seed}"
-    )
+    return f"{method.name} on {data.name} ({_rows(data)} rows), {limit.amount:g} {limit.unit}, seed {config.train.seed}"

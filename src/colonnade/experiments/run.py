@@ -255,6 +255,11 @@ class Run:
         return self.simulator.now / NANOSECONDS
 
     @property
+    def epochs(self) -> float:
+        """An epoch is N·M party-rows."""
+        return self._progress().epochs
+
+    @property
     def fraction(self) -> float:
         """How much of the run is done, from 0 to 1."""
         return _share(self.federation.training.limit, self.clock_s, self._progress().k, self._progress().epochs)

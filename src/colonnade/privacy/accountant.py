@@ -15,7 +15,7 @@ All are Gaussian, so they compose exactly: μ² = Σ (Δ/c)², and (ε, δ) by t
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, Literal
@@ -98,18 +98,30 @@ class Account:
         """Of everything so far; of the record that has paid most."""
         return sqrt(self._worst())
 
-    def squares_by_noise(self) -> dict[float, float]:
-        """For each noise c, the largest μ² that the releases with it cost any record."""
+    def squares_by_noise(self, parts: Collection[str] = ("train", "test")) -> dict[float, float]:
+        """For each noise c, the largest μ² that the releases with it cost any record of these parts."""
         found = {noise: 0.0 for _, noise in self.counts} | {noise: 0.0 for _, _, noise in self._times}
         for (delta, noise), count in self.counts.items():
             found[noise] += count * _square(GAUSSIAN, delta, noise)
         of_records: dict[tuple[str, float], Array] = {}
         for (part, delta, noise), times in self._times.items():
+            if part not in parts:
+                continue
             of_records[part, noise] = of_records.get((part, noise), 0.0) + times * _square(GAUSSIAN, delta, noise)
         for noise in found:
             own = (squares for (_, of), squares in of_records.items() if of == noise)
             found[noise] += max((float(squares.max(initial=0.0)) for squares in own), default=0.0)
         return found
+
+    def since(self, before: "Account") -> "Account":
+        """The releases that came after `before`, an earlier copy of this account."""
+        later = Account(self.by_record, self.train_rows, self.test_rows, self.counts - before.counts)
+        later.square = self.square - before.square
+        later._squares = {part: squares - before._squares[part] for part, squares in self._squares.items()}
+        later._times = {
+            key: times - before._times[key] if key in before._times else times for key, times in self._times.items()
+        }
+        return later
 
     def event(self) -> Any:
         """The same as an event of `dp_accounting`: all messages, or those of the record that has paid most."""

@@ -5,7 +5,7 @@ A method defines its own messages as subclasses of `Message`; jobs, results and 
 after it was made: the simulator hands over the same object that a network would have copied.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy.typing as npt
@@ -28,6 +28,8 @@ class Payload(msgspec.Struct, frozen=True, tag=True, gc=False):
 class Message(Payload, frozen=True):
     """Something that one role sends to another."""
 
+    plainly: ClassVar[str] = ""  # what leaves its sender, for a person who is no engineer
+
 
 class EvaluationRequest(Message, frozen=True, omit_defaults=True):
     """Server → party: the embeddings of test rows start..stop, from your committed state."""
@@ -41,6 +43,8 @@ class EvaluationRequest(Message, frozen=True, omit_defaults=True):
 
 class EvaluationReply(Message, frozen=True):
     """Party → server: those rows, and the step of the party's model that they come from."""
+
+    plainly: ClassVar[str] = "for each row held out for judging, the numbers that the party's network makes of it"
 
     number: int
     start: int

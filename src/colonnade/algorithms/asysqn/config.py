@@ -62,6 +62,21 @@ class LinearOptions(Options, frozen=True, kw_only=True):
         return 1.0
 
     @property
+    def protects(self) -> str:
+        """The masks of Alg. 2 (privacy/masking.py)."""
+        if self.masking == "off":
+            return (
+                "protocol.masking is off: parties see partial sums of what the others' columns add to each row's "
+                "score, single parties' among them. Nothing is hidden."
+            )
+        return (
+            "Random masks hide what one party's columns add to a row's score: one party alone, or two together, see "
+            "masked sums and the sum over all parties. Masks do not protect against three parties that put together "
+            "what they saw, against comparing sums of the same rows from one epoch to the next, or against a party "
+            "that breaks the protocol. They are no ε: the sums themselves are exact."
+        )
+
+    @property
     def task(self) -> Task:
         """What its loss is for; the coordinator has no labels to see it from, and takes "auto" for two classes."""
         return Task("regression", ()) if self.loss == "ridge" else Task("binary", ("0", "1"))

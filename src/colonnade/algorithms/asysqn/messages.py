@@ -8,6 +8,7 @@ rest, or names other members to them, gets no sum, because a parent on either tr
 """
 
 import hashlib
+from typing import ClassVar
 
 from colonnade.algorithms.evaluation import Scores
 from colonnade.protocol.messages import Array, Message, Payload
@@ -50,6 +51,8 @@ __all__ = [
 class Hello(Message, frozen=True):
     """Party → coordinator: I am here, with these labels."""
 
+    plainly: ClassVar[str] = "a digest of the labels, and how many rows and filled cells the party has"
+
     labels_sha256: str
     rows: int
     tests: int
@@ -85,6 +88,8 @@ class Hold(Message, frozen=True):
 class Held(Message, frozen=True):
     """Party → coordinator: w_ℓ rests."""
 
+    plainly: ClassVar[str] = "that the party rests for a snapshot; no data"
+
     barrier: int
 
 
@@ -103,6 +108,8 @@ class Release(Message, frozen=True):
 class Taken(Message, frozen=True):
     """Party → coordinator: I have the full gradient, and go on."""
 
+    plainly: ClassVar[str] = "that the party has the snapshot; no data"
+
     barrier: int
 
 
@@ -115,6 +122,8 @@ class Round(Message, frozen=True):
 
 class Stepped(Message, frozen=True):
     """Party → coordinator: w_ℓ was updated."""
+
+    plainly: ClassVar[str] = "that the party has made a step, with its size in rows; no data"
 
     round: int  # 0: asynchronous
     rows: int
@@ -135,11 +144,15 @@ class Judge(Message, frozen=True, omit_defaults=True):
 class Declined(Message, frozen=True):
     """Party → coordinator: not over these members: my weights are those of an evaluation over others."""
 
+    plainly: ClassVar[str] = "that the party does not take part in a judgement; no data"
+
     number: int
 
 
 class Judged(Message, frozen=True, omit_defaults=True):
     """Party → coordinator: so good, as in `Evaluated`."""
+
+    plainly: ClassVar[str] = "how good the model is on the rows held out"
 
     number: int
     loss: float
@@ -149,6 +162,8 @@ class Judged(Message, frozen=True, omit_defaults=True):
 
 class Diverged(Message, frozen=True):
     """Party → coordinator: what I compute leads nowhere; also a job's result."""
+
+    plainly: ClassVar[str] = "that the training leads nowhere"
 
     cause: str
     own: bool  # this party's own numbers are out of range; else the loss of the whole model is
@@ -162,6 +177,8 @@ class Ask(Message, frozen=True, omit_defaults=True):
 
     Of `tests`, the rows held out, these are the validation rows, unless all are meant or there are none.
     """
+
+    plainly: ClassVar[str] = "which rows the party works on next"
 
     nonce: int
     members: list[int]
@@ -179,6 +196,10 @@ def digest_of(ask: Ask) -> bytes:
 class Masked(Message, frozen=True):
     """Child → parent on T1: Σ(θ+δ) over the subtree, modulo 2⁶⁴."""
 
+    plainly: ClassVar[str] = (
+        "sums over parties of what their columns add to each row's score; hidden by random numbers if masking is on"
+    )
+
     initiator: int
     nonce: int
     asked: bytes  # `digest_of` the question
@@ -189,6 +210,8 @@ class Masked(Message, frozen=True):
 class Masks(Message, frozen=True):
     """Child → parent on T2: Σδ over the subtree, modulo 2⁶⁴."""
 
+    plainly: ClassVar[str] = "sums over several parties of those random numbers"
+
     initiator: int
     nonce: int
     asked: bytes
@@ -198,11 +221,15 @@ class Masks(Message, frozen=True):
 class Abandon(Message, frozen=True):
     """Initiator → every other: forget this aggregation."""
 
+    plainly: ClassVar[str] = "that a question is withdrawn; no data"
+
     nonce: int
 
 
 class Totals(Message, frozen=True):
     """Initiator → every other: θ of all rows at a barrier, or of a synchronous round's batch."""
+
+    plainly: ClassVar[str] = "for each row, the score that all parties together give it"
 
     barrier: int
     round: int

@@ -83,6 +83,19 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         """With T = 0: not what the method's own words say."""
         return "" if self.T else UNMASKED
 
+    @property
+    def protects(self) -> str:
+        """Lagrange coded shares with T random ones among them (privacy/sharing.py)."""
+        if not self.T:
+            return UNPROTECTED
+        blinding = "" if self.blinding else " blinding is off, so two rounds of answers give data away to the server."
+        return (
+            f"Parties hold coded shares of each other's columns and weights. Up to {self.T} of them together learn "
+            f"nothing about the others from these shares, with any amount of computing; {self.T + 1} or more may. This "
+            "holds if all follow the protocol. It is no ε: the server still sees sums of embeddings, and every party "
+            f"still gets gradients, from which labels can be inferred.{blinding}"
+        )
+
     def check(self, parties: int) -> None:
         """Refuse what cannot work, and what protects nothing unless the config asks for exactly that."""
         self.code(parties)

@@ -5,6 +5,8 @@ test rows (`testing`) `round` is the evaluation's number. Parties are named by t
 uint32 below p. Fields with a default are those of `stale = "allow"`; without it they are not sent.
 """
 
+from typing import ClassVar
+
 from msgspec import field
 
 from colonnade.protocol.messages import Array, Message, Payload
@@ -28,6 +30,10 @@ class OfRows(Message, frozen=True, omit_defaults=True, kw_only=True):
 class DataShare(OfRows, frozen=True):
     """Party → party, Alg. 1 l. 8: places start … of the sender's coded data; `version` names the polynomial F."""
 
+    plainly: ClassVar[str] = (
+        "a coded share of the party's columns: up to T receivers together learn nothing from theirs (T = 0: all)"
+    )
+
     version: int
     start: int
     values: Array  # (places, D(d+1))
@@ -35,6 +41,8 @@ class DataShare(OfRows, frozen=True):
 
 class DataRequest(Message, frozen=True):
     """Party → party: I do not hold your coded data (any more)."""
+
+    plainly: ClassVar[str] = "a question for another party's shares; no data"
 
 
 class FetchData(Message, frozen=True):
@@ -45,6 +53,8 @@ class FetchData(Message, frozen=True):
 
 class Prepared(Message, frozen=True):
     """Party → server: whose coded data I hold, and which exchanges were my newest."""
+
+    plainly: ClassVar[str] = "whose shares the party holds; no data"
 
     held: list[int]
     round: int
@@ -69,6 +79,10 @@ class ShareModels(OfRows, frozen=True):
 class ModelShare(OfRows, frozen=True):
     """Party → party, Alg. 1 l. 18; `version` names the polynomial G."""
 
+    plainly: ClassVar[str] = (
+        "a coded share of the party's weights, and of numbers that hide its answers if blinding is on"
+    )
+
     round: int
     attempt: int
     version: int
@@ -81,9 +95,13 @@ class ModelShare(OfRows, frozen=True):
 class ModelRequest(Message, frozen=True):
     """Party → party: I do not hold your model (any more)."""
 
+    plainly: ClassVar[str] = "a question for another party's shares; no data"
+
 
 class Shared(Message, frozen=True):
     """Party → server: these weights are shared."""
+
+    plainly: ClassVar[str] = "that the party has shared its weights; no data"
 
     trained: int
 
@@ -97,6 +115,8 @@ class WhoHolds(OfRows, frozen=True):
 
 class Holding(OfRows, frozen=True):
     """Party → server: whose shares (model, blinding and data) I hold; unasked once they are everybody's."""
+
+    plainly: ClassVar[str] = "whose shares the party holds, and how many of its weights were cut off"
 
     round: int
     attempt: int
@@ -119,6 +139,8 @@ class Sum(OfRows, frozen=True):
 class Answer(OfRows, frozen=True):
     """Evaluator → server, Alg. 1 l. 23: the coded embedding, blinded, summed over S."""
 
+    plainly: ClassVar[str] = "a coded sum over several parties, hidden by random numbers if blinding is on"
+
     round: int
     attempt: int
     summed: list[int]
@@ -127,6 +149,8 @@ class Answer(OfRows, frozen=True):
 
 class Declined(OfRows, frozen=True):
     """Evaluator → server: not over this S: it has answered for some of these rows over another, or lacks a share."""
+
+    plainly: ClassVar[str] = "that the party does not answer a question; no data"
 
     round: int
     attempt: int

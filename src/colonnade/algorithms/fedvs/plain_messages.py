@@ -1,5 +1,7 @@
 """What the plaintext baselines' roles say to each other, and the jobs they give themselves."""
 
+from typing import ClassVar
+
 from colonnade.algorithms.fedvs.messages import Gradient, Stepped
 from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
@@ -15,6 +17,8 @@ class Begin(Message, frozen=True):
 
 class Upload(Message, frozen=True):
     """Party → server: the embeddings of a round's batch; clipped and perturbed, if need be."""
+
+    plainly: ClassVar[str] = "for each row of a batch, the numbers that the party's network makes of it"
 
     round: int
     values: Array  # (batch, width) float32

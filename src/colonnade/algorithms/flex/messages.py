@@ -3,6 +3,8 @@
 A phase is the local part of a round; a round that only measures (Alg. 2, τ^0) has a phase, but nothing is learnt.
 """
 
+from typing import ClassVar
+
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.vafl.messages import Embed, Embedded, Skip
 from colonnade.data.task import Kind
@@ -16,6 +18,10 @@ __all__ = ["FLEX_PAYLOADS", "Begin", "BeginWithGradient", "BeginWithSnapshot", "
 class Ready(Message, frozen=True):
     """Party → server: embeddings of the round's batch (Alg. 1 l. 6), and how its last phase went (Alg. 2 l. 15)."""
 
+    plainly: ClassVar[str] = (
+        "for each row of a round's batch, the numbers that the party's network makes of it, and its number of steps"
+    )
+
     round: int
     values: Array  # (batch, width) float32
     phase: int = 0  # the one reported; 0: none
@@ -27,6 +33,8 @@ class Ready(Message, frozen=True):
 
 class Late(Message, frozen=True):
     """Party → server: the bell rang before a single step was done; do not wait for me."""
+
+    plainly: ClassVar[str] = "that the party has not finished a step in time; no data"
 
     phase: int
 

@@ -1,5 +1,7 @@
 """What VAFL's roles say to each other, and the jobs they give themselves."""
 
+from typing import ClassVar
+
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
@@ -31,6 +33,10 @@ REVEALS = (
 class Embeddings(Message, frozen=True):
     """Party → server: newest embeddings; the first `batch` rows are a step's batch, the rest only renew the table."""
 
+    plainly: ClassVar[str] = (
+        "for each row of a batch, its row number and the numbers that the party's network makes of it"
+    )
+
     step: int
     batch: int
     rows: Array  # (n,) int32
@@ -41,6 +47,8 @@ class Embeddings(Message, frozen=True):
 
 class Query(Message, frozen=True):
     """Party → server: the gradient of the batch uploaded last, as things stand now (Alg. 1 †)."""
+
+    plainly: ClassVar[str] = "a question for the gradient of the last batch; no data"
 
     step: int
 

@@ -1,5 +1,7 @@
 """What zeroth-order roles say to each other beyond VAFL, and the jobs they give themselves."""
 
+from typing import ClassVar
+
 from colonnade.algorithms.vafl.messages import Batch, Embeddings
 from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
@@ -10,6 +12,11 @@ __all__ = ["ZEROTH_PAYLOADS", "Estimate", "Losses", "Perturb", "Perturbed", "Pro
 
 class Probe(Embeddings, frozen=True, kw_only=True):
     """Party → server: c of a batch as in VAFL, and ĉ of the same rows at perturbed parameters."""
+
+    plainly: ClassVar[str] = (
+        "for each row of a batch, its row number and the numbers that the party's network makes of it, twice or more "
+        "with slightly different weights"
+    )
 
     perturbed: Array  # (directions, batch, width) float32
 

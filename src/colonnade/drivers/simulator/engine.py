@@ -69,6 +69,7 @@ class Simulator:
         peers: bool = False,
     ) -> None:
         self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
+        self.on_send: Callable[[str, Send, int], None] | None = None  # told the sender and the bytes, evaluation, too
         self.workers: Lanes | None = None  # who computes; nobody: this thread
         self.stopping = False  # `advance` returns after the event at hand; a signal handler may set it
         roles = list(roles)
@@ -360,6 +361,8 @@ class Simulator:
             raise LocalProtocolError(f"{node.role.name}: no role {to!r} to send to")
         frame = self.codec.encode(message)
         event = Received(node.role.name, message)
+        if self.on_send is not None:
+            self.on_send(node.role.name, effect, frame.size)
         if effect.evaluation:
             self.traffic.evaluation_bytes += frame.size
             self._send_evaluation(sender, receiver, event)

@@ -1,0 +1,103 @@
+"""A party's ledgers as a page of the same form as the privacy officer's: what was really released, and its cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import sqrt
+from typing import Any
+
+from colonnade import __version__
+from colonnade.privacy.accountant import STEP, Account
+from colonnade.privacy.gaussian import epsilon_of
+from colonnade.report.document import Document, Grid, Part
+from colonnade.report.privacy_words import number
+
+__all__ = ["ReadLedger", "ledger_in_words"]
+
+Line = Mapping[str, Any]
+KINDS = {
+    "warm-up": "training rows, once at the start",
+    "batch": "rows of training batches",
+    "fresh rows": "rows that the server asked for again",
+    "evaluation": "rows held out for judging",
+    "prediction": "rows that predictions were asked for",
+    STEP: "steps of the party's own network: they send nothing, but shape what is sent later",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLedger:
+    """A ledger whose chain has been checked."""
+
+    name: str
+    digest: str  # sha256 of the file
+    terms: Line
+    lines: Sequence[Line]
+    account: Account
+
+
+def ledger_in_words(ledgers: Sequence[ReadLedger], last: int, delta: float, made: datetime) -> Document:
+    """Two runs on the same records add up."""
+    total = sqrt(sum(one.account.mu**2 for one in ledgers))
+    parties = ", ".join(dict.fromkeys(str(one.terms["party"]) for one in ledgers))
+    facts = [("Made", f"{made:%Y-%m-%d %H:%M} UTC, after the training, with Colonnade {__version__}")]
+    facts += [("Ledger", f"{one.name}, sha256 {one.digest}") for one in ledgers]
+    together = f"Together: μ = {total:.6g}, ε = {epsilon_of(total, delta):.6g} at δ = {delta:g}. The chain is whole."
+    parts = [Part("In short", points=[together, "Each line was written before its message could leave."])]
+    for one in ledgers:
+        parts += [_leaves(one), _newest(one, last, delta)]
+    return Document(f"Privacy ledger of {parties}", facts, [*parts, _meaning()])
+
+
+def _leaves(ledger: ReadLedger) -> Part:
+    terms = ledger.terms
+    steps = terms["dp_sgd"]
+    private = f", steps clipped to {steps['clip']:g} with {steps['noise']:g}" if steps else ""
+    text = (
+        f"{ledger.name}: {terms['party']}, mechanism {terms['mechanism']}, rows clipped to norm {terms['clip']:g}, "
+        f"noise {terms['noise']:g}, local updates {terms['local_updates']}{private}; {terms['train_rows']} training "
+        f"rows, {terms['test_rows']} rows held out"
+    )
+    head = ("kind", "what left this party", "releases", "rows", "from", "to")
+    rows = [_kind_row(what, ledger.lines) for what in dict.fromkeys(line["what"] for line in ledger.lines)]
+    return Part("What left this party", [text], Grid(head, rows, ("releases", "rows")))
+
+
+def _kind_row(what: str, lines: Sequence[Line]) -> tuple[str, ...]:
+    own = [line for line in lines if line["what"] == what]
+    rows = sum(line["rows"] for line in own)
+    return what, KINDS.get(what, ""), f"{len(own):,}", f"{rows:,}", _moment(own[0]), _moment(own[-1])
+
+
+def _newest(ledger: ReadLedger, last: int, delta: float) -> Part:
+    text = "Δ: how far one record can move it. μ and ε: of everything up to and including the line."
+    head = ("n", "UTC", "what", "rows", "Δ", "noise", "μ", "ε")
+    shown = ledger.lines[-last:] if last > 0 else []
+    rows = [
+        (
+            str(line["n"]),
+            _moment(line),
+            line["what"],
+            str(line["rows"]),
+            f"{line['sensitivity']:.4g}",
+            f"{line['noise']:g}",
+            f"{line['mu']:.4g}",
+            number(epsilon_of(line["mu"], delta)),
+        )
+        for line in shown
+    ]
+    title = f"The newest {len(rows):,} of {len(ledger.lines):,} releases"
+    return Part(title, [text], Grid(head, rows, ("n", *head[3:])) if rows else None)
+
+
+def _meaning() -> Part:
+    text = (
+        "ε bounds how much all that this party sent can tell the server about one person's record, whatever the server "
+        "knows and computes. δ is the chance that the bound does not hold. Ledgers of several runs on the same records "
+        "add up: name them all."
+    )
+    return Part("ε and δ: the formal guarantee", [text])
+
+
+def _moment(line: Line) -> str:
+    return str(line["time"][:16]).replace("T", " ")
