@@ -52,7 +52,9 @@ def plan(
     share: Annotated[float, typer.Option(help="With 'dp-sgd': the share of μ² that embeddings get.")] = 0.75,
     clock_speeds: Annotated[
         bool,
-        typer.Option("--clock-speeds", help="Plan for the speeds of [clock] only. Left out: for parties of any speed."),
+        typer.Option(
+            "--clock-speeds", help="Plan for the config's own clock only. Left out: for parties of any speed."
+        ),
     ] = False,
     settings: Setting = None,
 ) -> None:
