@@ -43,3 +43,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'colonnade' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
