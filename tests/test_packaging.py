@@ -64,6 +64,10 @@ def test_pins_are_in_the_ranges():
 
 def test_every_extra_says_what_it_enables():
     assert set(EXTRAS) == set(PROJECT["optional-dependencies"])
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \| .*[a-z].* \|$", page.partition("## Extras")[2].partition("##")[0], re.M) == [
+        *EXTRAS
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,15 @@ def colonnade(monkeypatch, capsys, tmp_path):
         return ended.value.code, printed.out, printed.err
 
     return call
+
+
+def test_the_shell_completes_options():
+    script = "import sys; sys.argv[0] = 'colonnade'; from colonnade.cli.main import main; main()"
+    typed = {"_COLONNADE_COMPLETE": "complete_bash", "COMP_WORDS": "colonnade run --s", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | typed, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["--set", "--seed"]
 
 
 def test_doctor_says_what_is_there(colonnade):

@@ -1,8 +1,10 @@
-"""`drivers.files` as Windows runs it, with what Windows lacks taken away; `make` and CI run on Linux."""
+"""What runs on Windows in place of what it lacks, tried on Linux with that taken away."""
 
+import asyncio
 import fcntl
 import importlib.util
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -11,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from colonnade.config.schema import Config
+from colonnade.deployment.align_all import AlignAll
+from colonnade.deployment.own_side import stop_on_signals
+from colonnade.deployment.process import run_process
+from colonnade.deployment.up import FederationUp
 from colonnade.drivers import files
+from colonnade.protocol.errors import ColonnadeError
 
 
 @pytest.fixture
@@ -79,9 +87,33 @@ def test_a_lock_keeps_other_processes_out_and_the_content_readable(windows, tmp_
     os.close(held)
 
 
+def test_signals_stop_a_role_on_the_loop_of_asyncio(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def work() -> str:
+        stopped = asyncio.Event()
+        monkeypatch.setattr(asyncio.get_running_loop(), "add_signal_handler", None)
+        stop_on_signals(types.SimpleNamespace(stop=stopped.set))
+        signal.raise_signal(signal.SIGTERM)
+        await stopped.wait()
+        return "stopped"
+
+    assert run_process(work(), None) == "stopped"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_federation_in_one_place_is_refused_with_what_to_do_instead(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    for start in (lambda: FederationUp.refuse(Config(), ()), lambda: AlignAll([])):
+        with pytest.raises(ColonnadeError, match=r"start each side in a terminal of its own, or use WSL"):
+            start()
+
+
 @pytest.mark.slow
 def test_nothing_that_windows_lacks_is_used_unconditionally(tmp_path):
     """The standard library's type stubs know what each platform has."""
     command = [sys.executable, "-m", "mypy", "--platform", "win32", "--cache-dir", str(tmp_path), "src"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
