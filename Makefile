@@ -32,7 +32,7 @@ clean: ## remove caches and build outputs (not .venv, not runs)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamps are older than what they were made from whenever an install is due; dev includes the rest.
+# The stamps are older than what they were made from whenever an install is due; dev includes the core.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) install -c constraints.txt -e .
 	@touch $@

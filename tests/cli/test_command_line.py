@@ -100,8 +100,10 @@ def test_help_shows_every_word_of_every_command(colonnade):
 
 def test_version_and_commands(colonnade):
     from colonnade import __version__
+    from colonnade.release import commit
 
-    assert colonnade("--version")[:2] == (0, f"colonnade {__version__}\n")
+    found = commit()
+    assert colonnade("--version")[:2] == (0, f"colonnade {__version__}" + (f" (commit {found})\n" if found else "\n"))
     out = colonnade("--help")[1]
     assert all(command in out for command in ("run", "compare", "demo", "protocols", "report"))
 

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +16,12 @@ from colonnade.cli.certs import certs_app
 from colonnade.cli.compare import compare
 from colonnade.cli.data import data_app
 from colonnade.cli.demo import demo
+from colonnade.cli.doctor import doctor
 from colonnade.cli.init import init
 from colonnade.cli.join import join
 from colonnade.cli.options import ListsMethods
 from colonnade.cli.predict import predict
-from colonnade.cli.printing import console
+from colonnade.cli.printing import say
 from colonnade.cli.privacy import privacy_app
 from colonnade.cli.protocols import protocols
 from colonnade.cli.report import report
@@ -29,13 +31,13 @@ from colonnade.cli.status import status
 from colonnade.cli.sweep import sweep
 from colonnade.cli.up import up
 from colonnade.protocol.errors import ColonnadeError
+from colonnade.release import commit
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     help="Vertical federated learning that does not stop for its slowest member.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -43,17 +45,22 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        console.print(f"colonnade {__version__}")
+        found = commit()
+        say(f"colonnade {__version__}" + (f" (commit {found})" if found else ""))
         raise typer.Exit
 
 
 @app.callback()
-def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="The release and its commit.")
+    ] = False,
+) -> None:
     pass
 
 
 # As `colonnade --help` lists them.
-for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init):
+for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init, doctor):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 for name, group in {"data": data_app, "certs": certs_app, "attack": attack_app, "privacy": privacy_app}.items():
     app.add_typer(group, name=name)
@@ -71,6 +78,10 @@ def main() -> None:
     """The console script: errors that a user can act on are one line, without a traceback."""
     sys.path.append("")  # `package.module:Class` may lie in the current folder
     signal.signal(signal.SIGTERM, _as_ctrl_c)
+    if sys.platform == "win32":  # what goes to a file or a pipe has a code page without ε and →
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(encoding="utf-8")
     try:
         app()
     except ColonnadeError as error:

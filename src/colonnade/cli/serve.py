@@ -8,6 +8,7 @@ import typer
 from colonnade.cli.one_side import checked_config, log_of
 from colonnade.cli.options import LogJson, LogLevel, Out, Parent, Predict, Setting, SideConfig
 from colonnade.cli.printing import console, say_note
+from colonnade.extras import require_extra
 
 if TYPE_CHECKING:
     from colonnade.deployment.server_side import ServerSide
@@ -41,6 +42,8 @@ def serve(
 
     log = log_of("server", log_json, log_level)
     side = _side(config, settings, out, log)
+    if predict or side.config.predict.stay:  # before any training, not after it
+        require_extra("serve", "answering predictions over HTTP", "fastapi", "uvicorn")
     if predict:
         with tls_refusals_to(log):
             return _answer(side, parent)

@@ -5,6 +5,7 @@ The system takes that memory back when it wants it; until then it counts as the 
 
 import mmap
 import os
+import sys
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
@@ -24,7 +25,7 @@ class MappedFile:
     def __init__(self, file: int | Path) -> None:
         handle = os.open(file, os.O_RDONLY) if isinstance(file, Path) else file
         try:
-            self.bytes = mmap.mmap(handle, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+            self.bytes = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
         finally:
             if handle is not file:
                 os.close(handle)
@@ -36,12 +37,13 @@ class MappedFile:
 
     def at_random(self) -> None:
         """From here on single rows are read: do not read ahead."""
-        if len(self.bytes) > LARGE:
+        if sys.platform != "win32" and len(self.bytes) > LARGE:
             self.bytes.madvise(mmap.MADV_RANDOM)
 
     def give_back(self) -> None:
         """After a look at all of it: nothing of it counts as this process's memory until it is looked at again."""
-        self.bytes.madvise(mmap.MADV_DONTNEED)
+        if sys.platform != "win32":
+            self.bytes.madvise(mmap.MADV_DONTNEED)
 
 
 class MappedRows:

@@ -11,7 +11,7 @@ from typing import Any
 from colonnade.algorithms.method import SERVER
 from colonnade.config.schema import Config, from_dict, read_toml
 from colonnade.deployment.own_side import limits_of
-from colonnade.deployment.up import FAREWELL_S, Child
+from colonnade.deployment.up import FAREWELL_S, Child, refuse_windows
 from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.dial import ask_status
 from colonnade.protocol.errors import ColonnadeError, ConfigError
@@ -23,6 +23,7 @@ class AlignAll:
     """Starts, watches and stops them; every config is typed in its own folder, as its paths want it."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        refuse_windows("an alignment with all sides on this machine")
         self._configs = {self._identity(path).name: path for path in paths}
         if SERVER not in self._configs or len(self._configs) != len(paths):
             advice = "name the config of the server and those of all parties, each once"

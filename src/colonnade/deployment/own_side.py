@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -86,5 +87,9 @@ def stop_on_signals(node: Node) -> None:
     """SIGINT and SIGTERM stop the node cleanly."""
     if threading.current_thread() is not threading.main_thread():
         return  # signals belong to the main thread
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, node.stop)
+        if sys.platform == "win32":  # its loops take no signals
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(node.stop))
+        else:
+            loop.add_signal_handler(number, node.stop)

@@ -19,15 +19,18 @@ T = TypeVar("T")
 def run_process(work: Coroutine[Any, Any, T], parent: int | None) -> T:
     """A server or party until its end; if the parent process goes away, it stops as if by SIGTERM.
 
-    On uvloop, which costs less for each message than asyncio's own loop. What the start has made stays: walking over
-    all of it would stop the traffic for 90 ms now and then.
+    On uvloop, which costs less for each message than asyncio's own loop; Windows has only the latter. What the start
+    has made stays: walking over all of it would stop the traffic for 90 ms now and then.
     """
-    import uvloop  # noqa: PLC0415 - `up` needs none
+    if sys.platform == "win32":
+        run = asyncio.run
+    else:
+        from uvloop import run  # noqa: PLC0415 - `up` needs none
 
     gc.freeze()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return uvloop.run(_with_parent(work, parent))
+        return run(_with_parent(work, parent))
     finally:  # a closed uvloop would go on swallowing signals: the next phase could not be ended
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -48,7 +51,7 @@ async def _with_parent(work: Coroutine[Any, Any, T], parent: int | None) -> T:
     async def watch() -> None:
         while os.getppid() == parent:
             await asyncio.sleep(1.0)
-        os.kill(os.getpid(), 15)
+        signal.raise_signal(signal.SIGTERM)
 
     watcher = asyncio.ensure_future(watch())
     try:

@@ -36,7 +36,16 @@ from colonnade.results.folder import RunFolder
 from colonnade.results.summary import Summary
 from colonnade.results.track import check_track
 
-__all__ = ["FAREWELL_S", "Child", "FederationUp", "prepare_up", "refuse_network", "reopen_folder", "reopen_up"]
+__all__ = [
+    "FAREWELL_S",
+    "Child",
+    "FederationUp",
+    "prepare_up",
+    "refuse_network",
+    "refuse_windows",
+    "reopen_folder",
+    "reopen_up",
+]
 
 RESTARTS = 5  # of one process within a minute; then something is wrong with it
 FAREWELL_S = 15.0
@@ -45,6 +54,14 @@ COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
 SET_HERE = ("address", "parties", "certificate", "key", "authority", "members")  # of [network]
 
 OnStatus = Callable[[dict[str, Any]], None]
+
+
+def refuse_windows(what: str) -> None:
+    """Processes are stopped by SIGTERM, and end with the one that started them: Windows has neither."""
+    if sys.platform == "win32":
+        raise ColonnadeError(
+            f"{what} needs Linux or macOS; on Windows start each side in a terminal of its own, or use WSL"
+        )
 
 
 def refuse_network(given: Mapping[str, Any]) -> None:
@@ -119,7 +136,7 @@ def reopen_folder(config: Config, out: Path) -> RunFolder:
 
 
 def _order(nodes: Path) -> list[str]:
-    return list(tomllib.loads((nodes / SERVER / "config.toml").read_text())["network"]["parties"])
+    return list(tomllib.loads((nodes / SERVER / "config.toml").read_text(encoding="utf-8"))["network"]["parties"])
 
 
 class Child:
@@ -193,6 +210,7 @@ class FederationUp:
     @staticmethod
     def refuse(config: Config, parties: tuple[str, ...]) -> None:
         """What cannot be run this way, before anything is written."""
+        refuse_windows("starting all roles on this machine")
 
     @property
     def address(self) -> str:

@@ -1,12 +1,12 @@
 """The file of a privacy ledger: appended, synced and locked; what is in it belongs to `privacy.ledger`."""
 
-import fcntl
 import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from colonnade.drivers.files import BINARY, sync_folder, try_lock
 from colonnade.privacy.accountant import Account
 from colonnade.privacy.ledger import audit
 from colonnade.protocol.errors import CheckpointError
@@ -26,12 +26,12 @@ class LedgerFile:
     def open(self) -> bytes:
         """Lock the file for this process; returns what it holds."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        file = self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
         try:
             self._lock(file)
             if os.fstat(file).st_size:
                 return self.read()
-            _sync_folder(self.path.parent)  # the name of a new file, too
+            sync_folder(self.path.parent)  # the name of a new file, too
             return b""
         except BaseException:
             self.close()
@@ -39,7 +39,7 @@ class LedgerFile:
 
     def _lock(self, file: int) -> None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(file)
         except OSError:
             raise CheckpointError(f"{self.path}: another process writes this ledger; stop it first") from None
 
@@ -97,11 +97,3 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    directory = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

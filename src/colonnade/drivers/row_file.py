@@ -3,7 +3,7 @@
     NAME.rows     the rows: pages that nobody wrote take no room
     NAME.undo-N   what was there before, since the last checkpoint (undo.py)
 
-Rows are read and written by calls (`preadv`, `pwritev`), not through a mapping: a full disk is an error with words,
+Rows are read and written by calls (`read_at`, `write_at`), not through a mapping: a full disk is an error with words,
 where a mapped write would end the process with SIGBUS; and nothing of the file counts as this process's memory, where
 one batch of 256 rows was seen to map 279 MB (the kernel maps all that its cache holds together, up to 2 MiB for a row).
 What was written or read is in the system's cache as long as there is room.
@@ -12,6 +12,7 @@ What was written or read is in the system's cache as long as there is room.
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.drivers.files import BINARY, read_at, write_at
 from colonnade.drivers.undo import Position, UndoLog
 from colonnade.protocol.errors import CheckpointError
 from colonnade.protocol.messages import Array
@@ -59,7 +61,7 @@ class RowFile:
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.stat().st_size != self._size:
             raise CheckpointError(f"{path}: missing, or of another run: without it the run cannot go on; start anew")
-        self._use(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._use(os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600))
         self._undo = UndoLog(folder / name, self._write_all, anew=anew)
 
     def _use(self, file: int) -> None:
@@ -73,9 +75,8 @@ class RowFile:
     def _ready(self) -> None:
         """Without a folder it lies where temporary files do, and goes with this process."""
         if self._file < 0:
-            file, name = tempfile.mkstemp(prefix="colonnade-", suffix=".rows")
-            os.unlink(name)  # noqa: PTH108 - the file stays as long as it is open
-            self._use(file)
+            with tempfile.TemporaryFile(prefix="colonnade-", suffix=".rows") as file:
+                self._use(os.dup(file.fileno()))  # the file stays as long as it is open
 
     @property
     def _size(self) -> int:
@@ -101,10 +102,10 @@ class RowFile:
     def read(self, rows: Array) -> Array:
         """Sorted rows, uint8 (rows, bytes)."""
         self._ready()
-        values, file, preadv = np.empty((len(rows), self._row_bytes), np.uint8), self._file, os.preadv
+        values, file, read = np.empty((len(rows), self._row_bytes), np.uint8), self._file, read_at
         flat = values.reshape(-1).data
         for start, stop, place in _runs(rows, self._row_bytes):
-            preadv(file, [flat[start:stop]], place)
+            read(file, [flat[start:stop]], place)
         return values
 
     def replace(self, rows: Array, before: Array, after: Array, spans: list[tuple[int, int]]) -> None:
@@ -139,16 +140,18 @@ class RowFile:
     def _write_all(self, file: int, parts: list[bytes | memoryview], offset: int) -> None:
         wanted = sum(map(len, parts))
         try:
-            written = os.pwritev(file, parts, offset)
+            written = write_at(file, parts, offset)
             while written < wanted:  # there was room for a part of it: ask for the rest, to hear why not
-                written += os.pwrite(file, b"".join(parts)[written:], offset + written)
+                written += write_at(file, [b"".join(parts)[written:]], offset + written)
         except OSError as error:
             raise self._full(error, wanted, file) from None
 
     def _full(self, error: OSError, wanted: int, file: int) -> CheckpointError:
         where, mb = self._path or Path(tempfile.gettempdir()) / "a temporary file", 1e6
         free = shutil.disk_usage(where.parent).free
-        rest = max(self._size - os.fstat(self._file).st_blocks * 512, 0)
+        rest = 0
+        if sys.platform != "win32":  # which takes the room for all of it at once
+            rest = max(self._size - os.fstat(self._file).st_blocks * 512, 0)
         which = where if file == self._file else where.with_suffix(".undo")
         return CheckpointError(
             f"{which}: cannot be written ({error.strerror}): {wanted / mb:.3f} MB more are needed now, up to "

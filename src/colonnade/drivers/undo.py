@@ -16,6 +16,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
+from colonnade.drivers.files import BINARY, read_at
 from colonnade.protocol.errors import CheckpointError
 
 __all__ = ["Position", "UndoLog"]
@@ -96,18 +97,21 @@ class UndoLog:
         return segments
 
     def _contents_after(self, segment: _Segment, position: Position) -> Iterator[bytes]:
-        file = os.open(self._path(segment.number), os.O_RDONLY)
+        file = os.open(self._path(segment.number), os.O_RDONLY | BINARY)
         try:
             for before, end in reversed(list(zip(segment.ends, segment.ends[1:], strict=False))):
                 if end.number == position.number and end.size <= position.size:
                     return
                 start = before.size + _FRAME.size
-                yield os.pread(file, end.size - start, start)
+                content = bytearray(end.size - start)
+                found = read_at(file, [memoryview(content)], start)
+                yield bytes(content[:found])
         finally:
             os.close(file)
 
     def _forget(self, segments: list[_Segment], position: Position) -> None:
         """The newest first: what is left after a kill still undoes the rest of it."""
+        self.close()  # Windows removes no open file
         for segment in reversed(segments[1:]):
             self._path(segment.number).unlink()
         first = segments[0]
@@ -117,13 +121,12 @@ class UndoLog:
                 self._path(number).unlink()
 
     def _leave(self, number: int, end: Position) -> None:
-        self.close()
-        self._file, self.end = os.open(self._path(number), os.O_RDWR), end
+        self._file, self.end = os.open(self._path(number), os.O_RDWR | BINARY), end
         os.ftruncate(self._file, end.size)
 
     def _begin(self, number: int, before: int) -> None:
         header = _HEADER.pack(_MAGIC, number, before, os.urandom(8))
-        file = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        file = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC | BINARY, 0o600)
         try:
             self._write(file, [header], 0)
         except BaseException:

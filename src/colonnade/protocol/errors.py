@@ -6,6 +6,7 @@ ColonnadeError
 ├── ModelError               a model that cannot be built or does not fit
 ├── CheckpointError          a checkpoint or run folder that cannot be used
 ├── TrainingDiverged         the numbers left the finite range
+├── MissingExtra             packages that an extra installs: names it
 ├── WorkerLost               who computed for this process is gone, with what it held
 └── ProtocolError            the conversation between roles
     ├── LocalProtocolError   we broke the contract: a bug on this side
@@ -20,6 +21,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "LocalProtocolError",
+    "MissingExtra",
     "ModelError",
     "ProtocolError",
     "RemoteProtocolError",
@@ -57,6 +59,20 @@ class CheckpointError(ColonnadeError):
 
 class TrainingDiverged(ColonnadeError):
     """Training left the finite numbers."""
+
+
+class MissingExtra(ColonnadeError):
+    """Something was asked for whose packages are not installed."""
+
+    def __init__(self, purpose: str, extra: str, modules: list[str]) -> None:
+        super().__init__(
+            f"{purpose} needs {', '.join(modules)}, which the extra {extra!r} installs: "
+            f"pip install 'colonnade[{extra}]'"
+        )
+        self.purpose, self.extra, self.modules = purpose, extra, modules
+
+    def __reduce__(self) -> tuple[type["MissingExtra"], tuple[str, str, list[str]]]:
+        return type(self), (self.purpose, self.extra, self.modules)
 
 
 class WorkerLost(ColonnadeError):

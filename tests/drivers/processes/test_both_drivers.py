@@ -24,9 +24,10 @@ from colonnade.deployment.party_training import training_party
 from colonnade.deployment.server_side import ServerSide
 from colonnade.deployment.server_training import training_server
 from colonnade.deployment.terms import shared_digest, shared_part
+from colonnade.drivers import row_file
 from colonnade.drivers.files import lock_file
 from colonnade.drivers.ledger_file import LedgerFile
-from colonnade.drivers.processes import dial
+from colonnade.drivers.processes import dial, journal
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
 from colonnade.drivers.processes.line import SEALED
@@ -349,21 +350,21 @@ def test_a_record_whose_state_is_gone_is_not_written_over(shares, tmp_path):
 
 def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, shares, tmp_path, tools, monkeypatch):
     common = tables("sync", {}, epochs=1)
-    real, writes = os.pwritev, []
+    real, writes = journal.write_at, []
 
-    def pwritev(file, parts, offset):
+    def write_at(file, parts, offset):
         if Path(f"/proc/self/fd/{file}").readlink().is_relative_to(tmp_path / "server"):
             writes.append(file)
             if len(writes) > 60:
                 raise OSError(errno.ENOSPC, "No space left on device")
         return real(file, parts, offset)
 
-    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(journal, "write_at", write_at)
 
     async def again(federation, server):
         with pytest.raises(CheckpointError, match="journal-0.log: cannot be written: No space left on device"):
             await server
-        monkeypatch.setattr(os, "pwritev", real)
+        monkeypatch.setattr(journal, "write_at", real)
         config = federation.configs["server"]
         federation.server = training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
         return asyncio.ensure_future(federation.server.run())
@@ -387,23 +388,23 @@ def test_a_table_and_columns_that_stay_in_files(data, shares, tmp_path, tools, m
     common, own = tables("vafl", {}, epochs=3), files_of_numbers(data, shares, tmp_path)
     common["data"] = {"scale": "none"}
     own["server"] |= {"table": "file", "table_dtype": "float16"}
-    real, writes = os.pwritev, []
+    real, writes = row_file.write_at, []
 
-    def pwritev(file, parts, offset):
+    def write_at(file, parts, offset):
         if Path(f"/proc/self/fd/{file}").readlink().name == "train.rows":
             writes.append(file)
             if len(writes) > 800:
                 raise OSError(errno.ENOSPC, "No space left on device")
         return real(file, parts, offset)
 
-    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(row_file, "write_at", write_at)
 
     async def again(federation, server):
         with pytest.raises(
             CheckpointError, match=r"train.rows: cannot be written \(No space left on device\).*make room"
         ):
             await server
-        monkeypatch.setattr(os, "pwritev", real)
+        monkeypatch.setattr(row_file, "write_at", real)
         config = federation.configs["server"]
         federation.server = training_server(config, tmp_path / "server", Log("server", stream=io.StringIO()))
         return asyncio.ensure_future(federation.server.run())

@@ -1,7 +1,6 @@
 """The log of a node: what went in comes out, and what a crash can do to it is noticed or harmless."""
 
 import math
-import os
 
 import numpy as np
 import pytest
@@ -239,7 +238,7 @@ def test_a_full_disk_is_said_with_the_file_and_costs_only_the_last_record(failur
     path = tmp_path / "log"
     journal = Journal(path, CODEC)
     journal.append(*received(1))
-    real = os.pwritev
+    real = journal_module.write_at
 
     def write_less(file, parts, offset):
         if failure == "full":
@@ -247,7 +246,7 @@ def test_a_full_disk_is_said_with_the_file_and_costs_only_the_last_record(failur
         return real(file, [b"".join(parts)[:20]], offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwritev", write_less)
+        patch.setattr(journal_module, "write_at", write_less)
         with pytest.raises(CheckpointError, match="log: "):
             journal.append(*received(2))
     journal.mark_closed()

@@ -10,6 +10,7 @@ import pytest
 from colonnade.config.resolve import federation
 from colonnade.config.schema import from_dict
 from colonnade.data import load, split
+from colonnade.drivers.processes import journal
 from colonnade.drivers.processes import node as node_module
 from colonnade.drivers.processes.conversation import GIVEN_UP
 from colonnade.drivers.processes.journal import Journal
@@ -376,7 +377,7 @@ def test_a_full_disk_ends_the_node_with_its_cause(full, tmp_path, tools, monkeyp
         heard = list(bank.node.role.heard)
         with monkeypatch.context() as patch:
             if full == "log":
-                patch.setattr(os, "pwritev", no_space)
+                patch.setattr(journal, "write_at", no_space)
             elif full == "checkpoint":
                 patch.setattr(node_module, "replace_file", no_space)
                 patch.setattr(bank.node.keeper, "checkpoint_due", lambda node: True)

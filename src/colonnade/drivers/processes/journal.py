@@ -20,6 +20,7 @@ from typing import BinaryIO
 import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from colonnade.drivers.files import BINARY, write_at
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import CheckpointError, CodecError
 from colonnade.protocol.events import Event, PeerJoined, PeerLost, Received, Started, TimerFired, WorkDone
@@ -65,8 +66,8 @@ class Journal:
         self.path, self._codec = path, codec
         header = _HEADER.pack(_MAGIC, number, boot_id(), os.urandom(8))
         self._seed = xxh3_64_intdigest(header)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        os.pwrite(self._file, header, 0)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o600)
+        write_at(self._file, [header], 0)
         self.size = len(header)
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
@@ -105,7 +106,7 @@ class Journal:
             length += len(part)
         frame = _FRAME.pack(length, checksum.intdigest())
         try:
-            written = os.pwritev(self._file, [frame, *parts], self.size)
+            written = write_at(self._file, [frame, *parts], self.size)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
         if written != len(frame) + length:

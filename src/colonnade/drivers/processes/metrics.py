@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from colonnade.extras import require_extra
 from colonnade.protocol.errors import ConfigError
 
 __all__ = ["serve_metrics"]
@@ -27,11 +28,9 @@ _PARTY = {
 
 def serve_metrics(port: int, status: Callable[[], dict[str, Any]]) -> Callable[[], None]:
     """Answer on loopback from now on; call what is returned to stop."""
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError:
-        advice = "needs prometheus-client: pip install -c constraints.txt -e '.[metrics]'"
-        raise ConfigError("network.metrics_port", port, advice) from None
+    require_extra("serve", "network.metrics_port", "prometheus_client")
+    from prometheus_client import CollectorRegistry, start_http_server
+
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(status))
     try:

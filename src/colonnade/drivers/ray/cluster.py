@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from colonnade.extras import require_extra
 from colonnade.protocol.errors import ColonnadeError, ConfigError
 
 __all__ = ["connected"]
@@ -33,10 +34,9 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
     if on_loopback:
         os.environ.setdefault(NO_CLUSTER, "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
-    try:
-        import ray  # noqa: PLC0415 - not before the switches are set
-    except ModuleNotFoundError:
-        raise ConfigError("ray", "missing", "install it: pip install -c constraints.txt -e '.[ray]'") from None
+    require_extra("ray", "Ray", "ray")
+    import ray  # noqa: PLC0415 - not before the switches are set
+
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address is None:

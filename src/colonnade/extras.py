@@ -1,0 +1,23 @@
+"""What each extra of pyproject.toml enables, and the refusal if its packages are missing."""
+
+from importlib.util import find_spec
+
+from colonnade.protocol.errors import MissingExtra
+
+__all__ = ["EXTRAS", "require_extra"]
+
+EXTRAS = {
+    "align": "colonnade align: find the common rows of several tables",
+    "serve": "predictions over HTTP, and numbers for Prometheus (network.metrics_port)",
+    "ray": "--driver ray and --workers ray",
+    "track": "runs in MLflow, TensorBoard, Weights & Biases",
+    "docs": "the documentation as a site",
+    "dev": "tests, linters and builds",
+}
+
+
+def require_extra(name: str, purpose: str, *modules: str) -> None:
+    """Raise `MissingExtra` if one of these modules cannot be found; `purpose` is what needs them."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise MissingExtra(purpose, name, missing)

@@ -1,0 +1,164 @@
+"""`colonnade doctor`, the commit of a release, and what a missing extra says."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from colonnade import doctor, extras, release
+from colonnade.cli.main import main
+from colonnade.doctor import examine
+from colonnade.protocol.errors import MissingExtra
+
+
+@pytest.fixture
+def colonnade(monkeypatch, capsys, tmp_path):
+    """`colonnade ARGS` in a folder of its own: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["colonnade", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return call
+
+
+def test_the_shell_completes_options():
+    script = "import sys; sys.argv[0] = 'colonnade'; from colonnade.cli.main import main; main()"
+    typed = {"_COLONNADE_COMPLETE": "complete_bash", "COMP_WORDS": "colonnade run --s", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | typed, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["--set", "--seed"]
+
+
+def test_doctor_says_what_is_there(colonnade):
+    code, out, _ = colonnade("doctor", "--json")
+    found = json.loads(out)
+    assert (code, found["ok"]) == (0, True)
+    assert found["packages"]["torch"] == importlib.metadata.version("torch")
+    names = {check["name"] for check in found["checks"]}
+    assert names == {"python", "colonnade", "packages", "extras", "cores", "gpu", "disk", "files", "clock"}
+    code, out, _ = colonnade("doctor")
+    assert code == 0 and len(out.splitlines()) <= 24, "one screen"
+    assert all(name in out for name in names)
+
+
+def test_doctor_fails_if_a_required_package_is_missing_or_too_old(colonnade, monkeypatch):
+    asked = ["numpy>=1", "no-such-package>=2.0", "rich>=999; python_version>'3'", "no-such-other; extra=='align'"]
+    requirements = [Requirement(text) for text in asked]
+    monkeypatch.setattr(doctor, "own_requirements", lambda: requirements)
+    code, out, _ = colonnade("doctor", "--json")
+    found = json.loads(out)
+    assert (code, found["ok"]) == (1, False)
+    assert found["packages"]["no-such-package"] is None
+    faults = [check["text"] for check in found["checks"] if check["status"] == "fault"]
+    assert len(faults) == 2
+    assert "no-such-package is missing: pip install 'no-such-package>=2.0'" in faults
+    assert f"rich {importlib.metadata.version('rich')} is not >=999" in faults[1]
+    notes = [check["text"] for check in found["checks"] if (check["name"], check["status"]) == ("extras", "note")]
+    assert any(text.startswith("pip install 'colonnade[align]' would enable colonnade align") for text in notes)
+
+
+def test_doctor_of_a_copy_that_is_not_installed(tmp_path):
+    faults = [check for check in examine(tmp_path / "runs" / "new", []) if check.status == "fault"]
+    assert [check.name for check in faults] == ["packages"] and "pip install -e ." in faults[0].text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_doctor_compares_the_clock_with_the_file_system(tmp_path, monkeypatch):
+    real = doctor.time.time
+    for seconds, word in ((-7200.0, "files are dated +7200 s"), (7200.0, "files are dated -7200 s")):
+        monkeypatch.setattr(doctor.time, "time", lambda seconds=seconds: real() + seconds)
+        check = examine(tmp_path, [])[-1]
+        assert (check.name, check.status) == ("clock", "note") and word in check.text
+
+
+def test_the_commit_is_of_this_checkout_or_of_the_file_that_the_build_wrote(tmp_path, monkeypatch):
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@localhost", "-C", str(tmp_path)]
+    package = tmp_path / "src" / "colonnade"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(release, "__file__", str(package / "release.py"))
+    assert release.commit() is None  # neither a checkout nor a file: nothing is made up
+    (tmp_path / "a").write_text("one")
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "a"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:12]
+    assert release.commit() == head
+    (tmp_path / "a").write_text("two")
+    assert release.commit() == f"{head}-dirty"
+    (package / "commit.txt").write_text("0123456789ab\n")
+    assert release.commit() == "0123456789ab"
+
+
+def test_without_the_extra_align_names_it(colonnade, monkeypatch, tmp_path):
+    hide(monkeypatch, "private_set_intersection")
+    code, _, err = colonnade("align", "server.toml")
+    assert code == 2
+    assert "colonnade align needs private_set_intersection" in err and "pip install 'colonnade[align]'" in err
+
+
+def test_without_the_extra_serve_metrics_name_it(monkeypatch):
+    from colonnade.drivers.processes.metrics import serve_metrics
+
+    hide(monkeypatch, "prometheus_client")
+    with pytest.raises(MissingExtra, match=r"pip install 'colonnade\[serve\]'"):
+        serve_metrics(0, dict)
+
+
+def hide(monkeypatch, name: str) -> None:
+    monkeypatch.setattr(
+        extras, "find_spec", lambda module: None if module == name else importlib.util.find_spec(module)
+    )
+
+
+def test_only_what_an_extra_is_for_imports_its_packages():
+    """Everything else can be imported without them: modules that reach one through imports at their top."""
+    optional = {
+        "private_set_intersection",
+        "fastapi",
+        "uvicorn",
+        "prometheus_client",
+        "ray",
+        "mlflow",
+        "wandb",
+        "uvloop",
+    }
+    graph = {module_name(path): top_imports(path) for path in SOURCES.rglob("*.py")}
+    reached = set(optional)
+    while further := {name for name, needs in graph.items() if name not in reached and needs & reached}:
+        reached |= further
+    packages = ("colonnade.algorithms.alignment", "colonnade.drivers.ray")
+    others = {name for name in reached - optional if not name.startswith(packages)}
+    assert others == {"colonnade.privacy.blinding", "colonnade.deployment.alignment", "colonnade.deployment.on_ray"}
+
+
+SOURCES = Path(release.__file__).parent
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCES.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def top_imports(path: Path) -> set[str]:
+    """What a module imports when it is imported, with the packages around it."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {part for name in found for part in itertools.accumulate(name.split("."), "{}.{}".format)}
