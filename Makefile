@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt clean
+.PHONY: help demo test check fmt docs docs-check clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## all five families race on embedded data: a table here, plots in a report
 	$(BIN)/colonnade demo
@@ -28,8 +28,19 @@ fmt: $(VENV)/.installed-dev ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The theme prints a note about its successor at every build.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(VENV)/.installed-docs ## the docs site, into site/
+	$(BIN)/python docs/tools/generate.py
+	$(BIN)/mkdocs build --strict # with --quiet, strict would miss the warnings that it counts
+	@echo "Open site/index.html, or serve it: $(BIN)/python -m http.server --directory site"
+
+docs-check: docs ## open every page of the site in a headless browser (Chromium)
+	$(PIP) install --quiet -c constraints.txt playwright
+	$(BIN)/python docs/tools/check.py site
+
 clean: ## remove caches and build outputs (not .venv, not runs)
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
+	rm -rf build dist site docs/reference .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps are older than what they were made from whenever an install is due; dev includes the core.
@@ -39,6 +50,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $(VENV)/.installed $@
 
 $(BIN)/pip:

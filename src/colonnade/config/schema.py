@@ -91,15 +91,15 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RoleDevices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Different devices for the server and the parties."""
 
-    server: str = "cpu"
-    party: str | list[str] = "cpu"
+    server: str = "cpu"  # the device of the server's network
+    party: str | list[str] = "cpu"  # of every party's network, or a list with one for each party
 
 
 class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Different rates for the server and the parties."""
 
-    server: float
-    party: float | list[float]
+    server: float  # the server's rate
+    party: float | list[float]  # the rate of every party, or a list with one for each party
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +110,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
     step_rule: str = "constant"
-    step_offset: float = 1000.0
+    step_offset: float = 1000.0  # K0 of step_rule = "inverse"
     epochs: float | None = None
     updates: int | None = None
     seconds: float | None = None
@@ -171,9 +171,9 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `join` reads it
     label: str | None = None
     columns: list[str] | None = None
-    categorical: list[str] = []
-    scale: str | None = None
-    missing: str = "refuse"
+    categorical: list[str] = []  # this and the next two: as in [data], for this party's columns
+    scale: str | None = None  # as in [data]
+    missing: str = "refuse"  # as in [data]
     optimiser: str | dict[str, Any] | None = None
     learning_rate: float | None = None
     predict_data: str | None = None  # further rows of the same columns, for predictions alone
@@ -249,7 +249,7 @@ class RoleResources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one role asks a Ray cluster for; it is kept for the role, not enforced."""
 
     cpus: float = 0.1  # eight parties and a server fit on one
-    gpus: float = 0.0
+    gpus: float = 0.0  # fractions of a GPU, or whole ones
     custom: dict[str, float] = {}  # of the cluster's own names: pins a role to the nodes that have them
 
     def __post_init__(self) -> None:

@@ -80,8 +80,8 @@ def _is_optimiser(kind: Any) -> bool:
 class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """r(θ_m) of VAFL Eq. (1): weight·‖θ‖²/2 (l2) or weight·‖θ‖₁ (l1)."""
 
-    kind: str = "none"
-    weight: float = 0.0
+    kind: str = "none"  # "none", "l1" or "l2"
+    weight: float = 0.0  # the factor before the penalty
 
     def __post_init__(self) -> None:
         if self.kind not in ("none", "l1", "l2"):

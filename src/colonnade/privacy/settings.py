@@ -23,8 +23,8 @@ class DpSgd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a party is ready to spend in one run."""
 
-    epsilon: float
-    delta: float
+    epsilon: float  # ε of all that the party releases in one run
+    delta: float  # δ of the same account
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < float("inf"):

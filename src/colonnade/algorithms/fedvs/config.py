@@ -44,7 +44,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
     w_max: float | None = None  # weights are kept in ±w_max; left out: in what fits into the field, 1 at least
     min_summed: int | None = None  # the fewest parties whose sum is decoded; left out: half of them, T + 2 at least
     deadline_s: float = 60.0  # for sharing, and again for answering
-    blinding: bool = True
+    blinding: bool = True  # the server learns nothing of a coded answer but the sum; false: all of ψ
     stale: Stale = "allow"  # a round goes on with a slow party's last share; "refuse": all share in every round
     catch_up: int = 4  # a party that has missed rounds takes a step as long as so many; 1: never
     max_stale: int = 20  # rounds that one share may be summed in; then the round waits for its party
@@ -209,7 +209,7 @@ class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
     """The server waits for everybody's clipped and perturbed embeddings."""
 
     epsilon: float = 5.0  # ε′ of one release of one row by one party
-    delta: float = 1e-5
+    delta: float = 1e-5  # δ of the same release
     clip: float = 1.0  # the largest norm of a row's embedding
 
     @property

@@ -25,15 +25,15 @@ __all__ = ["ClockConfig", "Compute", "Fault", "Link", "Pace", "ServerClock"]
 class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds for one local step on one batch."""
 
-    kind: Literal["fixed", "exponential", "poisson", "lognormal", "trace"] = "fixed"
-    mean_s: float = 0.01
-    sigma: float = 0.5
-    unit_s: float | None = None
-    cpu: list[float] | None = None
-    file: str | None = None
-    machine: int | None = None
+    kind: Literal["fixed", "exponential", "poisson", "lognormal", "trace"] = "fixed"  # the distribution
+    mean_s: float = 0.01  # mean seconds of a step; of a trace: on an idle machine
+    sigma: float = 0.5  # spread of "lognormal"
+    unit_s: float | None = None  # seconds of one count of "poisson"
+    cpu: list[float] | None = None  # of a trace: CPU use by others, one value per interval
+    file: str | None = None  # of a trace: a CSV, or a .tar.gz with a file for each machine
+    machine: int | None = None  # which file of the archive, counted from 0
     unit: Unit | None = None  # of `cpu` or `file`; needed if no value is above 1
-    interval_s: float = 300.0
+    interval_s: float = 300.0  # seconds that one value of a trace holds
 
     def check(self, key: str) -> None:
         """Refuse what cannot be drawn from."""
@@ -74,7 +74,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One role's connection to the others, the same in both directions."""
 
-    latency_s: float = 0.005
+    latency_s: float = 0.005  # one way
     bandwidth_mbps: float = 100.0  # inf: unlimited
 
     def check(self, key: str) -> None:
@@ -88,18 +88,18 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ServerClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The server's own compute and link."""
 
-    compute: Compute = Compute(mean_s=0.001)
-    network: Link = Link(latency_s=0.0, bandwidth_mbps=1000.0)
+    compute: Compute = Compute(mean_s=0.001)  # of the server
+    network: Link = Link(latency_s=0.0, bandwidth_mbps=1000.0)  # the server's link
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something that goes wrong with a role between `at_s` and `until_s`."""
 
-    party: str
-    kind: Literal["crash", "offline", "loss", "duplicate", "late"]
-    at_s: float = 0.0
-    until_s: float = inf
-    rate: float = 0.0
+    party: str  # the name of a party, or "server"
+    kind: Literal["crash", "offline", "loss", "duplicate", "late"]  # what goes wrong
+    at_s: float = 0.0  # when it starts, on the clock; of "late": when the party joins
+    until_s: float = inf  # when it ends
+    rate: float = 0.0  # of "loss" and "duplicate": the share of transmissions
 
     def check(self, key: str, names: list[str]) -> None:
         """Refuse faults of nobody, in no time, or of everything."""
@@ -114,10 +114,10 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of `[clock]`; `compute` and `network` hold for every party, or are lists with one entry for each."""
 
-    compute: Compute | list[Compute] = Compute()
-    network: Link | list[Link] = Link()
-    server: ServerClock = ServerClock()
-    faults: list[Fault] = []
+    compute: Compute | list[Compute] = Compute()  # of every party, or a list with one for each party
+    network: Link | list[Link] = Link()  # likewise: the party's link
+    server: ServerClock = ServerClock()  # the server's compute model and link
+    faults: list[Fault] = []  # what goes wrong, and when
     lost_after_s: float = 2.0  # a role is given up for lost after so long a silence
 
     def check(self, parties: tuple[str, ...]) -> None:
