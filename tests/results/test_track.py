@@ -6,7 +6,7 @@ import pytest
 
 import colonnade
 from colonnade.config.schema import from_dict
-from colonnade.protocol.errors import ConfigError
+from colonnade.protocol.errors import ConfigError, MissingExtra
 from colonnade.results import track, trackers
 from colonnade.results.track import numbers_of, settings_of
 
@@ -46,7 +46,7 @@ def kept(monkeypatch):
 
 def test_a_missing_package_is_named_with_the_command(data, tmp_path, monkeypatch):
     monkeypatch.setitem(track.PACKAGES, "wandb", "a_package_that_is_not_there")
-    with pytest.raises(ConfigError, match=r"wandb is not installed; type: pip install 'colonnade\[track\]'"):
+    with pytest.raises(MissingExtra, match=r"needs a_package_that_is_not_there, .* pip install 'colonnade\[track\]'"):
         colonnade.train(data, "sync", track=["wandb"], out=tmp_path / "run", **QUICK)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="track.to"):

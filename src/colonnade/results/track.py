@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from colonnade.config.schema import Config, TrackConfig, to_dict
 from colonnade.data.catalogue import CATALOGUE
 from colonnade.drivers.files import replace_file
+from colonnade.extras import require_extra
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.places import RUNS
 from colonnade.results.trackers import PACKAGES, TRACKERS, Opening, Tracker
@@ -41,10 +41,7 @@ _OF_CLOCK = ("kind", "mean_s", "sigma", "unit_s", "interval_s", "latency_s", "ba
 
 def check_track(track: TrackConfig) -> None:
     """Refuse a tracker that is not installed, before anything runs."""
-    for name in track.to:
-        if find_spec(PACKAGES[name]) is None:
-            advice = f"{name} is not installed; type: pip install 'colonnade[track]'"
-            raise ConfigError("track.to", track.to, advice)
+    require_extra("track", "track.to", *(PACKAGES[name] for name in track.to))
     if len(set(track.to)) < len(track.to):
         raise ConfigError("track.to", track.to, "names a tracker twice")
 
