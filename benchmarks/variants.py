@@ -19,7 +19,7 @@ VARIANTS: dict[str, Tables] = {
     "swift-three-in-flight": _swift(in_flight=3),
     "swift-whole-batches": _swift(smaller_batches=False),
     "swift-no-decay": _swift({"optimiser": "adam", "learning_rate": 0.01}),
-    "swift-own-batches": _swift(batches="own"),
+    "swift-shared-batches": _swift(batches="shared"),
     "vafl-zeros": {"protocol": {"name": "vafl", "table": "zeros"}},
 }
 ABLATION = ("swift", *VARIANTS, "vafl")

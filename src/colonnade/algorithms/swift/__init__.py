@@ -1,9 +1,8 @@
 """swift: VAFL for tables that were not tuned for, with a slow party. A method of Colonnade's own.
 
-It is `vafl` with five of its keys set, and the same roles. Each of them can be left out:
+It is `vafl` with four of its keys set, and the same roles. Each of them can be left out:
 
     key                        default             instead of
-    batches                    "shared"            a walk for each party: then most rows of a batch are old ones
     table                      "mean"              a warm-up, which a slow party needs as long for as for training
     average                    true                judging the last weights, which asynchronous steps make noisy
     in_flight                  2                   a party that waits while its upload and gradient travel

@@ -10,7 +10,6 @@ __all__ = ["SwiftOptions"]
 class SwiftOptions(VaflOptions, frozen=True):
     """Those of `vafl`, with other defaults."""
 
-    batches: Literal["own", "shared"] = "shared"
     table: Literal["warm", "zeros", "mean"] = "mean"
     in_flight: int = 2
     smaller_batches: bool = True
