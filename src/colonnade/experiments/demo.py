@@ -4,7 +4,7 @@ A method has the settings of its name alone, unless this study found better ones
 
     python benchmarks/demo.py --out FOLDER
 
-It chooses on the validation rows; the test rows play no part in it. What it found is in docs/report.md.
+It chooses on the validation rows; the test rows play no part in it. What it found is in docs/results/demo.md.
 """
 
 from typing import Any
