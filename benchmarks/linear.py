@@ -116,7 +116,7 @@ def clock(parties: int, slowest: float) -> dict[str, Any]:
 def make(data: Partition, protocol: dict[str, Any], slowest: float = 1.0, **train: Any) -> Run:
     """A run with few evaluations."""
     settings = {"batch_size": 1024, "learning_rate": 0.1, "eval_every": "100000 epochs"} | train
-    protocol = {"l2": L2, "intercept": False, **protocol}  # the tables of docs/methods/asysqn.md are without one
+    protocol = {"l2": L2, "intercept": False, **protocol}  # the tables of docs/results/asysqn.md are without one
     return colonnade.prepare(data, protocol, clock=clock(len(data.parties), slowest), **settings)
 
 

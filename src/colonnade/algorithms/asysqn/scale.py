@@ -34,7 +34,7 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["GIVEN", "Scale", "measured"]
 
-# Chosen on credit card, a9a, mfeat and digits (docs/methods/asysqn.md).
+# Chosen on credit card, a9a, mfeat and digits (docs/results/asysqn.md).
 FACTOR = 0.5  # c
 FLOOR = 0.1  # of L: a newest pair along a flat direction would make H large along all others
 SAMPLE, ITERATIONS = 1024, 10  # rows and steps of the power iteration

@@ -52,7 +52,7 @@ _NOISY = (
 )
 _PAGE = "fedvs.md"
 MEAN = "mean"
-# Chosen on credit card, a9a, mfeat and digits: docs/methods/fedvs.md. `fedvs` needs columns within ±1.
+# Chosen on credit card, a9a, mfeat and digits: docs/results/fedvs.md. `fedvs` needs columns within ±1.
 DEFAULTS = Defaults(scale="clipped", party="polynomial:1", server="mlp:32", aggregate=MEAN)
 NOISY_DEFAULTS = replace(DEFAULTS, learning_rate=0.002)  # at 0.01 it follows the noise, below the majority class
 
