@@ -17,6 +17,8 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["Asked", "Planned", "plan_noise", "without_learning"]
 
+NEXT_TO_NOTHING = 1e-12  # a rate above 0 that moves no weight
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -95,8 +97,8 @@ def without_learning(config: Config, wish: Wish) -> Config:
     )
     train = replaced(config.train, learning_rate=0.0, optimiser="sgd", patience=0)  # it would never get better
     model = replaced(config.model, party="linear", device="cpu")
-    # `A` of adaptive-flex is a rate as well; left out, it is train.learning_rate.
-    protocol = {key: value for key, value in config.protocol.items() if key != "A"}
+    # `A` of adaptive-flex is a rate, too. It stays, because a round that measures τ goes with it.
+    protocol = {key: NEXT_TO_NOTHING if key == "A" else value for key, value in config.protocol.items()}
     party = replaced(config.party, budget=None, budgets={})
     return replaced(config, privacy=privacy, train=train, model=model, protocol=protocol, party=party)
 
