@@ -76,7 +76,8 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-def test_a_ledger_as_a_table(path):
+def test_a_ledger_as_a_table(path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")  # narrower, the cells of the table are wrapped
     text = run("ledger", str(path), "--last", "3")
     mu = 0.4 * 180**0.5
     assert "clinic, mechanism output, rows clipped to norm 1, noise 5, local updates plain" in text

@@ -24,12 +24,12 @@ Folder = Annotated[Path, typer.Option("--dir", help="The data folder: data.dir o
 def list_all(folder: Folder = Path("data")) -> None:
     """List the data sets: sizes, licences, and which of them are here."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from colonnade.data.catalogue import CATALOGUE
     from colonnade.data.obtain import is_there
 
-    table = Table("name", "what", "rows × columns", "licence", "where", box=SIMPLE_HEAD)
+    table = Table(Column("name", no_wrap=True), "what", "rows × columns", "licence", "where", box=SIMPLE_HEAD)
     for known in CATALOGUE.values():
         where = "built in" if known.embedded else str(folder) if is_there(known, folder) else "data get"
         table.add_row(known.name, known.what, known.shape, known.licence, where)
