@@ -1,8 +1,8 @@
-"""How a party's embeddings travel: what `encode` makes of them is what leaves, whatever they are wanted for.
+"""Encoding of the embeddings that a party sends, whatever their purpose.
 
-Batches, warm-up, further and fresh rows, perturbed embeddings and the answers to an evaluation all pass through the
-party's `encode`. The server decodes them first of all: its table and its evaluation hold the same numbers. A method
-that rounds, sparsifies or packs what it sends writes both functions into one class that its two roles inherit.
+The party's `encode` handles batches, warm-up, further and fresh rows, perturbed embeddings and answers to an
+evaluation. The server decodes them before it does anything else, so its table and its evaluation hold the same numbers.
+A method that rounds, sparsifies or packs embeddings writes both functions in one class, which its two roles inherit.
 """
 
 from collections.abc import Callable
@@ -19,37 +19,36 @@ M = TypeVar("M", bound=Any)  # a message with `values`
 
 
 class Encoding:
-    """Both directions, for both roles; here embeddings travel as they are."""
+    """Both directions for both roles. This base class sends embeddings unchanged."""
 
-    exact_tests = False  # True: test rows travel as they are, and the method is judged on exact embeddings
+    exact_tests = False  # True: test rows are sent unencoded, so the evaluation uses exact embeddings
 
     def encode(self, values: Array) -> Array:
-        """(rows, width) float32 → an array of as many rows, of any type and width. Part of a job: state stays."""
+        """Turn (rows, width) float32 into as many rows of any type and width. A job calls it: change no state."""
         return values
 
     def decode(self, values: Array) -> Array:
-        """The reverse, (rows, width) float32; whatever it raises is the fault of the party that sent the array."""
+        """Return (rows, width) float32. Any exception counts as the fault of the party that sent the array."""
         return values
 
     def encode_tests(self, values: Array) -> Array:
-        """The same for the rows that the method is judged on."""
+        """Encode held-out rows; with `exact_tests`, return them unchanged."""
         return values if self.exact_tests else self.encode(values)
 
     def decode_tests(self, values: Array) -> Array:
-        """The reverse of `encode_tests`."""
         return values if self.exact_tests else self.decode(values)
 
     def decoded(self, sender: str, message: M) -> M:
-        """A message with float32 embeddings in it, before anything is checked or changed."""
+        """Return the message with decoded float32 embeddings. Call it before checking the message or changing state."""
         decode = self.decode_tests if isinstance(message, EvaluationReply) else self.decode
         values = arrived(sender, message.values, decode)
         return message if values is message.values else msgspec.structs.replace(message, values=values)
 
 
 def arrived(sender: str, values: Array, decode: Callable[[Array], Array]) -> Array:
-    """A peer's array, decoded."""
+    """Decode a peer's array; raise RemoteProtocolError if `decode` raises anything."""
     try:
         return decode(values)
-    except Exception as error:  # a method's own code about the bytes of a stranger
+    except Exception as error:  # the method's own code handles bytes from a peer
         cause = f"embeddings of shape {values.shape} {values.dtype} that cannot be decoded: {str(error)[:200]}"
         raise RemoteProtocolError(sender, cause) from error

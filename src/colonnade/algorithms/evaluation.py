@@ -1,11 +1,11 @@
-"""Evaluation as part of the contract: the server asks for rows held out, parties answer from committed state.
+"""Evaluation: the server asks for held-out rows, and parties answer from committed state.
 
-The first `training.validation` of these rows are to validate on. While a run trains, the server asks for these alone.
-The evaluation at the end asks for all, and judges the test rows once. Without validation rows every evaluation is of
-the test rows.
+The first `training.validation` of these rows are validation rows. While a run trains, the server asks for them alone.
+The evaluation at the end asks for all rows and judges the test rows once. If there are no validation rows, every
+evaluation uses the test rows.
 
-No evaluation waits for a missing party: it is named, and its rows stay as last seen (zeros at first). The mean of its
-validation rows stands in for test rows that it has never sent.
+No evaluation waits for a missing party. The result names the party, and its rows stay as last seen (zeros at first).
+The mean of its validation rows replaces test rows that it has never sent.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,11 +35,11 @@ __all__ = [
     "Scores",
 ]
 
-TOKEN = -1  # evaluation jobs of a server; a party's are numbered downwards from here
+TOKEN = -1  # evaluation jobs of a server; a party's job tokens count down from here
 
 
 class EvaluateRows(Released, frozen=True):
-    """Party's job: embed the rows start..stop of those held out."""
+    """Party's job: embed the held-out rows start..stop."""
 
     number: int
     start: int
@@ -47,7 +47,7 @@ class EvaluateRows(Released, frozen=True):
 
 
 class RowsRead(Receipted, frozen=True):
-    """Its result."""
+    """Result of `EvaluateRows`: the encoded embeddings of the rows from `start` on."""
 
     number: int
     start: int
@@ -61,23 +61,23 @@ class EvaluateAll(Payload, frozen=True):
 
 
 class Scores(Payload, frozen=True):
-    """How good the model is on some rows."""
+    """Loss and metrics over some rows."""
 
     loss: float
     values: dict[str, float]
 
 
 class Evaluated(Payload, frozen=True):
-    """Its result: of the validation rows, if the run has any; else of the test rows."""
+    """Result of `EvaluateAll`, over the validation rows, or over the test rows if the run has no validation rows."""
 
     number: int
     loss: float
     values: dict[str, float]
-    tested: Scores | None = None  # of the test rows, in the evaluation at the end of a run with validation rows
+    tested: Scores | None = None  # scores of the test rows, in the last evaluation of a run with validation rows
 
 
 class Measurement(Payload, frozen=True, repr_omit_defaults=True):
-    """One row of metrics.jsonl, before the driver adds clock and bytes; its scores are as in `Evaluated`."""
+    """One row of metrics.jsonl, before the driver adds clock and bytes. `Evaluated` explains its scores."""
 
     update: int
     epochs: float
@@ -101,15 +101,15 @@ EVALUATION_PAYLOADS = (
 
 
 class Reading:
-    """A party's side: answers from committed state, beside whatever else it does."""
+    """A party's part: answers from committed state while the party does other work."""
 
     def __init__(self, rows: int, guard: Guard | None = None) -> None:
         self._rows, self._guard = rows, guard
-        self.tokens: list[int] = []  # of running jobs
+        self.tokens: list[int] = []  # tokens of running jobs
         self.count = 0
 
     def begin(self, message: EvaluationRequest) -> list[Effect]:
-        """Embed the rows that the server asks for."""
+        """Start a job that embeds the requested rows; raise RemoteProtocolError if they are not held-out rows."""
         start, stop = message.start, min(message.stop, self._rows)
         if not 0 <= start < stop:
             raise RemoteProtocolError(SERVER, f"asks for held-out rows {start}..{message.stop} of {self._rows}")
@@ -120,26 +120,24 @@ class Reading:
         return [Work(token, EVALUATION, 0.0, EvaluateRows(message.number, start, stop, release=release), aside=True)]
 
     def done(self, token: int, result: RowsRead, step: int) -> list[Effect]:
-        """Send them."""
+        """Send the embedded rows to the server."""
         self.tokens.remove(token)
         return [Send(SERVER, EvaluationReply(result.number, result.start, step, result.values), evaluation=True)]
 
     def cancel(self) -> list[Effect]:
-        """Nobody waits for them any more."""
+        """Cancel all jobs whose answers the server no longer needs."""
         tokens, self.tokens = self.tokens, []
         return [CancelWork(token) for token in tokens]
 
     def save(self) -> dict[str, Any]:
-        """What is running."""
         return {"tokens": self.tokens, "count": self.count}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.tokens, self.count = saved["tokens"], saved["count"]
 
 
 class Evaluation:
-    """The server's side of one evaluation after another."""
+    """The server's part: runs one evaluation after another."""
 
     def __init__(
         self, parties: Sequence[str], widths: Sequence[int], y_test: Array, metric: str,
@@ -151,18 +149,18 @@ class Evaluation:
         self._chunk = rows_per_message(max(widths))
         self.number = 0
         self.missing: list[str] = []
-        self._outstanding: dict[str, int] = {}  # chunks that each asked party still owes
+        self._outstanding: dict[str, int] = {}  # chunks that each asked party has not sent yet
         self.running = False
-        self._validation, self._asked = 0, len(y_test)  # of the present evaluation: rows to validate on, and all
+        self._validation, self._asked = 0, len(y_test)  # of this evaluation: validation rows, rows asked for
 
     def lack(self, absent: Array) -> None:
-        """bool (rows, parties): who does not have which row."""
+        """Mark rows that parties lack; `absent` is bool (rows, parties)."""
         self.table.lack(absent)
 
     def begin(
         self, present: Iterable[str], validation: int = 0, last: bool = False, best: int = 0
     ) -> list[Effect]:  # fmt: skip
-        """Ask the parties that are here for the first `validation` rows; if that is 0, or at the `last`, for all."""
+        """Ask the present parties for the first `validation` rows. If that is 0, or at the `last`, ask for all rows."""
         self._validation, self._asked = validation, validation if validation and not last else len(self._y)
         if validation and last:
             self._stand_in()
@@ -182,9 +180,9 @@ class Evaluation:
         return sends + self._judge_if_complete()
 
     def _stand_in(self) -> None:
-        """The mean of each party's validation rows for its test rows, which its answers then replace."""
+        """Write the mean of each party's validation rows into its test rows. The party's answers then replace it."""
         total, count = np.zeros(sum(self.table.widths)), np.zeros(sum(self.table.widths))
-        for h in self.table.parts(0, self._validation):  # NaN: rows that a party lacks
+        for h in self.table.parts(0, self._validation):  # NaN marks rows that a party lacks
             total += np.nansum(h, axis=0, dtype=np.float64)
             count += np.count_nonzero(~np.isnan(h), axis=0)
         mean = (total / np.maximum(count, 1)).astype(np.float32)
@@ -193,7 +191,7 @@ class Evaluation:
             self.table.write(party, rows, np.broadcast_to(mean[block], (len(rows), self.table.widths[party])), 0)
 
     def receive(self, sender: str, reply: EvaluationReply) -> list[Effect]:
-        """Keep the rows; when all are there, judge them."""
+        """Keep the rows, and judge them when all have arrived; raise RemoteProtocolError for a wrong chunk or shape."""
         if reply.number != self.number or sender not in self._outstanding:
             return []
         self._check(sender, reply)
@@ -213,7 +211,7 @@ class Evaluation:
             raise RemoteProtocolError(sender, cause)
 
     def lose(self, peer: str) -> list[Effect]:
-        """Stop waiting for a party that is gone."""
+        """Stop waiting for a lost party and count it as missing."""
         if self._outstanding.pop(peer, None) is None:
             return []
         self.missing.append(peer)
@@ -225,11 +223,11 @@ class Evaluation:
         return [Work(TOKEN, EVALUATION, 0.0, EvaluateAll(self.number), aside=True)]
 
     def gathered(self, h: Array) -> Array:
-        """From all parties' blocks side by side to what the server's network is given."""
+        """Turn all parties' blocks, side by side, into the input of the server's network."""
         return h
 
     def judge(self, network: ServerNetwork) -> Evaluated:
-        """The metric and the loss over the collected rows."""
+        """Compute the loss and the metrics over the collected rows."""
         scores = self._scores(network, 0, self._validation or len(self._y))
         both = 0 < self._validation < self._asked
         tested = self._scores(network, self._validation, len(self._y)) if both else None
@@ -241,7 +239,6 @@ class Evaluation:
         return Scores(loss, measure(self._metric, objective.task, y, prediction, loss))
 
     def save(self) -> dict[str, Any]:
-        """Collected rows and what is outstanding."""
         return {
             "number": self.number,
             "missing": self.missing,
@@ -253,7 +250,6 @@ class Evaluation:
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.number, self.missing = saved["number"], saved["missing"]
         self._outstanding, self.running = saved["outstanding"], saved["running"]
         self._validation, self._asked = saved["validation"], saved["asked"]

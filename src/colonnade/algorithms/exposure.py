@@ -1,4 +1,4 @@
-"""What crosses between the members, in a few words: `colonnade protocols` and the report group methods by it.
+"""What the members see of each other, in a few words. `colonnade protocols` and the report group methods by them.
 
 `Method.reveals` says the same exactly and at length.
 """

@@ -1,8 +1,8 @@
-"""The weights of the best evaluation, for runs that end when they get no better (`train.patience`).
+"""The weights of the best evaluation, for runs that end when the model stops improving (`train.patience`).
 
-Each role takes a copy of its weights when an evaluation begins, and keeps the copy if the server says, with the next
-request, that this evaluation was the best so far. At the end all roles go back to what they kept, and learn no more. A
-party that was away at the best evaluation stays where it is.
+Each role copies its weights when an evaluation begins. With the next request, the server says which evaluation is the
+best so far; if it was this one, the role keeps the copy. At the end all roles return to the weights they kept, and stop
+learning. A party that was absent at the best evaluation keeps its current weights.
 """
 
 from dataclasses import dataclass, field
@@ -15,26 +15,26 @@ __all__ = ["Keeping", "Kept"]
 
 
 class Keeping(Protocol):
-    """What a network must be able to do."""
+    """A network whose weights `Kept` can copy and restore."""
 
     def snapshot(self) -> list[Array]:
-        """What evaluation reads."""
+        """Return a copy of the weights that evaluation uses."""
 
     def settle_on(self, snapshot: list[Array]) -> None:
-        """Read this from now on, and learn no more."""
+        """Use these weights for evaluation from now on, and stop learning."""
 
 
 @dataclass(slots=True)
 class Kept(Component):
-    """Copies of one role's weights."""
+    """One role's copies of its weights, at the newest evaluation and at the best one."""
 
-    number: int = 0  # of the newest evaluation
+    number: int = 0  # number of the newest evaluation
     newest: list[Array] = field(default_factory=list)
     best_number: int = 0
     best: list[Array] = field(default_factory=list)
 
     def evaluation(self, number: int, best: int, last: bool, network: Keeping) -> None:
-        """An evaluation of this number begins; `best` is that of the best one before it."""
+        """Handle the start of evaluation `number`. `best` is the number of the best earlier one, or 0."""
         if best and best == self.number:
             self.best_number, self.best = self.number, self.newest
         if last:

@@ -1,4 +1,4 @@
-"""Leaving because the privacy budget is spent: a party says so once, and the server treats it as lost for good."""
+"""A party leaves when its privacy budget is spent. It says so once, and the server treats it as lost permanently."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ __all__ = ["LEAVING_PAYLOADS", "LONGEST", "Withdrawn"]
 
 
 class Withdrawn(Message, frozen=True):
-    """Party → server: nothing more comes from me, and why."""
+    """Party → server: this party sends nothing more, with the reason."""
 
     plainly: ClassVar[str] = "that the party leaves, and why"
 
@@ -17,4 +17,4 @@ class Withdrawn(Message, frozen=True):
 
 
 LEAVING_PAYLOADS = (Withdrawn, Withheld, Release)
-LONGEST = 200  # letters of a reason: it is shown to people
+LONGEST = 200  # characters of a reason, because the server shows it to its operator

@@ -1,7 +1,7 @@
-"""What a method is to the rest of Colonnade: its name, its paper, its options, and how its roles are made.
+"""A method as the rest of Colonnade sees it: its name, paper and options, and how its roles are made.
 
-A server is made from labels and the parties' widths, a party from its own columns: neither ever sees the
-other's data, whether they live in one simulator or in two organisations.
+A server is made from labels and the parties' widths, a party from its own columns. Neither role sees the other's data,
+in one simulator or in two organisations.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ __all__ = ["SERVER", "Capabilities", "Defaults", "Method", "Options", "PartySetu
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The server's half as far as all agree upon it: enough to build it, without its parameters."""
+    """The server's half that all members agree on: enough to build it, without its weights."""
 
     model: Factory
     aggregate: str
@@ -35,60 +35,60 @@ class Top:
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A method's own fields of `[protocol]`; subclasses check themselves in `check`."""
+    """A method's own fields of `[protocol]`. Subclasses validate them in `check`."""
 
-    average = False  # every network keeps an average of its weights, which evaluation and prediction use
+    average = False  # every network averages its weights; evaluation and prediction use the average
 
     @property
     def reveals(self) -> str:
-        """What whom learns with this very choice, where that depends on it; else what the method says."""
+        """What each role learns with these options; "" if `Method.reveals` holds for all options."""
         return ""
 
     @property
     def exposes(self) -> str:
-        """The same in a few words, as in exposure.py."""
+        """What `reveals` says, in the few words of exposure.py; "" if `Method.exposes` holds."""
         return ""
 
     @property
     def protects(self) -> str:
-        """What a protection of the method's own does and does not do, in plain words; "": it has none."""
+        """What the method's own protection does and does not do, in plain words; "" if it has none."""
         return ""
 
     @property
     def mechanism(self) -> PrivacySettings | None:
-        """Of a method that perturbs by itself; None: `[privacy]` says."""
+        """The mechanism of a method that perturbs by itself; None if `[privacy]` sets it."""
         return None
 
     @property
     def claim(self) -> str:
-        """By which name the summary tells what the paper counts, beside the account."""
+        """The name under which the summary lists the paper's own privacy figure, next to the accountant's."""
         return THEOREM_6
 
     @property
     def shares_labels(self) -> bool:
-        """Whether the server tells the parties the labels, so that they run its half, too."""
+        """Whether the server sends the labels to the parties, so that they run its half too."""
         return False
 
     def threshold(self, parties: int) -> int:
-        """How many parties' batches one update takes: the number of planned updates follows from it."""
+        """How many parties' batches one update takes. The number of planned updates depends on it."""
         return parties
 
     @property
     def task(self) -> Task | None:
-        """What is predicted, where the options say it; None: the labels do."""
+        """What the method predicts, if the options define it; None if the labels do."""
         return None
 
     def check(self, parties: int) -> None:
-        """Raise ConfigError for a combination that cannot work."""
+        """Raise ConfigError for a combination of options that cannot work."""
 
 
 O = TypeVar("O", bound=Options)
-O_co = TypeVar("O_co", bound=Options, covariant=True)  # a role that takes some options takes those derived from them
+O_co = TypeVar("O_co", bound=Options, covariant=True)  # a role that takes some options takes derived ones too
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSetup(Generic[O_co]):
-    """What a server is made from."""
+    """Everything that a server is made from."""
 
     options: O_co
     training: Training
@@ -98,17 +98,17 @@ class ServerSetup(Generic[O_co]):
     aggregate: str
     task: Task
     y_train: Array
-    y_test: Array  # of the rows held out: the first `training.validation` are to validate on
+    y_test: Array  # labels of the held-out rows; the first `training.validation` of them are validation rows
     device: str = "cpu"  # of its network
     absent: tuple[Array, Array] | None = (
-        None  # bool (rows, parties): who lacks which row to train on, and which held out
+        None  # bool (rows, parties): which party lacks which training row, and which held-out row
     )
     tables: Tables = field(default_factory=Tables)
 
 
 @dataclass(frozen=True, slots=True)
 class PartySetup(Generic[O_co]):
-    """What a party is made from."""
+    """Everything that a party is made from."""
 
     options: O_co
     training: Training
@@ -118,53 +118,53 @@ class PartySetup(Generic[O_co]):
     width: int
     model: Factory
     train: Any  # (rows, columns); scipy CSR for methods that are `sparse`
-    test: Any  # the rows held out, in the order of `y_test`
-    shape: tuple[int, ...]  # of one row: what the columns are to the model
+    test: Any  # the held-out rows, in the order of `y_test`
+    shape: tuple[int, ...]  # shape of one row, as the model sees the columns
     device: str = "cpu"  # of its network
-    top: Top | None = None  # for methods whose parties run the server's half, too
-    names: tuple[str, ...] = ()  # of all parties, for methods whose parties talk to each other
-    task: Task | None = None  # and the labels, for methods with `party_labels`
+    top: Top | None = None  # for methods whose parties also run the server's half
+    names: tuple[str, ...] = ()  # names of all parties, for methods whose parties talk to each other
+    task: Task | None = None  # set, with the labels, for methods with `party_labels`
     y_train: Array | None = None
     y_test: Array | None = None
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     budget: Budget | None = None  # the party's own
 
     def guard(self) -> Guard:
-        """What stands between this party's network and the wire."""
+        """Return the guard that checks everything that leaves this party's network."""
         rows = self.train.shape[0], self.test.shape[0]
         return Guard(self.privacy, self.budget, self.name, *rows, self.options.claim)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a method can do, and what it needs."""
+    """What a method can do and what it needs."""
 
-    party_labels: bool = False  # the labels are with every party, and not with the server
-    sparse: bool = False  # takes blocks in CSR
-    peers: bool = False  # parties talk to each other, and are told of each other's coming and going
+    party_labels: bool = False  # every party has the labels; the server has none
+    sparse: bool = False  # takes blocks in CSR format
+    peers: bool = False  # parties talk to each other, and the driver tells them when another party comes or goes
     party_dropout: bool = False  # its server can learn to do without a party
-    local_updates: tuple[str, ...] = ()  # which of `privacy.local_updates` its parties have; none: no mechanism at all
+    local_updates: tuple[str, ...] = ()  # the `privacy.local_updates` of its parties; empty: no mechanism at all
     lacking: bool = False  # it can train on rows that some parties lack (align.min_parties)
-    party_models: tuple[str, ...] = ()  # the kinds of model.party that it can use, e.g. "polynomial"; none named: all
-    aggregates: tuple[str, ...] = ()  # the values of model.aggregate that it can use; none named: all
+    party_models: tuple[str, ...] = ()  # the kinds of model.party that it supports, e.g. "polynomial"; empty: all
+    aggregates: tuple[str, ...] = ()  # the values of model.aggregate that it supports; empty: all
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a method takes where the config says nothing; found on development data by benchmarks/defaults.py."""
+    """A method's values for keys that the config leaves out; benchmarks/defaults.py found them on development data."""
 
-    scale: str | None = None  # None: the dataset's own
+    scale: str | None = None  # None: the dataset's own scale
     party: str | None = "mlp:64"  # None: the method has no networks
     embedding: int = 32
     server: str = "linear"
     aggregate: str = "concat"
-    batch_size: int = 64  # at most; fewer where there are few rows
+    batch_size: int = 64  # upper limit; smaller for datasets with few rows
     optimiser: str | dict[str, Any] = "adam"
-    # Of all, or of the server and the parties; "auto": the method measures how large its steps may be.
+    # One rate, or (server, parties); "auto": the method measures how large its steps may be.
     learning_rate: float | tuple[float, float] | Literal["auto"] = 0.01
     epochs: float = 20.0
-    evaluations: int = 40  # of a run of that length
-    patience: int = 10  # evaluations without a better one, after which a run ends; 0: it goes on to its limit
+    evaluations: int = 40  # in a run of `epochs` epochs
+    patience: int = 10  # a run ends after this many evaluations without improvement; 0: it runs to its limit
 
 
 @dataclass(frozen=True)
@@ -174,17 +174,17 @@ class Method(Generic[O]):
     name: str
     paper: str
     summary: str
-    reveals: str  # what whom learns beyond the trained model
+    reveals: str  # what each role learns beyond the trained model
     options: type[O]
     payloads: tuple[type[Payload], ...]
     server: Callable[[ServerSetup[O]], Coordinating] | None
     party: Callable[[PartySetup[O]], Role] | None
-    joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Coordinating] | None = None  # an oracle that sees everything
-    # Refuses what cannot work; or notes for the results.
+    joint: Callable[[ServerSetup[O], list[PartySetup[O]]], Coordinating] | None = None  # an oracle that sees all data
+    # Raises ConfigError for what cannot work; returns notes for the results.
     check: Callable[[ServerSetup[O], Sequence[PartySetup[O]]], tuple[str, ...]] | None = None
-    predictor: Predictor[O, Any, Any] | None = None  # None: it cannot predict at its level of privacy
+    predictor: Predictor[O, Any, Any] | None = None  # None: the method cannot predict at its level of privacy
     capabilities: Capabilities = Capabilities()
     defaults: Defaults = Defaults()
-    page: str = ""  # its description: a file of docs/methods, or an address
-    exposes: str = ""  # what crosses, in a few words (exposure.py): methods with the same words are listed together
-    observations: Observations[Any] | None = None  # what an attacker sees; None: `colonnade attack` refuses it
+    page: str = ""  # its description: a file of docs/methods, or a URL
+    exposes: str = ""  # what crosses, in the words of exposure.py; methods with the same words are listed together
+    observations: Observations[Any] | None = None  # what an attacker sees; None: `colonnade attack` refuses the method

@@ -1,4 +1,4 @@
-"""The server's half as most methods make it, and the rate of a party."""
+"""The server's network as most methods make it, and a party's learning rate."""
 
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ N = TypeVar("N", bound=ServerNetwork)
 def server_network(
     setup: ServerSetup[Options], kind: type[N], optimiser: OptimiserSpec | None = None, *, lacking: bool = False
 ) -> N:
-    """θ_0, behind party dropout where the config asks for it; `lacking`: rows may lack some parties' blocks."""
+    """Build θ_0, behind party dropout if the config asks for it. With `lacking`, rows may lack some parties' blocks."""
     training = setup.training
     inputs = aggregated_width(setup.aggregate, setup.widths)
     module = server_module(setup.model, inputs, setup.task.outputs, derive(training.seed, "init", SERVER))
@@ -39,11 +39,11 @@ def server_network(
 
 
 def party_rate(training: Training, index: int, x: Any) -> float:
-    """A party's rate; with `learning_rate = "auto"` less for wide rows.
+    """Return a party's learning rate. With `learning_rate = "auto"` it is lower for wide rows.
 
-    A step of Adam moves each weight by about the rate, and so the first layer's output by rate·‖x‖₁: with hundreds of
-    columns far enough that rows which a server keeps from before are of another network. The party looks at its own
-    columns alone, and nothing of it leaves the party.
+    A step of Adam moves each weight by about the rate, and so the first layer's output by rate·‖x‖₁. With hundreds of
+    columns, one step moves the output so far that rows in the server's table belong to a different network. The party
+    measures its own columns only, and sends nothing about them.
     """
     rate = training.party_rates[index]
     if not training.measured or not len(x):

@@ -1,4 +1,4 @@
-"""How far a run is: updates, rows, when to evaluate, when to end. Every coordinating role has one."""
+"""Counts of a run's updates and rows. They decide when to evaluate and when to end. Every coordinating role has one."""
 
 from math import inf, nan
 from typing import Any
@@ -16,7 +16,7 @@ EVALUATE_TIMER, END_TIMER = "evaluate", "end"
 
 
 class Progress:
-    """Counts, and turns counts into decisions."""
+    """Counts updates and rows, and decides from them when to evaluate and when to end."""
 
     def __init__(self, training: Training) -> None:
         self._rows_per_epoch = training.rows_per_epoch
@@ -25,33 +25,33 @@ class Progress:
         self._evaluations = Cadence(training.eval_every, training.rows_per_epoch)
         self.k = 0  # updates of the global model
         self.rows = 0  # party-rows processed
-        self.ending = ""  # why the run ends, once it does
-        self._losses: list[float] = []  # of training batches since the last evaluation
+        self.ending = ""  # why the run ends; "" until then
+        self._losses: list[float] = []  # losses of training batches since the last evaluation
         self._metric, self._patience, self._validation = training.metric, training.patience, training.validation
-        self._best_value, self._best_loss = nan, inf  # of the validation rows, each by itself
+        self._best_value, self._best_loss = nan, inf  # best of each on the validation rows, independently
         self._since = 0  # evaluations without a better value or loss
-        self.best = 0  # the number of the evaluation with the best value; of equal ones, that with the lowest loss
+        self.best = 0  # number of the evaluation with the best value; the lowest loss breaks ties
         self._loss_at_best = inf
 
     def count(self, rows: int, losses: list[float]) -> None:
-        """One update that processed `rows` party-rows."""
+        """Count one update that processed `rows` party-rows."""
         self.k += 1
         self.rows += rows
         self._losses += losses
 
     def timers(self) -> list[Effect]:
-        """The timers of what the clock decides."""
+        """Return timers for the evaluations and the limit that are set in seconds."""
         timers = [(EVALUATE_TIMER, self._evaluations.timer()), (END_TIMER, self._limit.timer())]
         return [SetTimer(name, at) for name, at in timers if at is not None]
 
     def evaluation_timer_fired(self, event: TimerFired) -> list[Effect]:
-        """The next evaluation's timer."""
+        """Return the timer of the next evaluation."""
         self._evaluations.count = int(event.due / NANOSECONDS / self._eval_every.amount + 0.5) + 1
         at = self._evaluations.timer()
         return [SetTimer(EVALUATE_TIMER, at)] if at is not None else []
 
     def at_limit(self) -> bool:
-        """Whether the run's limit is reached by updates or epochs."""
+        """Whether the run has reached its limit in updates or epochs."""
         return self._limit.due(self.k, self.rows)
 
     def evaluation_due(self) -> bool:
@@ -59,9 +59,9 @@ class Progress:
         return self._evaluations.due(self.k, self.rows)
 
     def report(self, result: Evaluated, staleness: list[float], missing: list[str]) -> list[Effect]:
-        """A row for metrics.jsonl; the last one ends the run.
+        """Return a row for metrics.jsonl, and after the last evaluation the end of the run.
 
-        With validation rows, the last one has the test rows. One that was under way when the end came has not.
+        With validation rows, the last evaluation has the test rows. One that was running at the end has not.
         """
         train_loss = float(np.mean(self._losses)) if self._losses else float("nan")
         self._losses = []
@@ -77,10 +77,10 @@ class Progress:
         return bool(self.ending and self._validation and result.tested is None)
 
     def _compare(self, result: Evaluated) -> None:
-        """Better is a better value, or a lower loss, than any before.
+        """Update the best evaluation: a better value or a lower loss than in all evaluations before it.
 
-        Either is enough. On few rows a metric like accuracy moves in large steps and a lucky one would end the run too
-        early, while the loss still falls; and the loss may rise while the metric still gets better.
+        Either is enough. On few rows a metric like accuracy moves in large steps, so one lucky value would end the run
+        too early while the loss still falls. The loss may also rise while the metric still improves.
         """
         value, metric = result.values.get(self._metric, nan), METRICS.get(self._metric)
         if metric is None:
@@ -95,23 +95,22 @@ class Progress:
         self._since = 0 if better or lower else self._since + 1
 
     def no_better(self) -> str:
-        """Why the run has to end, if it has not got better for `train.patience` evaluations; "" otherwise."""
+        """Why the run must end, if it has not improved for `train.patience` evaluations; "" otherwise."""
         if not self._patience or self._since < self._patience:
             return ""
         return f"no better for {self._patience} evaluation{'s' * (self._patience > 1)}"
 
     def note(self) -> str:
-        """Why the run ended before its limit, if it was for `train.patience`."""
+        """A note that the run ended before its limit because of `train.patience`; "" otherwise."""
         reason = self.no_better()
         return f"ended early: {reason}" if reason and self.ending == reason else ""
 
     @property
     def epochs(self) -> float:
-        """An epoch is N·M party-rows."""
+        """Epochs so far; one epoch is N·M party-rows."""
         return self.rows / self._rows_per_epoch
 
     def save(self) -> dict[str, Any]:
-        """All counts."""
         return {
             "k": self.k,
             "rows": self.rows,
@@ -126,7 +125,6 @@ class Progress:
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.k, self.rows, self.ending = saved["k"], saved["rows"], saved["ending"]
         self._losses = saved["losses"]
         self._limit.count, self._evaluations.count = saved["limit"], saved["evaluations"]

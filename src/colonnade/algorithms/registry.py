@@ -1,9 +1,9 @@
 """All methods by name.
 
-A package of Colonnade's own methods is one entry of `_PACKAGES`. An installed package brings methods by an entry point
-of the group `colonnade.methods`, whose value is a Method or a tuple of them. Such packages are imported when a name is
-asked for that Colonnade does not have, or when all methods are listed. A method that no package brings is named by its
-dotted path, `package.module:METHOD`.
+Each of Colonnade's own packages of methods is one entry of `_PACKAGES`. An installed package adds methods by an entry
+point of the group `colonnade.methods`, whose value is a Method or a tuple of them. Colonnade imports such packages when
+a caller asks for a name that it does not have, or lists all methods. For a method without an entry point, the caller
+gives the dotted path, `package.module:METHOD`.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["DEFAULT_METHOD", "GROUP", "METHODS", "Installed", "find_method", "installed"]
 
 GROUP = "colonnade.methods"
-DEFAULT_METHOD = "swift"  # where a config names none
+DEFAULT_METHOD = "swift"  # if a config names no method
 
 _PACKAGES = (lockstep, swift, vafl, zeroth, flex, asysqn, fedvs)
 METHODS: dict[str, Method[Any]] = {method.name: method for package in _PACKAGES for method in package.METHODS}
@@ -29,7 +29,7 @@ METHODS: dict[str, Method[Any]] = {method.name: method for package in _PACKAGES 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What other packages bring."""
+    """The methods of other installed packages, and the faults found while loading them."""
 
     methods: Mapping[str, Method[Any]]
     faults: Mapping[str, str]  # name of a method or of an entry point → why it cannot be used
@@ -37,14 +37,14 @@ class Installed:
 
 @cache
 def installed() -> Installed:
-    """The methods of all entry points; imports their packages."""
+    """Return the methods of all entry points. The first call imports their packages."""
     methods: dict[str, Method[Any]] = {}
     faults: dict[str, str] = {}
     origins = dict.fromkeys(METHODS, "colonnade")
     for point in sorted(entry_points(group=GROUP), key=lambda point: (_origin(point), point.name)):
         try:
             found = _methods(point.load())
-        except Exception as error:  # another package's code runs here, and may do anything
+        except Exception as error:  # code of another package may raise anything
             faults[point.name] = f"{_origin(point)} brings it, but it cannot be loaded: {error}"
             continue
         for method in found:
@@ -64,12 +64,12 @@ def _methods(value: object) -> tuple[Method[Any], ...]:
 
 
 def _origin(point: EntryPoint) -> str:
-    """The distribution of an entry point, for people."""
+    """Name the distribution of an entry point, for messages."""
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
 
 
 def find_method(name: str) -> Method[Any]:
-    """The method of this name or dotted path."""
+    """Return the method with this name or dotted path; raise ConfigError if there is none."""
     if name in METHODS:
         return METHODS[name]
     if ":" in name:

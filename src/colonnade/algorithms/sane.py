@@ -1,14 +1,14 @@
-"""How large an embedding may be."""
+"""The largest value that an embedding may have."""
 
 from colonnade.protocol.messages import Array, Elsewhere
 
 __all__ = ["LARGEST", "are_sane"]
 
-LARGEST = 1e6  # of an embedding: one absurd value in the server's table would end the training of all
+LARGEST = 1e6  # of an embedding: one absurd value in the server's table would ruin the training for all parties
 
 
 def are_sane(values: Array) -> bool:
-    """Whether embeddings are finite and of a size that training could have led to."""
+    """Check that embeddings are finite and within ±LARGEST, the size that training can lead to."""
     if isinstance(values, Elsewhere):
-        return True  # nobody sent it over a wire; to look at it would stop the GPU, and the loss tells as well
+        return True  # it came over no wire; reading it would stall the GPU, and the loss shows divergence as well
     return not values.size or bool(-LARGEST <= values.min() <= values.max() <= LARGEST)

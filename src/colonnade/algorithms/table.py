@@ -1,7 +1,7 @@
-"""The server's table: the newest embedding of every (sample, party), and how old each is.
+"""The server's table: the newest embedding of every (row, party), and its staleness.
 
 VAFL Eq. (3): τ_{n,m} counts the global updates since (n, m) was renewed. Memory: N×Σwidth float32 and N×M
-int32, nothing else of that order. It may be float16, and it may lie in a file (table_file.py).
+int32, nothing else of that order. The table may be float16, and it may be in a file (table_file.py).
 
 A row that a party has not sent yet is zeros, or the running mean of that party's embeddings (`fill`).
 """
@@ -24,52 +24,52 @@ __all__ = ["EmbeddingTable", "Staleness", "blank", "blocks_of"]
 
 Ages = npt.NDArray[np.int32]
 MOST_BINS = 2**14
-MOST_AGES = 2**14  # that are counted for an update: with more, every second (third, …) update has to do
+MOST_AGES = 2**14  # ages counted for an update; with more, only every second (third, …) update is counted
 
-LARGEST_HALF = 65504.0  # of float16
-SLOWEST = 0.02  # of a running mean: an upload's share in it is never less
+LARGEST_HALF = 65504.0  # the largest float16
+SLOWEST = 0.02  # the least weight of an upload in a running mean
 
 
 def blocks_of(widths: Sequence[int]) -> tuple[slice, ...]:
-    """Where each party's embedding lies in a row."""
+    """Return the columns of each party's embedding in a row of the table."""
     ends = list(itertools.accumulate(widths))
     return tuple(slice(end - width, end) for end, width in zip(ends, widths, strict=True))
 
 
 def blank(values: Array, absent: Array, blocks: Sequence[slice]) -> None:
-    """NaN into the absent blocks of some rows."""
+    """Write NaN into the blocks that `absent`, bool (rows, parties), marks."""
     for party, block in enumerate(blocks):
         values[absent[:, party], block] = np.nan
 
 
 @dataclass(slots=True, init=False)
 class Fill(Component):
-    """What stands for rows that a party has not sent: μ ← μ + max(0.02, 1/n)·(mean(h) − μ) over its n uploads."""
+    """Replaces rows that a party has not sent: μ ← μ + max(0.02, 1/n)·(mean(h) − μ) over its n uploads."""
 
     means: Array  # (Σ widths,) float32
-    uploads: Array  # of each party
-    missing: Array  # rows that each party has not sent; those that it lacks do not count
+    uploads: Array  # number of uploads of each party
+    missing: Array  # rows that each party has not sent; rows that it lacks do not count
 
     def __init__(self, rows: int, widths: Sequence[int]) -> None:
         self.means = np.zeros(sum(widths), np.float32)
         self.uploads, self.missing = np.zeros(len(widths), np.int64), np.full(len(widths), rows, np.int64)
 
     def learn(self, party: int, block: slice, values: Array, new: int) -> None:
-        """An upload of rows that the party has, `new` of them for the first time."""
+        """Count an upload of rows that the party has; `new` of them arrive for the first time."""
         self.uploads[party] += 1
         self.missing[party] -= new
         mean = self.means[block]
         mean += np.float32(max(SLOWEST, 1 / self.uploads[party])) * (np.asarray(values).mean(0) - mean)
 
     def put(self, values: Array, unsent: Array, widths: Sequence[int]) -> None:
-        """The means into the blocks (rows, parties) that are not there yet."""
+        """Copy the means into the blocks that `unsent`, bool (rows, parties), marks."""
         np.copyto(values, self.means, where=np.repeat(unsent, widths, axis=1))
 
 
 class EmbeddingTable:
-    """Newest embeddings, and the update count at which each was renewed.
+    """Newest embeddings, and the update at which each was renewed.
 
-    With `fill`, `renewed` counts updates from 1, and 0 says that a block was never sent.
+    With `fill`, `renewed` counts updates from 1, and 0 means that the party never sent the block.
     """
 
     def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32", fill: bool = False) -> None:
@@ -79,17 +79,17 @@ class EmbeddingTable:
         self._first = int(fill)
         self.values = np.zeros((rows, sum(self.widths)), self.dtype)
         self.renewed = np.zeros((rows, len(self.widths)), np.int32)
-        self.clipped = 0  # embeddings beyond what float16 can hold
+        self.clipped = 0  # embeddings beyond the range of float16
         self._absent: Array | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def open(self, storage: Storage, name: str) -> None:
-        """Lie in the table of this name; one in memory ignores it."""
+        """Open the table's file in `storage`. A table in memory does nothing."""
 
     def lack(self, absent: Array) -> None:
-        """bool (rows, parties): blocks that their party does not have are NaN, whatever it sends for them."""
+        """Set blocks that their party lacks to NaN, whatever it sends; `absent` is bool (rows, parties)."""
         self._lack(absent)
         blank(self.values, absent, self.blocks)
 
@@ -99,7 +99,7 @@ class EmbeddingTable:
             self.fill.missing -= np.count_nonzero(absent, axis=0)
 
     def gather(self, rows: Array) -> Array:
-        """The newest embeddings of these rows, float32."""
+        """Return the newest embeddings of these rows, float32 (rows, Σ widths)."""
         values = self.values[rows].astype(np.float32, copy=False)
         if self.fill is not None and self.fill.missing.any():
             unsent = self.renewed[rows] == 0
@@ -107,19 +107,19 @@ class EmbeddingTable:
         return values
 
     def parts(self, start: int, stop: int) -> Iterator[Array]:
-        """The rows start..stop, float32, in as many parts as memory wants."""
+        """Yield the rows start..stop as float32, in parts that fit into memory."""
         yield self.values[start:stop].astype(np.float32, copy=False)
 
     def held(self, values: Array) -> Array:
-        """As this table can hold them: float16 ends at ±65504, and what lies beyond is cut off there and counted."""
+        """Return values in the table's type. float16 clips at ±65504; `clipped` counts the clipped ones."""
         if self.dtype == np.float32:
             return values
-        values = np.asarray(values)  # it may lie on a GPU
+        values = np.asarray(values)  # they may be on a GPU
         self.clipped += int(np.count_nonzero(np.abs(values) > LARGEST_HALF))
         return np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(self.dtype)
 
     def write(self, party: int, rows: Array, values: Array, k: int) -> None:
-        """Rows of one party as of update k."""
+        """Store one party's rows as of update k."""
         if self.fill is not None and self.fill.missing[party]:
             self._learn(self.fill, party, rows, values, self.renewed[rows, party] == 0)
         self.values[rows, self.blocks[party]] = self.held(values)
@@ -128,7 +128,7 @@ class EmbeddingTable:
         self.renewed[rows, party] = k + self._first
 
     def _learn(self, fill: Fill, party: int, rows: Array, values: Array, unsent: Array) -> None:
-        """Before rows are written."""
+        """Update the running mean of a party. Call it before the rows are written."""
         if self._absent is not None:
             has = ~self._absent[rows, party]
             rows, values, unsent = rows[has], np.asarray(values)[has], unsent[has]
@@ -136,25 +136,25 @@ class EmbeddingTable:
             fill.learn(party, self.blocks[party], values, len(np.unique(rows[unsent])))
 
     def renew(self, parties: Sequence[int], rows: Array, k: int) -> None:
-        """These rows of these parties are as of update k, unchanged."""
+        """Mark these parties' blocks of these rows as renewed at update k, with unchanged values."""
         self.renewed[rows[:, None], parties] = k + self._first
 
     def ages(self, rows: Array, k: int) -> Ages:
-        """τ of every party's block of these rows: (rows, parties)."""
+        """Return τ of every party's block of these rows: (rows, parties)."""
         ages: Ages = k + self._first - self.renewed.take(rows, axis=0)
         return ages
 
     def ages_of(self, party: int, rows: Array, k: int) -> Ages:
-        """τ of one party's block of these rows."""
+        """Return τ of one party's block of these rows: (rows,)."""
         ages: Ages = k + self._first - self.renewed[rows, party]
         return ages
 
     def newest(self) -> int:
-        """The last update at which any block was renewed."""
+        """Return the last update at which any block was renewed."""
         return max(0, int(self.renewed.max(initial=0)) - self._first)
 
     def note(self) -> str:
-        """What a reader of the results should know; nothing as a rule."""
+        """Return a warning for the results if embeddings were clipped; "" otherwise."""
         if not self.clipped:
             return ""
         return (
@@ -163,7 +163,7 @@ class EmbeddingTable:
         )
 
     def save(self) -> dict[str, Any]:
-        """The table as arrays (not copied)."""
+        """Return the state; the arrays are not copied."""
         return {"values": self.values, "renewed": self.renewed, "clipped": self.clipped} | self._saved_fill()
 
     def _saved_fill(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class EmbeddingTable:
             self.fill.load(saved["fill"])
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
+        """Restore what `save` returned; raise CheckpointError if it is of a table in a file."""
         if "values" not in saved:
             raise CheckpointError('the checkpoint is of a run with server.table = "file"; set that, or start anew')
         self.values[...] = saved["values"]
@@ -183,21 +183,22 @@ class EmbeddingTable:
         self._load_fill(saved)
 
     def kept(self, saved: dict[str, Any]) -> None:
-        """A checkpoint with this state is on the disk."""
+        """Learn that a checkpoint with this state is on the disk. A table in memory does nothing."""
 
 
 @dataclass(slots=True, init=False)
 class Staleness(Component):
-    """The distribution of τ over every embedding of another party that was used, or of a sample (`every`).
+    """The distribution of τ over all used embeddings of other parties, or over a sample of updates (`every`).
 
-    Counted in bins of 2^shift updates: of 1 until τ outgrows them, then two become one. Mean and maximum stay exact.
+    The bins are 2^shift updates wide. They start at 1; when τ outgrows them, every two become one. Mean and maximum
+    stay exact.
     """
 
     counts: Array  # how often each τ occurred
     shift: int
     total: int
     largest: int
-    sums: Array  # of τ per party, since the last `take_means`
+    sums: Array  # sum of τ per party since the last `take_means`
     uses: Array
 
     def __init__(self, parties: int) -> None:
@@ -206,11 +207,11 @@ class Staleness(Component):
         self.sums, self.uses = np.zeros(parties, np.int64), np.zeros(parties, np.int64)
 
     def every(self, rows: int) -> int:
-        """Of how many updates with so many rows one is counted: all, unless they are of many rows of many parties."""
+        """Return n: every n-th update with this many rows is counted. n > 1 only for many rows of many parties."""
         return -(-rows * len(self.sums) // MOST_AGES)
 
     def add(self, ages: Ages, parties: Sequence[int]) -> None:
-        """Count the ages (rows, all parties) of the blocks of `parties`."""
+        """Count the ages of the blocks of `parties`; `ages` is (rows, all parties)."""
         if not len(parties):
             return
         used = ages[:, parties]
@@ -218,14 +219,14 @@ class Staleness(Component):
         self.uses[parties] += len(used)
 
     def add_others(self, ages: Ages, uploaders: Sequence[int]) -> None:
-        """Count the ages of all blocks but those of the uploaders, which are 0."""
+        """Count the ages of all blocks except those of the uploaders, which are 0 in `ages`."""
         self.sums += self._count(ages)
         self.counts[0] -= len(ages) * len(uploaders)
         self.uses += len(ages)
         self.uses[uploaders] -= len(ages)
 
     def _count(self, ages: Ages) -> Array:
-        """Into the bins; the sum of each column."""
+        """Add the ages to the bins; return the sum of each column."""
         self.largest = max(self.largest, int(ages.max(initial=0)))
         while self.largest >> self.shift >= MOST_BINS:
             self.counts = np.pad(self.counts, (0, len(self.counts) % 2)).reshape(-1, 2).sum(1)
@@ -234,25 +235,25 @@ class Staleness(Component):
         if len(counts) > len(self.counts):
             self.counts = np.concatenate([self.counts, np.zeros(len(counts), np.int64)])
         self.counts[: len(counts)] += counts
-        # Where no sum can be too large for 32 bits, they take a third of the time.
+        # 32-bit sums take a third of the time, so use them unless they can overflow.
         sums: Array = ages.sum(0, dtype=np.int32 if self.largest * len(ages) < 2**31 else np.int64)
         self.total += int(sums.sum(dtype=np.int64))
         return sums
 
     def take_means(self) -> list[float]:
-        """The mean τ per party since the last call."""
+        """Return the mean τ per party since the last call."""
         means: list[float] = (self.sums / np.maximum(self.uses, 1)).tolist()
         self.sums[:], self.uses[:] = 0, 0
         return means
 
     def summary(self) -> StalenessSummary:
-        """Mean, 95th percentile and maximum over the whole run."""
+        """Return the mean, the 95th percentile and the maximum over the whole run."""
         uses = int(self.counts.sum())
         if not uses:
             return {"mean": 0.0, "p95": 0.0, "max": 0.0}
-        p95 = (int(np.searchsorted(np.cumsum(self.counts), 0.95 * uses)) + 1 << self.shift) - 1  # a bin's last
+        p95 = (int(np.searchsorted(np.cumsum(self.counts), 0.95 * uses)) + 1 << self.shift) - 1  # last of its bin
         return {"mean": self.total / uses, "p95": float(min(p95, self.largest)), "max": float(self.largest)}
 
     def histogram(self) -> Histogram:
-        """How often embeddings of each age were used, in bins of `width` updates."""
+        """Return how often embeddings of each age were used, in bins of `width` updates."""
         return {"width": 1 << self.shift, "counts": self.counts.tolist()}

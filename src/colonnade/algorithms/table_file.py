@@ -1,8 +1,8 @@
-"""The server's table in a file: a row is all parties' embeddings and when each was renewed.
+"""The server's table in a file. A row holds all parties' embeddings and the update at which each was renewed.
 
     row   Σwidth floats · parties int32
 
-The file is a port that a driver opens (`protocol.ports.Rows`). A checkpoint holds a position in it, not the table.
+A driver opens the file as a port (`protocol.ports.Rows`). A checkpoint holds a position in the file, not the table.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from colonnade.protocol.ports import Rows, Storage
 
 __all__ = ["FileTable", "Tabled", "Tables"]
 
-PART_BYTES = 2**26  # of looks at the whole table
+PART_BYTES = 2**26  # size of one part when the whole table is read
 
 
 class FileTable(EmbeddingTable):
-    """The same in a file, once `open` says in which."""
+    """An `EmbeddingTable` in a file. A driver must call `open` before use; other calls raise LocalProtocolError."""
 
     def __init__(self, rows: int, widths: Sequence[int], dtype: str = "float32", fill: bool = False) -> None:
         super().__init__(0, widths, dtype)
@@ -32,14 +32,14 @@ class FileTable(EmbeddingTable):
         fields = [("values", self.dtype, (sum(self.widths),)), ("renewed", "<i4", (len(self.widths),))]
         self._row = np.dtype(fields)
         self._opened: Rows | None = None
-        self._seen: tuple[Array, Array]  # the last rows looked at, sorted, and what lies there
+        self._seen: tuple[Array, Array]  # the last rows read, sorted, and their records
         self._forget()
 
     def __len__(self) -> int:
         return self._rows
 
     def open(self, storage: Storage, name: str) -> None:
-        """Lie there from now on: empty, or as it was left, for `load` to take back to the checkpoint."""
+        """Use the file `name` of `storage`: a new one, or an old one that `load` takes back to the checkpoint."""
         smaller = '; server.table_dtype = "float16" halves the table of a new run'
         hint = smaller if self.dtype == np.float32 else ""
         self._opened = storage.rows(name, self._rows, self._row.itemsize, hint)
@@ -53,12 +53,12 @@ class FileTable(EmbeddingTable):
     # What it holds
 
     def gather(self, rows: Array) -> Array:
-        """The newest embeddings of these rows, float32."""
+        """Return the newest embeddings of these rows, float32 (rows, Σ widths)."""
         held, places = self._look(rows)
         return self._as_read(held[places], rows)
 
     def parts(self, start: int, stop: int) -> Iterator[Array]:
-        """The rows start..stop, some at a time."""
+        """Yield the rows start..stop as float32, PART_BYTES of the file at a time."""
         for rows in self._parts(start, stop):
             yield self._as_read(self._read(rows), rows)
 
@@ -75,25 +75,25 @@ class FileTable(EmbeddingTable):
         return values
 
     def ages(self, rows: Array, k: int) -> Ages:
-        """τ of every party's block of these rows: (rows, parties)."""
+        """Return τ of every party's block of these rows: (rows, parties)."""
         held, places = self._look(rows)
         ages: Ages = k + self._first - held["renewed"][places]
         return ages
 
     def ages_of(self, party: int, rows: Array, k: int) -> Ages:
-        """τ of one party's block of these rows."""
+        """Return τ of one party's block of these rows: (rows,)."""
         return self.ages(rows, k)[:, party]
 
     def newest(self) -> int:
-        """The last update at which any block was renewed."""
+        """Return the last update at which any block was renewed. Reads the whole file."""
         return max(0, max(int(self._read(rows)["renewed"].max()) for rows in self._parts(0, self._rows)) - self._first)
 
     def lack(self, absent: Array) -> None:
-        """bool (rows, parties): blocks that their party does not have are read as NaN, whatever it sends for them."""
+        """Read blocks that their party lacks as NaN, whatever it sends; `absent` is bool (rows, parties)."""
         self._lack(absent)
 
     def write(self, party: int, rows: Array, values: Array, k: int) -> None:
-        """Rows of one party as of update k."""
+        """Store one party's rows as of update k."""
         if not len(rows):
             return
         if self.fill is not None and self.fill.missing[party]:
@@ -109,7 +109,7 @@ class FileTable(EmbeddingTable):
         self._replace(rows, before, after, [(block.start * item, block.stop * item), (start, start + 4)])
 
     def renew(self, parties: Sequence[int], rows: Array, k: int) -> None:
-        """These rows of these parties are as of update k, unchanged."""
+        """Mark these parties' blocks of these rows as renewed at update k, with unchanged values."""
         rows = np.unique(rows[(self.ages(rows, k)[:, parties] != 0).any(1)])
         if not len(rows):
             return
@@ -121,30 +121,30 @@ class FileTable(EmbeddingTable):
         )  # fmt: skip
 
     def _renewed_at(self, party: int) -> int:
-        """The byte of a row at which a party's int32 begins."""
+        """Return the byte of a record at which a party's int32 begins."""
         return sum(self.widths) * self.dtype.itemsize + 4 * party
 
     # Checkpoints
 
     def save(self) -> dict[str, Any]:
-        """A position to come back to; the table itself stays where it is."""
+        """Return a position to go back to. The table itself stays in the file."""
         return {"at": self._file.position(), "clipped": self.clipped} | self._saved_fill()
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`: undo what was written since."""
+        """Undo all writes since `save`."""
         self.clipped = saved["clipped"]
         self._file.back_to(saved["at"])
         self._load_fill(saved)
         self._forget()
 
     def kept(self, saved: dict[str, Any]) -> None:
-        """A checkpoint with this state is on the disk: nobody goes back to before it."""
+        """Release what is older than this state: its checkpoint is on the disk, so no role goes back further."""
         self._file.keep_from(saved["at"])
 
     # The file
 
     def _look(self, rows: Array) -> tuple[Array, Array]:
-        """Rows as they lie there, sorted, and which of them is meant where; the last ones are remembered."""
+        """Return the records of these rows, sorted, and each row's place among them. Remembers the last call."""
         wanted, places = np.unique(rows, return_inverse=True)
         if not np.array_equal(wanted, self._seen[0]):
             self._seen = wanted, self._read(wanted)
@@ -154,7 +154,7 @@ class FileTable(EmbeddingTable):
         self._seen = np.zeros(0, np.int64), np.zeros(0, self._row)
 
     def _read(self, rows: Array) -> Array:
-        """Sorted rows."""
+        """Read the records of sorted rows."""
         return self._file.read(rows).reshape(-1).view(self._row)
 
     def _replace(self, rows: Array, before: Array, after: Array, spans: list[tuple[int, int]]) -> None:
@@ -165,17 +165,17 @@ class FileTable(EmbeddingTable):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where and how a server keeps its tables: `[server] table` and `table_dtype`."""
+    """The place and type of a server's tables: `[server] table` and `table_dtype`."""
 
     where: str = "memory"  # or "file"
     dtype: str = "float32"  # or "float16"
 
     def to_train(self, rows: int, widths: Sequence[int], fill: bool = False) -> EmbeddingTable:
-        """The table that VAFL and its kin learn from; `fill`: with means in place of rows that were not sent yet."""
+        """Return the table that VAFL and related methods learn from. With `fill`, means replace unsent rows."""
         return self._made(rows, widths, self.dtype, fill)
 
     def to_judge(self, rows: int, widths: Sequence[int]) -> EmbeddingTable:
-        """The rows held out: judged as they came, never rounded."""
+        """Return the table of the held-out rows. It is always float32, so evaluation uses unrounded embeddings."""
         return self._made(rows, widths, "float32", False)
 
     def _made(self, rows: int, widths: Sequence[int], dtype: str, fill: bool) -> EmbeddingTable:
@@ -183,24 +183,24 @@ class Tables:
 
 
 class Tabled:
-    """A server with tables that may lie in files."""
+    """A server whose tables may be in files."""
 
     table: EmbeddingTable
     evaluation: Evaluation
 
     def open(self, storage: Storage) -> None:
-        """See `protocol.role.Storing`."""
+        """Open the files of both tables. See `protocol.role.Storing`."""
         self.table.open(storage, "train")
         self.evaluation.table.open(storage, "test")
 
     def kept(self, state: dict[str, Any]) -> None:
-        """See `protocol.role.Storing`."""
+        """Pass the saved state on to both tables. See `protocol.role.Storing`."""
         self.table.kept(state["table"])
         self.evaluation.table.kept(state["evaluation"]["table"])
 
 
 def _last_of_each(rows: Array) -> tuple[Array, Array]:
-    """Sorted rows, each once, and the places of their last occurrence."""
+    """Return the distinct rows, sorted, and the position of each one's last occurrence."""
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
     last = np.append(ordered[1:] != ordered[:-1], True)
@@ -208,6 +208,6 @@ def _last_of_each(rows: Array) -> tuple[Array, Array]:
 
 
 def _as_bytes(rows: Array) -> Array:
-    """(rows, bytes)"""
+    """View records as uint8 (rows, bytes)."""
     found: Array = rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
     return found

@@ -1,4 +1,4 @@
-"""How long, how fast and how often: limits, rates and cadences that every method shares.
+"""Limits, learning rates and cadences that every method shares.
 
 Rates follow VAFL Sec. 3: constant; c/√K with K the planned number of updates (Thm 1, 3);
 and diminishing as 1/(k + K0) (Thm 2, 4), written so that the configured rate is the first one.
@@ -24,7 +24,7 @@ class Every:
     amount: float
 
     def updates(self, rows_per_update: int, rows_per_epoch: int) -> int | None:
-        """The same in updates of the global model; None if it depends on the clock."""
+        """Convert to updates of the global model; None if the unit is seconds."""
         if self.unit == "updates":
             return int(self.amount)
         if self.unit == "epochs":
@@ -34,14 +34,14 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class StepRule:
-    """How a rate changes with the global update count k."""
+    """How a learning rate changes with the global update count k."""
 
     kind: Literal["constant", "inverse-sqrt", "inverse"] = "constant"
     K: int = 1  # planned updates
     K0: float = 1.0
 
     def rate(self, base: float, k: int) -> float:
-        """η_k."""
+        """Return η_k."""
         if self.kind == "constant":
             return base
         if self.kind == "inverse-sqrt":
@@ -65,34 +65,34 @@ class Training:
     limit: Every
     eval_every: Every
     metric: str
-    validation: int = 0  # rows to validate on: the first of those held out; 0: evaluations are on the test rows
-    patience: int = 0  # evaluations without a better one, after which the run ends; 0: it goes on to its limit
-    measured: bool = False  # learning_rate = "auto": each role measures how large its steps may be; rates are a start
-    party_dropout: float = 0.0  # p: how often a party's block of a row is replaced by its fallback, at the server
+    validation: int = 0  # validation rows, the first of the held-out rows; 0: evaluations use the test rows
+    patience: int = 0  # the run ends after this many evaluations without improvement; 0: it runs to its limit
+    measured: bool = False  # learning_rate = "auto": each role measures its step size, starting from the rates
+    party_dropout: float = 0.0  # p: the probability that the server replaces a party's block of a row by its fallback
 
     @property
     def rows_per_epoch(self) -> int:
-        """An epoch is N·M party-rows, all parties together."""
+        """Party-rows in an epoch: N·M, over all parties."""
         return self.rows * len(self.party_rates)
 
 
 class Cadence:
-    """Says when the next amount is full, by updates or rows; the clock's share is a timer of the role."""
+    """Decides when the next interval is complete, by updates or rows. For seconds the role sets a timer."""
 
     def __init__(self, every: Every, rows_per_epoch: int) -> None:
         self._unit, self._amount, self._rows_per_epoch = every.unit, every.amount, rows_per_epoch
-        self.count = 1  # the number of the amount that fills next
+        self.count = 1  # number of the interval in progress
 
     def due(self, updates: int, rows: int) -> bool:
-        """Whether the current amount is full; if so, the next one begins."""
+        """Whether the current interval is complete; if so, start the next one. Always False for seconds."""
         if self._unit == "seconds":
             return False
         done = updates if self._unit == "updates" else rows / self._rows_per_epoch
         if done < self.count * self._amount:
             return False
-        self.count = max(self.count, int(done // self._amount)) + 1  # float division may come out one short
+        self.count = max(self.count, int(done // self._amount)) + 1  # float division may give one less
         return True
 
     def timer(self) -> int | None:
-        """The moment (ns) at which the current amount is full, if the clock decides."""
+        """Return the time (ns) at which the current interval is complete; None if the unit is not seconds."""
         return round(self.count * self._amount * NANOSECONDS) if self._unit == "seconds" else None

@@ -1,11 +1,11 @@
-"""The storey between the contract and the methods: what every role would otherwise write again.
+"""The layer between the role contract and the methods: code that every role would otherwise repeat.
 
     Chassis        dispatch of events, the outbox, sealed state, save and load
     Counting       a role that counts, evaluates and ends the run
     Coordinator    a server that judges embeddings, and whose parties may withdraw
     Member         a party behind its privacy guard
 
-docs/architecture.md says what each asks of a method.
+docs/architecture.md says what each requires of a method.
 """
 
 from colonnade.algorithms.chassis.base import Chassis, RoleState, Saves

@@ -2,7 +2,7 @@
 
 A role's attributes are of three kinds. Settings are fixed when the role is made. Components save themselves (a network,
 a table, a guard). Everything else that changes is a field of the typed `state`. Once the role has started, the chassis
-refuses any other attribute, so that nothing that changes can be missing from a checkpoint.
+refuses assignments to any other attribute, so that a checkpoint holds everything that changes.
 """
 
 from collections import deque
@@ -41,9 +41,9 @@ _CHANGING = (list, dict, set, deque, bytearray)
 
 @dataclass(slots=True, kw_only=True)
 class RoleState:
-    """What changes while a role runs; a method's state derives from it."""
+    """What changes while a role runs. A method's state derives from it."""
 
-    jobs: int = 0  # asked for so far: the token of the newest
+    jobs: int = 0  # jobs started so far: the token of the newest
 
 
 @runtime_checkable
@@ -51,14 +51,14 @@ class Saves(Protocol):
     """A component of a role that saves itself: a network, a table, a guard."""
 
     def save(self) -> Any:
-        """Plain values and arrays (see `protocol.state`)."""
+        """Return plain values and arrays (see `protocol.state`)."""
 
     def load(self, saved: Any) -> None:
-        """Take over what `save` returned, in place."""
+        """Restore what `save` returned, in place."""
 
 
 class _Turn:
-    """One call of `handle`: its time, and the effects asked for so far."""
+    """One call of `handle`: its time and the effects so far."""
 
     __slots__ = ("effects", "now")
 
@@ -68,10 +68,10 @@ class _Turn:
 
 
 class Chassis(Generic[S]):
-    """The base of all roles; `senders` says which peers are the server and which are parties."""
+    """The base of all roles. `senders` says which peers are the server and which are parties."""
 
     handlers: ClassVar[Rules] = Rules()
-    refuses: ClassVar[tuple[type[Message], ...]] = ()  # messages that a base class handles and this role does not
+    refuses: ClassVar[tuple[type[Message], ...]] = ()  # messages that a base class handles and this role refuses
     gated = False  # whether `gate` sees every event first
     _sealed = False
 
@@ -88,30 +88,30 @@ class Chassis(Generic[S]):
         self._form = form_of(kind)
         self._turn = _Turn()
 
-    # Hooks of a role.
+    # Hooks that a role overrides.
 
     def started(self, entropy: bytes) -> None:
-        """The first event of all."""
+        """Handle the first event of a run."""
 
     def resumed(self, entropy: bytes) -> None:
-        """After a restart: take over the new key; ask for nothing."""
+        """Take the new key after a restart. Produce no effects."""
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A peer is within reach; `anew`: what was under way with it is gone."""
+        """Handle a peer that is within reach. `anew`: the conversation restarted, so messages in transit are gone."""
 
     def peer_lost(self, peer: str) -> None:
-        """A peer is out of reach."""
+        """Handle a peer that is out of reach."""
 
     def rang(self, timer: str, due: int) -> None:
-        """A timer whose name is made while the role runs, so that no function can declare it."""
+        """Handle a timer whose name is made at run time, so that no function can declare it."""
         raise LocalProtocolError(f"{self.name}: no handler for the timer {timer}")
 
     def gate(self, event: Event) -> bool:
-        """Whether the event is dealt with and its handler must not see it."""
+        """Return True if this call dealt with the event, so that its handler must not see it."""
         return False
 
     def loaded(self) -> None:
-        """Make transient fields again, after `load`."""
+        """Rebuild transient fields after `load`."""
 
     def validate(self) -> None:
         """Raise LocalProtocolError if an invariant of the state does not hold."""
@@ -119,7 +119,7 @@ class Chassis(Generic[S]):
     # Events.
 
     def handle(self, event: Event, now: int) -> list[Effect]:
-        """Dispatch one event; returns what its handler asked for. A refusal forgets what was asked for before it."""
+        """Dispatch one event and return its handler's effects. If the handler raises, its earlier effects are lost."""
         turn = self._turn
         effects: list[Effect] = []
         turn.now, turn.effects = now, effects
@@ -147,13 +147,13 @@ class Chassis(Generic[S]):
 
     def _received(self, sender: str, message: Message) -> None:
         kind = type(message)
-        found = self.handlers.messages.get(kind) or find(self.handlers.messages, kind)  # `find` is for the first time
+        found = self.handlers.messages.get(kind) or find(self.handlers.messages, kind)  # `find` runs once per type
         if found is None or (self._senders.get(sender) != found[1] and found[1] != ANYONE):
             raise self.unexpected(sender, message)
         found[0](self, sender, message)
 
     def unexpected(self, sender: str, message: Message) -> RemoteProtocolError:
-        """For a handler, too, whose message has no place in what the options choose."""
+        """Return the error for a message that this role, or this choice of options, does not expect."""
         return RemoteProtocolError(sender, f"{self.name} does not expect a {type(message).__name__}")
 
     def _work_done(self, event: WorkDone) -> None:
@@ -177,29 +177,29 @@ class Chassis(Generic[S]):
         return (self.handlers.jobs.get(type(job)) or self.rule_of(job))[0](self, job)
 
     def rule_of(self, job: Payload) -> tuple[Callable[[Any, Any], Payload], bool]:
-        """The function that computes a job, and whether its result is released through the guard."""
+        """Return the function that computes a job, and whether its result must pass the privacy guard."""
         found = find(self.handlers.jobs, type(job))
         if found is None:
             raise LocalProtocolError(f"{self.name}: no job {type(job).__name__}")
         return found
 
-    # The outbox: effects leave in the order in which the handler asks for them.
+    # The outbox: effects leave in the order in which the handler adds them.
 
     @property
     def now(self) -> int:
-        """The time of the event in hand, in nanoseconds."""
+        """The time of the current event, in nanoseconds."""
         return self._turn.now
 
     def do(self, effects: Iterable[Effect]) -> None:
-        """Ask for what a component of the role has put together."""
+        """Add the effects that a component of the role has made."""
         self._turn.effects.extend(effects)
 
     def send(self, to: str, message: Message, *, evaluation: bool = False) -> None:
-        """Ask the driver to deliver a message; `evaluation`: outside clock, trace and byte totals."""
+        """Send a message. With `evaluation` it is outside the clock, the trace and the byte totals."""
         self._turn.effects.append(Send(to, message, evaluation))
 
     def work(self, kind: str, amount: float, job: Payload, *, aside: bool = False, blind: bool = False) -> int:
-        """Ask for a job of `amount` local steps; returns its token."""
+        """Start a job of `amount` local steps; return its token."""
         self.state.jobs += 1
         self._turn.effects.append(Work(self.state.jobs, kind, amount, job, aside, blind))
         return self.state.jobs
@@ -209,22 +209,21 @@ class Chassis(Generic[S]):
         self._turn.effects.append(CancelWork(token))
 
     def wake(self, timer: str, at: int) -> None:
-        """Set a timer; it replaces one of the same name."""
+        """Set a timer at the time `at` (ns). It replaces a timer of the same name."""
         self._turn.effects.append(SetTimer(timer, at))
 
     def forget_timer(self, timer: str) -> None:
-        """Cancel a timer."""
         self._turn.effects.append(CancelTimer(timer))
 
     # State.
 
     def save(self) -> dict[str, Any]:
-        """The state by its types, and every component that saves itself."""
+        """Return the typed state as plain values, and the state of every component that saves itself."""
         parts = {name: part.save() for name, part in self._components().items()}
         return {"state": self._form.plain(self.state)} | parts
 
     def load(self, state: dict[str, Any]) -> None:
-        """Become what `save` described, and seal the role."""
+        """Restore what `save` returned, and seal the role."""
         self._seal()
         object.__setattr__(self, "state", self._form.typed(state["state"]))
         for name, part in self._components().items():
@@ -232,7 +231,7 @@ class Chassis(Generic[S]):
         self.loaded()
 
     def _components(self) -> dict[str, Saves]:
-        """Attributes that save themselves, and those in tuples: found, not listed."""
+        """Find the attributes that save themselves, also those in tuples."""
         found: dict[str, Saves] = {}
         for name, value in vars(self).items():
             if isinstance(value, Saves):

@@ -1,10 +1,10 @@
-"""What coordinating roles do alike: know which parties are here, count, evaluate, and end the run.
+"""What coordinating roles share: they know the present parties, count, evaluate, and end the run.
 
-`Counting` leaves open how a model is judged: a party of `asysqn` does it, and `fedvs` decodes sums. `Coordinator`
-judges embeddings of test rows, which the parties send it; and its parties may withdraw.
+`Counting` leaves open how a model is judged: in `asysqn` a party does it, and in `fedvs` the server decodes sums.
+A `Coordinator` judges embeddings of held-out rows, which the parties send it. Its parties may withdraw.
 
-A method says how it goes on (`advance`), and what a lost party means to it (`lost`, `forget`). It counts its updates
-with `counted`, and calls `settle` where an evaluation or the end fits in.
+A method defines how to continue (`advance`), and what a lost party means (`lost`, `forget`). It counts its updates
+with `counted`, and calls `settle` at points where an evaluation or the end fits in.
 """
 
 from collections.abc import Sequence
@@ -30,15 +30,15 @@ from colonnade.protocol.role import SERVER, RoleSummary
 
 __all__ = ["Coordinator", "CoordinatorState", "Counting", "CountingState", "evaluation_of"]
 
-EVALUATE = "evaluate"  # what may be due beside the reason of an end
+EVALUATE = "evaluate"  # value of `due` for an evaluation; other values are the reason of the end
 
 
 @dataclass(slots=True, kw_only=True)
 class CountingState(RoleState):
-    """Of every role that counts."""
+    """State of every role that counts."""
 
-    present: dict[str, bool] = field(default_factory=dict)  # parties within reach, in the order of joining
-    due: str = EVALUATE  # an evaluation, or the reason of the end, for `settle`
+    present: dict[str, bool] = field(default_factory=dict)  # parties within reach, in order of joining
+    due: str = EVALUATE  # EVALUATE, or the reason of the end, for `settle`; "": nothing
 
 
 C = TypeVar("C", bound=CountingState)
@@ -53,20 +53,20 @@ class Counting(Chassis[C], Generic[C]):
         self.index = MappingProxyType({name: index for index, name in enumerate(parties)})
         self.progress, self.staleness = Progress(training), Staleness(len(parties))
 
-    # What a method says.
+    # What a method defines.
 
     def advance(self) -> None:
-        """Go on, if all that is needed is here."""
+        """Continue if everything needed is here."""
         raise NotImplementedError
 
     def lost(self, peer: str) -> None:
-        """The party is out of reach; `advance` follows."""
+        """React to a party out of reach; the caller then calls `advance`."""
 
     def forget(self, peer: str) -> None:
-        """What was under way with the party is gone; `advance` follows."""
+        """Drop what was in progress with the party: the conversation restarted. The caller then calls `advance`."""
 
     def waits_for(self) -> list[str]:
-        """The parties that the next step still needs: for people."""
+        """Name the parties that the next step still needs, for display."""
         raise NotImplementedError
 
     def judging(self) -> bool:
@@ -74,14 +74,14 @@ class Counting(Chassis[C], Generic[C]):
         raise NotImplementedError
 
     def begin_judging(self) -> None:
-        """Begin an evaluation; `measured` ends it."""
+        """Start an evaluation. `measured` ends it."""
         raise NotImplementedError
 
     def told(self) -> RoleSummary:
-        """What the method adds to the run's summary; its weights at least."""
+        """Return what the method adds to the run's summary: at least its weights."""
         raise NotImplementedError
 
-    # What it calls.
+    # What a method calls.
 
     @property
     def k(self) -> int:
@@ -89,7 +89,7 @@ class Counting(Chassis[C], Generic[C]):
         return self.progress.k
 
     def counted(self, rows: int, losses: list[float]) -> None:
-        """One update is done: is an evaluation or the end due?"""
+        """Count one update, and note whether an evaluation or the end is due."""
         self.progress.count(rows, losses)
         if self.progress.at_limit():
             self.state.due = "done"
@@ -97,7 +97,7 @@ class Counting(Chassis[C], Generic[C]):
             self.state.due = EVALUATE
 
     def settle(self) -> None:
-        """Do what is due."""
+        """Start the evaluation or the end that is due."""
         reason, self.state.due = self.state.due, ""
         if reason == EVALUATE:
             self.evaluate()
@@ -105,21 +105,21 @@ class Counting(Chassis[C], Generic[C]):
             self.end(reason)
 
     def evaluate(self) -> None:
-        """Begin an evaluation, unless one is running."""
+        """Start an evaluation, unless one is running or the run is ending."""
         if not self.judging() and not self.progress.ending:
             self.begin_judging()
 
     def end(self, reason: str) -> None:
-        """One last evaluation, then the end."""
+        """End the run after one last evaluation."""
         if not self.progress.ending:
             self.progress.ending = reason
             if not self.judging():
                 self.begin_judging()
 
     def measured(self, result: Evaluated, missing: list[str]) -> None:
-        """An evaluation is over: a row of metrics.jsonl, and the end if it was the last or has got no better."""
+        """Report a finished evaluation. End the run if it was the last one, or if the model has stopped improving."""
         self.do(self.progress.report(result, self.staleness.take_means(), missing))
-        if self.progress.tests_due(result):  # the end came while it was under way
+        if self.progress.tests_due(result):  # the end came while the evaluation was running
             self.begin_judging()
         elif reason := self.progress.no_better():
             self.end(reason)
@@ -128,18 +128,18 @@ class Counting(Chassis[C], Generic[C]):
     # Events.
 
     def started(self, entropy: bytes) -> None:
-        """Set the timers of what the clock decides."""
+        """Set the timers of limits and intervals in seconds."""
         self.do(self.progress.timers())
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A party is here."""
+        """Note that a party is present."""
         self.state.present[peer] = True
         if anew:
             self.forget(peer)
         self.advance()
 
     def peer_lost(self, peer: str) -> None:
-        """A party is gone."""
+        """Note that a party is gone."""
         self.state.present.pop(peer, None)
         if peer in self.index:
             self.lost(peer)
@@ -147,17 +147,15 @@ class Counting(Chassis[C], Generic[C]):
 
     @timer(EVALUATE_TIMER)
     def time_to_evaluate(self, due: int) -> None:
-        """An evaluation that the clock asks for."""
         self.evaluate()
         self.do(self.progress.evaluation_timer_fired(TimerFired(EVALUATE_TIMER, due)))
 
     @timer(END_TIMER)
     def time_is_up(self, due: int) -> None:
-        """The end that the clock asks for."""
         self.end("time is up")
 
     def summary(self) -> RoleSummary:
-        """What the run's summary takes from the server."""
+        """Return the server's part of the run's summary."""
         counts: RoleSummary = {
             "updates": self.k,
             "epochs": self.progress.epochs,
@@ -173,16 +171,16 @@ class Counting(Chassis[C], Generic[C]):
 
 @dataclass(slots=True, kw_only=True)
 class CoordinatorState(CountingState):
-    """Of every server whose parties show it embeddings."""
+    """State of every server whose parties show it embeddings."""
 
-    withdrawn: dict[str, str] = field(default_factory=dict)  # parties that have left for good, and why
+    withdrawn: dict[str, str] = field(default_factory=dict)  # party that has left permanently → reason
 
 
 D = TypeVar("D", bound=CoordinatorState)
 
 
 def evaluation_of(setup: ServerSetup[Options]) -> Evaluation:
-    """On the rows held out, in a table where the config wants tables to be."""
+    """Make the evaluation on the held-out rows, with its table in memory or in a file as the config says."""
     tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
     evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
     if setup.absent is not None:
@@ -191,7 +189,7 @@ def evaluation_of(setup: ServerSetup[Options]) -> Evaluation:
 
 
 class Coordinator(Encoding, Counting[D], Generic[D]):
-    """A server that judges embeddings. `everyone`: nothing goes on without all parties."""
+    """A server that judges embeddings. With `everyone`, nothing continues without all parties."""
 
     network: ServerNetwork
 
@@ -200,13 +198,13 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         self.evaluation, self.everyone, self.keeps = evaluation, everyone, Kept()
 
     def here(self) -> list[str]:
-        """The parties that are counted on."""
+        """Return the parties that the server counts on."""
         return [name for name in self.names if self.everyone or name in self.state.present]
 
     # Coming and going.
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A party is here; one that has withdrawn is not counted on."""
+        """Note that a party is present, unless it has withdrawn."""
         if peer not in self.state.withdrawn:
             self.state.present[peer] = True
         if anew:
@@ -215,7 +213,7 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         self.advance()
 
     def peer_lost(self, peer: str) -> None:
-        """A party is gone; an evaluation does not wait for it."""
+        """Note that a party is gone. An evaluation does not wait for it."""
         self.state.present.pop(peer, None)
         self.do(self.evaluation.lose(peer))
         if peer in self.index:
@@ -224,7 +222,7 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     @on(Withdrawn, PARTY)
     def withdrew(self, sender: str, message: Withdrawn) -> None:
-        """Go on as without a lost party; where all are needed, or none is left, the run ends."""
+        """Continue as without a lost party. If all parties are needed, or none is left, end the run."""
         state = self.state
         if sender in state.withdrawn:
             return
@@ -243,7 +241,7 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         return self.evaluation.running
 
     def begin_judging(self) -> None:
-        """Ask the parties that are here for the validation rows; at the end, for the test rows, too."""
+        """Ask the present parties for the validation rows; at the end, for the test rows too."""
         last, best = bool(self.progress.ending), self.progress.best if self.training.patience else 0
         if self.training.patience:
             self.keeps.evaluation(self.evaluation.number + 1, best, last, self.network)
@@ -251,30 +249,30 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     @on(EvaluationReply, PARTY)
     def evaluation_reply(self, sender: str, message: EvaluationReply) -> None:
-        """Some rows of a party."""
+        """Collect some rows of a party."""
         self.do(self.evaluation.receive(sender, self.decoded(sender, message)))
 
     @job(EvaluateAll)
     def judge(self, job: EvaluateAll) -> Evaluated:
-        """The metric and the loss over the collected rows."""
+        """Compute the loss and the metrics over the collected rows."""
         return self.evaluation.judge(self.network)
 
     @done(Evaluated)
     def evaluated(self, token: int, result: Evaluated) -> None:
-        """The evaluation is over."""
+        """End the evaluation."""
         self.evaluation.running = False
         self.measured(result, self.evaluation.missing)
 
-    # Tables, and people.
+    # Tables and summaries.
 
     def open(self, storage: Storage) -> None:
-        """See `protocol.role.Storing`."""
+        """Open the file of the evaluation's table. See `protocol.role.Storing`."""
         self.evaluation.table.open(storage, "test")
 
     def kept(self, state: dict[str, Any]) -> None:
-        """See `protocol.role.Storing`."""
+        """Pass the saved state on to the evaluation's table. See `protocol.role.Storing`."""
         self.evaluation.table.kept(state["evaluation"]["table"])
 
     def told(self) -> RoleSummary:
-        """Its weights, and the parties that have left."""
+        """Report the weights and the parties that have left."""
         return {"withdrawn": self.state.withdrawn, "weights": self.network.digest()}

@@ -1,4 +1,4 @@
-"""What parties do alike: answer evaluations, keep to their guard, leave when the privacy budget is spent."""
+"""What parties share: they answer evaluations, send only through their guard, and leave when the budget is spent."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -26,26 +26,26 @@ class Reads(Protocol):
 
     @property
     def steps(self) -> int:
-        """How often it was stepped."""
+        """How many steps it has taken."""
 
     def read(self, x: Array) -> Array:
-        """Embeddings in evaluation mode."""
+        """Return embeddings in evaluation mode."""
 
     def digest(self) -> str:
-        """Of its parameters."""
+        """Return a digest of its weights."""
 
     def snapshot(self) -> list[Array]:
-        """What evaluation reads."""
+        """Return a copy of the weights that evaluation uses."""
 
     def settle_on(self, snapshot: list[Array]) -> None:
-        """Read this from now on, and learn no more."""
+        """Use these weights for evaluation from now on, and stop learning."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MemberState(RoleState):
-    """Of every party."""
+    """State of every party."""
 
-    withdrawn: str = ""  # why it uploads no more
+    withdrawn: str = ""  # why it sends no more uploads; "": it has not withdrawn
 
 
 P = TypeVar("P", bound=MemberState)
@@ -66,28 +66,27 @@ class Member(Encoding, Chassis[P], Generic[P]):
         self.reading = Reading(self.x_test.shape[0], self.guard)
         self.keeps = Kept()
 
-    # What a method says.
+    # What a method defines.
 
     def begin(self) -> None:
-        """The first event of all."""
+        """Start the party's work."""
         raise NotImplementedError
 
     def anew(self) -> None:
-        """What was under way with the server is gone: what may be lost is sent again."""
+        """Send again what may be lost, since the conversation with the server restarted."""
         raise NotImplementedError
 
     def told(self) -> RoleSummary:
-        """What the method adds to the party's summary."""
+        """Return what the method adds to the party's summary."""
         return {}
 
     # Coming and going.
 
     def started(self, entropy: bytes) -> None:
-        """Begin."""
         self.begin()
 
     def joined(self, peer: str, anew: bool) -> None:
-        """The server is within reach; the driver keeps what is under way, unless one of the two has forgotten it."""
+        """Handle the server within reach. The driver keeps messages in transit, unless one role has lost its state."""
         if anew and peer == SERVER:
             self.do(self.reading.cancel())
             self.anew()
@@ -95,7 +94,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
     # The guard.
 
     def gate(self, event: Event) -> bool:
-        """The guard sees every event first; a party that has withdrawn does nothing more."""
+        """Show every event to the guard first. A party that has withdrawn does nothing more."""
         match event:
             case Started(entropy=entropy):
                 self.guard.key.renew(entropy)
@@ -103,17 +102,17 @@ class Member(Encoding, Chassis[P], Generic[P]):
                 self.guard.key.renew(entropy)
                 self.guard.resume()
             case WorkDone(result=Withheld(why=why)):
-                if not self.state.withdrawn:  # jobs that are still running are dropped when they end
+                if not self.state.withdrawn:  # jobs that still run are dropped when they end
                     self.state.withdrawn = why
                     self.send(SERVER, Withdrawn(why))
             case WorkDone(result=result):
                 self.guard.note(result)
             case PeerJoined(peer=peer, anew=True) if peer == SERVER and self.state.withdrawn:
-                self.send(SERVER, Withdrawn(self.state.withdrawn))  # it may have forgotten
+                self.send(SERVER, Withdrawn(self.state.withdrawn))  # the server may have forgotten
         return bool(self.state.withdrawn)
 
     def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state; what leaves the party goes through its guard."""
+        """Compute a job without changing state. A result that leaves the party passes its guard."""
         function, released = self.handlers.jobs.get(type(job)) or self.rule_of(job)
         if not released or not self.gated:
             return function(self, job)
@@ -124,7 +123,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
 
     @on(EvaluationRequest, SERVER)
     def evaluation_request(self, sender: str, message: EvaluationRequest) -> None:
-        """Embed test rows, beside what else is going on."""
+        """Embed held-out rows, beside other work."""
         effects = self.reading.begin(message)
         if self.training.patience:
             self.keeps.evaluation(message.number, message.best, message.last, self.network)
@@ -132,21 +131,21 @@ class Member(Encoding, Chassis[P], Generic[P]):
 
     @job(EvaluateRows, released=True)
     def read_tests(self, job: EvaluateRows) -> RowsRead:
-        """Their embeddings, as they travel."""
+        """Return the embeddings of held-out rows, encoded."""
         values = self.network.read(self.x_test[job.start : job.stop])
         return RowsRead(job.number, job.start, self.encode_tests(values))
 
     @done(RowsRead)
     def tests_read(self, token: int, result: RowsRead) -> None:
-        """Send them."""
+        """Send the embeddings."""
         self.do(self.reading.done(token, result, self.network.steps))
 
     def embed(self, x: Array, rows: Array, number: int) -> Array | None:
         """See `protocol.role.Embedding`.
 
-        Each distinct row is embedded once, and its answer is copied: a row that is asked for many times has one noise,
-        and averages of its answers tell no more than one of them. Where uploads are perturbed and accounted, this is
-        one more of them; its number names the noise.
+        The party embeds each distinct row once and copies the answer. So a row that is asked for many times has one
+        noise, and averages of its answers tell no more than one of them. If uploads are perturbed and accounted, this
+        is one more upload; `number` determines its noise.
         """
         places: dict[int, int] = {}
         copies = [places.setdefault(row, len(places)) for row in rows.tolist()]
@@ -160,8 +159,8 @@ class Member(Encoding, Chassis[P], Generic[P]):
     def _read(self, x: Array, number: int) -> RowsRead:
         return RowsRead(number, 0, self.encode_tests(self.network.read(x)))
 
-    # People.
+    # Summary.
 
     def summary(self) -> RoleSummary:
-        """Its weights, and what it has spent."""
+        """Report the weights and the privacy spent."""
         return self.told() | {"weights": self.network.digest(), "privacy": self.guard.summary()}

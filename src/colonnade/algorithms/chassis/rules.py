@@ -1,11 +1,11 @@
-"""Handlers, declared at the function that handles.
+"""Decorators that declare a role's handlers.
 
     @on(Embeddings, PARTY)      a message, and which kind of role may send it
     @done(Stepped)              the result of a job; `done_blind`: the driver may still be computing it
     @timer("bell")              a timer
-    @job(Step)                  how a job is computed; changes nothing
+    @job(Step)                  how to compute a job, without changing state
 
-mypy checks each function against its decorator. A subclass that overrides such a function takes over its declaration.
+mypy checks each function against its decorator. A subclass that overrides such a function inherits its declaration.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ __all__ = ["ANYONE", "PARTY", "Rules", "Sender", "done", "done_blind", "find", "
 
 Sender = Literal["server", "party"]
 PARTY: Final = "party"
-ANYONE: Final = "anyone"  # the handler itself refuses senders: they are not known when the role is made
+ANYONE: Final = "anyone"  # the handler itself checks senders, which are unknown when the role is made
 Senders = Literal["server", "party", "anyone"]
 
 R = TypeVar("R")  # a role
@@ -45,29 +45,29 @@ def _marked(function: F, *rules: _Rule) -> F:
 
 
 def on(message: type[M], sender: Senders) -> Callable[[Callable[[R, str, M], None]], Callable[[R, str, M], None]]:
-    """Handle messages of this type and of types derived from it; the chassis refuses them from other senders."""
+    """Handle messages of this type and derived types. The chassis refuses them from other senders."""
     return lambda function: _marked(function, _Rule("messages", message, sender))
 
 
 def done(result: type[P]) -> Callable[[Callable[[R, int, P], None]], Callable[[R, int, P], None]]:
-    """Handle the end of a job with such a result; the function gets the job's token and the result."""
+    """Handle the end of a job with a result of this type. The function gets the job's token and the result."""
     return lambda function: _marked(function, _Rule("results", result))
 
 
 def done_blind(
     result: type[P],
 ) -> Callable[[Callable[[R, int, P | Promised], None]], Callable[[R, int, P | Promised], None]]:
-    """Handle the end of a blind job, whose result may be a promise (see `once_made`); a role has one such handler."""
+    """Handle the end of a blind job, whose result may be a promise (see `once_made`). A role has one such handler."""
     return lambda function: _marked(function, _Rule("results", result), _Rule("results", Promised))
 
 
 def timer(name: str) -> Callable[[Callable[[R, int], None]], Callable[[R, int], None]]:
-    """Handle the timer of this name; the function gets the time that it was set for."""
+    """Handle the timer of this name. The function gets the time (ns) that it was set for."""
     return lambda function: _marked(function, _Rule("timers", name))
 
 
 def job(kind: type[P], *, released: bool = False) -> Callable[[Callable[[R, P], Payload]], Callable[[R, P], Payload]]:
-    """Compute jobs of this type. `released`: the result leaves the party, so it goes through the privacy guard."""
+    """Compute jobs of this type. With `released`, the result leaves the party and passes the privacy guard."""
     return lambda function: _marked(function, _Rule("jobs", kind, released))
 
 
@@ -75,7 +75,7 @@ def job(kind: type[P], *, released: bool = False) -> Callable[[Callable[[R, P], 
 class Rules:
     """The handlers of one class of roles.
 
-    They are the class's functions, not bound to an instance: a copy of a role must not call the original.
+    They are functions of the class, not bound to an instance: a copy of a role must not call the original.
     """
 
     messages: dict[type, tuple[Callable[[Any, str, Any], None], Senders]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Rules:
 
     @classmethod
     def of(cls, role: type) -> "Rules":
-        """All declarations of a class and its bases; raises LocalProtocolError if two functions claim one thing."""
+        """Collect the declarations of a class and its bases; raise LocalProtocolError if two functions clash."""
         made = cls()
         owners: dict[tuple[str, Any], str] = {}
         for name, rule in _declared(role):
@@ -104,7 +104,7 @@ def _declared(role: type) -> Iterator[tuple[str, _Rule]]:
 
 
 def find(table: dict[type, V], kind: type) -> V | None:
-    """The entry of a type, or of its nearest base that has one; what is found is remembered in the table."""
+    """Return the entry of a type or of its nearest base, and remember it in the table."""
     found = table.get(kind)
     if found is None:
         found = next((table[base] for base in kind.__mro__ if base in table), None)

@@ -2,14 +2,15 @@
 
     symbol                  here
     θ_0, θ_k                `network` of the server, of party k
-    B^r                     the batch of `round` r, from a walk that all share
+    B^r                     the batch of `round` r, from a walk that all parties share
     Φ^r                     `h`, the embeddings of the batch, and θ_0: a `Snapshot`
     τ_k^r, w_k^{r,t}, w̄     `steps` and `weight` of a `Report`; see local.py for the weights of each optimiser
     η_k^r                   the role's rate · `scale`; A_k is `protocol.A`
     t_comm                  the round trip of the links
 
-`flex` is Algorithm 1, `adaptive-flex` Algorithm 2; `p-bcd` has τ = 1, `sync-min` all τ as the slowest, `sync-max` all τ
-as the fastest (and waits). With `labels = "server"` parties get ∂ℓ/∂h of the round's start, with "shared" all of Φ.
+`flex` is Algorithm 1, `adaptive-flex` Algorithm 2. `p-bcd` has τ = 1. In `sync-min` all roles take the slowest role's
+τ, in `sync-max` the fastest role's, and the round waits. With `labels = "server"` parties get ∂ℓ/∂h of the round's
+start, with "shared" all of Φ.
 """
 
 from typing import Any
@@ -39,7 +40,7 @@ _PAPER = "Castiglia et al.: Flex-VFL (2023)"
 _REVEALS = f"{TO_SERVER}. With labels = 'server' {TO_PARTIES['server']}. With 'shared' {TO_PARTIES['shared']}"
 _CAN = Capabilities(party_dropout=True, local_updates=("plain", "dp-sgd"))
 _PAYLOADS = FLEX_PAYLOADS + EVALUATION_PAYLOADS
-# Fast parties make tens of passes while a slow one makes a few: without decay they overtrain.
+# Fast parties make tens of epochs while a slow one makes a few: without weight decay they overfit.
 _DEFAULTS = Defaults(optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}})
 
 

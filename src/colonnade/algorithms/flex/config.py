@@ -23,24 +23,24 @@ UNSET: Any = None
 WAIT: Any = "wait"
 FIT: Any = "fit"
 PLAIN = {"momentum": 0.0, "prox": 0.0, "decay": 1.0}
-Each = float | list[float]  # one for everybody, or a list with one for each party
+Each = float | list[float]  # one value for all roles, or a list with one for each party
 
 
 class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A_0 and A_k, where they differ."""
+    """A_0 and A_k, if they differ."""
 
     server: float
     party: Each
 
 
 class RoundOptions(Options, frozen=True, kw_only=True):
-    """What all of them share, and what each of them is."""
+    """What the methods of the family share. Each method sets the attributes that it does not offer as options."""
 
     labels: Literal["server", "shared"] = "server"
-    # DEVIATION: the paper judges θ itself; at a rate that learns quickly, θ jumps from round to round.
+    # DEVIATION: the paper judges θ itself. At a rate that learns quickly, θ jumps from round to round.
     average: bool = True  # evaluation and prediction use an average of the weights
 
-    # For whoever does not choose them:
+    # Values for methods without these options:
     timeout_s = NONE  # no bell: a phase ends with its last step
     momentum = NONE
     prox = NONE
@@ -52,38 +52,38 @@ class RoundOptions(Options, frozen=True, kw_only=True):
     rate_follows_timeout = False
     on_lost = WAIT
     adaptive = False  # rates follow measured speeds
-    common = ""  # how many steps all take: "one", as the slowest can ("min"), as the fastest can ("max")
+    common = ""  # steps of all roles: "one", as many as the slowest can ("min"), as many as the fastest can ("max")
 
     @property
     def reveals(self) -> str:
-        """By the way labels are treated."""
+        """What each role learns, which depends on `labels`."""
         return f"{TO_SERVER}; {TO_PARTIES[self.labels]}"
 
     @property
     def exposes(self) -> str:
-        """By the way labels are treated."""
+        """What crosses, which depends on `labels`."""
         return LABELS_TO_PARTIES if self.shares_labels else ""
 
     @property
     def shares_labels(self) -> bool:
-        """As `labels` says."""
+        """Whether the server sends the labels to the parties."""
         return self.labels == "shared"
 
     @property
     def needs_speeds(self) -> bool:
-        """Whether the first phase only measures."""
+        """Whether the first phase only measures step times."""
         return self.timeout_s == AUTO or self.common in ("min", "max")
 
     @property
     def needs_tau(self) -> bool:
         """Whether the first rates follow from the τ of a round that only measures (Alg. 2 l. 2)."""
         # DEVIATION: without a given A the first rates are those of `flex`, so that no round is spent on measuring τ. A
-        # server without a cap has to know its τ: at the rate of one step it would take hundreds.
+        # server without a cap must know its τ: at the rate of one step it would take hundreds of steps.
         return self.adaptive and not (self.A is None and self.caps_server)
 
     @property
     def caps_server(self) -> bool:
-        """Whether the server takes no more local steps than the quickest party."""
+        """Whether the server takes no more local steps than the fastest party."""
         return bool(self.server_steps == "quickest")
 
     @property
@@ -92,14 +92,14 @@ class RoundOptions(Options, frozen=True, kw_only=True):
         return self.common in ("", "min")
 
     def of_party(self, name: str, party: int | None) -> float:
-        """A local optimiser's setting of one party; None is the server, which a list leaves out."""
+        """Return a setting of one party's local optimiser. None is the server, which a list leaves out."""
         value = getattr(self, name)
         if not isinstance(value, list):
             return float(value)
         return PLAIN[name] if party is None else value[party]
 
     def a_of(self, party: int | None) -> float | None:
-        """A_k; None: the configured rate."""
+        """Return A_k of a party, or A_0 for None; None if the configured rate applies."""
         if isinstance(self.A, Rates):
             given = [self.A.server] if party is None else self.A.party
             return given[party or 0] if isinstance(given, list) else given
@@ -107,7 +107,7 @@ class RoundOptions(Options, frozen=True, kw_only=True):
         return given_to_all
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         if self.timeout_s != AUTO and not 0 <= self.timeout_s < float("inf"):
             raise ConfigError("protocol.timeout_s", self.timeout_s, "must be above 0 seconds, or 'auto'")
         self._check_each("momentum", parties, lambda rho: 0 <= rho < 1, "ρ must be at least 0 and below 1")
@@ -137,34 +137,34 @@ class RoundOptions(Options, frozen=True, kw_only=True):
 
 
 class _Local(RoundOptions, frozen=True, kw_only=True):
-    """Those with local steps."""
+    """Options of the methods with local steps."""
 
     timeout_s: float | Literal["auto"] = "auto"
-    momentum: Each = 0.0  # ρ, forgotten after every round
+    momentum: Each = 0.0  # ρ; the velocity is reset after every round
     prox: Each = 0.0  # μ
-    decay: Each = 1.0  # each local step's rate is this times the one before
-    max_steps: int | None = None  # a round, whatever fits into it
-    useful_steps: float | None = None  # c of timeout_s = "auto"; left out: by `labels` and the optimisers
+    decay: Each = 1.0  # each local step's rate is this times the rate of the step before
+    max_steps: int | None = None  # in a round, even if more fit
+    useful_steps: float | None = None  # c of timeout_s = "auto"; left out: depends on `labels` and the optimisers
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         if self.timeout_s == 0:
             raise ConfigError("protocol.timeout_s", self.timeout_s, "must be above 0 seconds, or 'auto'")
 
 
 class FlexOptions(_Local, frozen=True, kw_only=True):
-    """Algorithm 1."""
+    """Options of Algorithm 1."""
 
-    server_steps: Literal["quickest", "fit"] = "quickest"  # as many as the quickest party takes, or as many as fit
+    server_steps: Literal["quickest", "fit"] = "quickest"  # as many as the fastest party takes, or as many as fit
     on_lost: Literal["continue", "wait"] = "continue"
 
 
 class AdaptiveOptions(FlexOptions, frozen=True, kw_only=True):
-    """Algorithm 2."""
+    """Options of Algorithm 2."""
 
-    A: float | Rates | None = None  # A_k; left out: the learning rate times the steps of the quickest party
-    rate_follows_timeout: bool = True  # false: as in Alg. 2, whatever the timeout was in which τ_k was reached
+    A: float | Rates | None = None  # A_k; left out: the learning rate times the steps of the fastest party
+    rate_follows_timeout: bool = True  # false: as in Alg. 2, rates ignore in which timeout τ_k was reached
 
     adaptive = True
 
@@ -176,22 +176,22 @@ class PBcdOptions(RoundOptions, frozen=True, kw_only=True):
 
 
 class SyncMinOptions(_Local, frozen=True, kw_only=True):
-    """All take as many steps as the slowest can."""
+    """All roles take as many steps as the slowest can."""
 
     common = "min"
 
 
 class SyncMaxOptions(_Local, frozen=True, kw_only=True):
-    """All, the server too, take as many steps as the fastest can, and the round waits for them."""
+    """All roles, the server too, take as many steps as the fastest can, and the round waits for them."""
 
-    server_steps: Literal["quickest", "fit"] | None = None  # "fit", as in the paper; with "auto" "quickest"
+    server_steps: Literal["quickest", "fit"] | None = None  # left out: "fit" as in the paper; "quickest" with "auto"
 
     common = "max"
 
     @property
     def caps_server(self) -> bool:
-        """Whether the server does not count if it is the fastest."""
-        # DEVIATION: the paper has no automatic timeout. That one is chosen for the parties, and a server a hundred
-        # times quicker would make them take a hundred times as many steps as it was chosen for.
+        """Whether the server is ignored in the search for the fastest role."""
+        # DEVIATION: the paper has no automatic timeout. "auto" chooses one for the parties, and a server a hundred
+        # times faster would make them take a hundred times as many steps as the timeout was chosen for.
         chosen = self.server_steps or ("quickest" if self.timeout_s == AUTO else "fit")
         return chosen == "quickest"

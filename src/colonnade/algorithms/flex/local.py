@@ -1,11 +1,11 @@
 """Local steps between two bells: how many fit, with which optimiser, and what they weigh (Eq. 6–8).
 
     SGD        w_t = 1                          θ ← θ − η·g
-    momentum   w_t = (1 − ρ^{τ−t})/(1 − ρ)      u ← ρ·u + g, θ ← θ − η·u, and u is forgotten after the round
+    momentum   w_t = (1 − ρ^{τ−t})/(1 − ρ)      u ← ρ·u + g, θ ← θ − η·u; u is reset after the round
     proximal   w_t = (1 − ημ)^{τ−1−t}           θ ← θ − η·(g + μ(θ − θ^{r,0}))
     decaying   w_t = decay^t                    η falls from step to step
 
-w̄ = max w_t is the momentum's (1 − ρ^τ)/(1 − ρ), and 1 for all others.
+w̄ = max w_t is (1 − ρ^τ)/(1 − ρ) for momentum, and 1 for all others.
 """
 
 from dataclasses import dataclass, field
@@ -33,22 +33,23 @@ LOWER = "lower train.learning_rate (every local step takes it: 'adaptive-flex' d
 
 @dataclass(frozen=True, slots=True)
 class LocalRule:
-    """How a role takes its local steps, beside what torch's optimiser does."""
+    """A role's settings for local steps, in addition to torch's optimiser."""
 
     momentum: float  # ρ
     prox: float  # μ
     decay: float
 
     def largest_weight(self, steps: int) -> float:
-        """w̄ after so many steps."""
+        """Return w̄ after this many steps."""
         # DEVIATION: the printed exponent of the proximal weights, τ − t + 1, does not follow from their recursion.
         return (1 - self.momentum**steps) / (1 - self.momentum)
 
 
 def local_rule(spec: OptimiserSpec, options: RoundOptions, party: int | None) -> tuple[OptimiserSpec, LocalRule]:
-    """A role's local optimiser: its own choice in `optimiser`, else what `[protocol]` says to all roles.
+    """Return a role's local optimiser: its own choice in `optimiser`, else what `[protocol]` sets for all roles.
 
-    Raises ConfigError if `protocol.momentum` is above 0 for a role whose optimiser has no local momentum.
+    Raises ConfigError if `protocol.momentum` is above 0 for a role whose optimiser has no local momentum, and for
+    values outside their range.
     """
     common = {name: options.of_party(name, party) for name in ("momentum", "prox", "decay")}
     own = 0.0
@@ -68,7 +69,7 @@ def local_rule(spec: OptimiserSpec, options: RoundOptions, party: int | None) ->
 
 
 def _refuse_momentum(optimiser: str, options: RoundOptions, party: int | None) -> None:
-    """The local momentum of Eq. (8) is SGD's; other optimisers keep what they remember from round to round."""
+    """Raise ConfigError. Eq. (8)'s local momentum is SGD's; other optimisers keep their memory from round to round."""
     whose, values = f"party {(party or 0) + 1}", "0.0 for this party"
     if party is None:
         whose, values = "the server", "one value for each party, which leaves the server out"
@@ -77,7 +78,7 @@ def _refuse_momentum(optimiser: str, options: RoundOptions, party: int | None) -
 
 
 class Report(NamedTuple):
-    """How a phase went."""
+    """A role's report of a phase."""
 
     phase: int
     steps: int  # τ
@@ -92,18 +93,18 @@ class LocalPhase(Component):
     network: Parameters = field(metadata=UNSAVED)
     rule: LocalRule = field(metadata=UNSAVED)
     phase: int = 0
-    began: int = 0  # ns: the phase's beginning
-    last: int = 0  # ns: the end of its last step
+    began: int = 0  # ns: start of the phase
+    last: int = 0  # ns: end of the last step
     timeout: int = 0  # ns; 0: no bell
     limit: int = 0  # steps; 0: as many as fit
-    scale: float = 1.0  # of the rate; 0: only measure
+    scale: float = 1.0  # factor of the rate; 0: only measure
     steps: int = 0  # τ so far
-    shortest: int = 0  # ns, of the phase's steps
+    shortest: int = 0  # ns: the shortest step of the phase
     rung: bool = False
     anchor: Array = field(default_factory=lambda: np.zeros(0, np.float32))  # θ^{r,0}, for the proximal step
 
     def begin(self, now: int, phase: int, timeout_s: float, limit: int, scale: float) -> list[Effect]:
-        """A phase begins, and the bell is set."""
+        """Start a phase and return the timer of its bell."""
         self.phase, self.limit, self.scale = phase, limit, scale
         self.began = self.last = now
         self.timeout = round(timeout_s * NANOSECONDS)
@@ -116,7 +117,7 @@ class LocalPhase(Component):
         return [SetTimer(BELL, now + self.timeout)] if self.timeout else []
 
     def learn(self, result: LocalStepped | Promised, rate: float, now: int) -> None:
-        """Eq. (6), with the rate of the phase; while only measuring, the step is counted and thrown away."""
+        """Eq. (6), with the rate of the phase. A phase that only measures counts the step and discards it."""
         if self.scale:
             eta = rate * self.scale * self.rule.decay**self.steps
             once_made(result, lambda made: self._apply(made.gradient, eta, made.buffers))
@@ -130,28 +131,28 @@ class LocalPhase(Component):
         self.network.apply(gradient, eta, buffers)
 
     def goes_on(self, now: int) -> bool:
-        """Whether another step is begun: one like the phase's shortest would end before the bell."""
+        """Whether to start another step: one like the phase's shortest would end before the bell."""
         if self.rung or (self.limit and self.steps >= self.limit):
             return False
         if not self.timeout:
             return True
-        # Steps that take no time at all (on a simulated clock) would never end: one has to do.
-        # As in `steps_that_fit`, each step may be a nanosecond longer than its length says.
+        # Steps that take no time (on a simulated clock) would never end, so one is enough.
+        # As in `steps_that_fit`, each step may be a nanosecond longer than its stated length.
         spare = (self.steps + 1) * STEP_ROUNDING_NS
         return self.shortest > 0 and now + self.shortest <= self.began + self.timeout + spare
 
     def wait_for_next(self, now: int) -> list[Effect]:
-        """Move the bell by the few nanoseconds by which the next step would miss it because of rounding."""
+        """Delay the bell by the few nanoseconds by which the next step would miss it because of rounding."""
         end = now + self.shortest
         return [SetTimer(BELL, end)] if self.timeout and end > self.began + self.timeout else []
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to come, not even a bell."""
+        """Whether the phase is complete, so that not even a bell is pending."""
         return self.steps > 0 and (self.rung or not self.timeout)
 
     def report(self) -> Report:
-        """What Alg. 2 l. 15 sends."""
+        """Return what Alg. 2 l. 15 sends."""
         measures = not self.scale and not self.timeout
         step = self.shortest if measures else (self.last - self.began) / max(self.steps, 1)
         return Report(self.phase, self.steps, self.rule.largest_weight(self.steps), step / NANOSECONDS)

@@ -1,6 +1,6 @@
-"""What Flex-VFL's roles say to each other, and the jobs they give themselves.
+"""The messages between Flex-VFL's roles, and the roles' jobs.
 
-A phase is the local part of a round; a round that only measures (Alg. 2, τ^0) has a phase, but nothing is learnt.
+A phase is the local part of a round. A round that only measures (Alg. 2, τ^0) has a phase, but no role learns in it.
 """
 
 from typing import ClassVar
@@ -16,7 +16,7 @@ __all__ = ["FLEX_PAYLOADS", "Begin", "BeginWithGradient", "BeginWithSnapshot", "
 
 
 class Ready(Message, frozen=True):
-    """Party → server: embeddings of the round's batch (Alg. 1 l. 6), and how its last phase went (Alg. 2 l. 15)."""
+    """Party → server: embeddings of the round's batch (Alg. 1 l. 6), and a report of its last phase (Alg. 2 l. 15)."""
 
     plainly: ClassVar[str] = (
         "for each row of a round's batch, the numbers that the party's network makes of it, and its number of steps"
@@ -24,15 +24,15 @@ class Ready(Message, frozen=True):
 
     round: int
     values: Array  # (batch, width) float32
-    phase: int = 0  # the one reported; 0: none
+    phase: int = 0  # the reported phase; 0: no report
     steps: int = 0  # τ
     weight: float = 1.0  # w̄
-    step_s: float = 0.0  # mean seconds of a local step
-    held_s: float = 0.0  # from the phase's beginning to this upload
+    step_s: float = 0.0  # mean seconds of a local step; the shortest, in a phase that only measures speeds
+    held_s: float = 0.0  # seconds from the start of the phase to this upload
 
 
 class Late(Message, frozen=True):
-    """Party → server: the bell rang before a single step was done; do not wait for me."""
+    """Party → server: the bell rang before the party had done one step; do not wait for it."""
 
     plainly: ClassVar[str] = "that the party has not finished a step in time; no data"
 
@@ -40,25 +40,25 @@ class Late(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """Server → party: the local phase of a round."""
+    """Server → party: start the local phase of a round."""
 
     phase: int
     round: int
     following: int  # the round after it
     update: int  # k
-    timeout_s: float  # until the bell; 0: there is none
+    timeout_s: float  # until the bell; 0: no bell
     limit: int  # steps; 0: as many as fit
-    scale: float  # of the party's rate; 0: only measure
+    scale: float  # factor of the party's rate; 0: only measure
 
 
 class BeginWithGradient(Begin, frozen=True):
-    """With labels kept: ∂ℓ/∂h of the party's block at the round's start."""
+    """Server → party, if labels stay at the server: ∂ℓ/∂h of the party's block at the round's start."""
 
     values: Array
 
 
 class Snapshot(Payload, frozen=True):
-    """Φ, and the labels."""
+    """Φ and the labels."""
 
     h: Array  # (batch, Σ widths)
     theta_0: Array
@@ -69,7 +69,7 @@ class Snapshot(Payload, frozen=True):
 
 
 class BeginWithSnapshot(Begin, frozen=True):
-    """Alg. 1 l. 9, as printed."""
+    """Server → party: Alg. 1 l. 9, as printed."""
 
     snapshot: Snapshot
 
@@ -83,7 +83,7 @@ class Open(Payload, frozen=True):
 
 
 class Opened(Payload, frozen=True):
-    """Its result: the loss, ∂ℓ/∂h, and the first local gradient of θ_0."""
+    """Result of `Open`: the loss, ∂ℓ/∂h, and the first local gradient of θ_0."""
 
     loss: float
     h: Array
@@ -99,11 +99,11 @@ class LocalStep(Released, frozen=True):
     x: Array
     given: Array | None
     snapshot: Snapshot | None
-    first: bool  # its forward pass is the upload's
+    first: bool  # its forward pass is that of the upload
 
 
 class ServerStep(Payload, frozen=True):
-    """Server's job: one local step against the snapshot; the first gradient is there already."""
+    """Server's job: one local step against the snapshot. `opened` already has the first gradient."""
 
     seed: int
     h: Array
@@ -112,7 +112,7 @@ class ServerStep(Payload, frozen=True):
 
 
 class LocalStepped(Receipted, frozen=True):
-    """Its result."""
+    """Result of `LocalStep` and `ServerStep`: the gradient and BatchNorm's averages."""
 
     gradient: Array
     buffers: list[Array]

@@ -1,7 +1,7 @@
 """A Flex-VFL party: Alg. 1 lines 4–7 and 10–15, Alg. 2 line 15.
 
-It embeds the round's batch, uploads, gets its gradient (or the whole snapshot), and steps until the bell. A step that
-is still running then is dropped; if not a single one is done, the party says so, ends that step, and reports late.
+The party embeds the round's batch, uploads it, gets its gradient (or the whole snapshot), and steps until the bell. It
+drops a step that is still running then. If it has not done one step, it says so, finishes that step, and reports late.
 """
 
 from collections.abc import Callable
@@ -53,11 +53,11 @@ __all__ = ["Party"]
 EMBEDDING: Final = "embedding"
 READY: Final = "ready"
 LOCAL: Final = "local"
-LONGEST_S = 1e9  # of a timeout: thirty years
-MOST_SCALE = 1e6  # of a rate
+LONGEST_S = 1e9  # the longest timeout: thirty years
+MOST_SCALE = 1e6  # the largest factor of a rate
 NO_REPORT = Report(0, 0, 1.0, 0.0)
 
-Half = tuple[tuple[str, int], ServerNetwork]  # a task, and the server's half of the model for it
+Half = tuple[tuple[str, int], ServerNetwork]  # a task, and the server's network for it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,13 +67,13 @@ class State(MemberState):
     doing: Literal["embedding", "ready", "local"] = EMBEDDING
     round: int = 0
     following: int = 0  # the round after this one
-    k: int = 0  # the update that this round is
+    k: int = 0  # number of this round's update
     working: bool = False  # a local step is running
-    report: Report = NO_REPORT  # not yet sent
+    report: Report = NO_REPORT  # not sent yet
     uploads: int = 0
-    draw_of_upload: int = 0  # which noise it has
+    draw_of_upload: int = 0  # number of the upload's noise draw
     given: Array | None = None  # ∂ℓ/∂h of the phase
-    snapshot: Snapshot | None = None  # or what to make it from
+    snapshot: Snapshot | None = None  # or what ∂ℓ/∂h is computed from
     dropped: int = 0
     skipped: int = 0
     late: int = 0
@@ -104,17 +104,16 @@ class Party(Member[State]):
 
     @property
     def k(self) -> int:
-        """The update that this round is."""
+        """The number of this round's update."""
         return self.state.k
 
     # Uploading: Alg. 1 l. 4–7.
 
     def begin(self) -> None:
-        """The first round."""
         self._embed()
 
     def _embed(self) -> None:
-        """Alg. 1 l. 5: the round's batch, through θ^{r,0}. Its time is part of the first local step's."""
+        """Alg. 1 l. 5: embed the round's batch at θ^{r,0}. The first local step's time includes this job."""
         s = self.state
         s.doing = EMBEDDING
         s.uploads += 1
@@ -128,11 +127,11 @@ class Party(Member[State]):
         self.state.batch = self.x[self.state.rows]
 
     def loaded(self) -> None:
-        """The round's rows, and their columns."""
+        """Restore the round's rows and their columns."""
         self._gather()
 
     def _key(self, step: int) -> int:
-        """Of a forward pass: two with the same key are the same."""
+        """Return the key of a forward pass. Two passes with the same key are the same."""
         return (self.state.uploads << 24) + step
 
     def _layer_seed(self, step: int) -> int:
@@ -140,13 +139,13 @@ class Party(Member[State]):
 
     @job(Embed, released=True)
     def embed_batch(self, job: Embed) -> Embedded:
-        """h_m of the batch, as it travels."""
+        """Compute h_m of the batch, encoded."""
         assert job.batch is not None
         return Embedded(self.encode(self.network.forward(job.batch, job.step, job.seed)), [])
 
     @done(Embedded)
     def embedded(self, token: int, result: Embedded) -> None:
-        """Alg. 1 l. 6, with the report of the phase before (Alg. 2 l. 15)."""
+        """Alg. 1 l. 6, with the report of the last phase (Alg. 2 l. 15)."""
         if not are_sane(self.decode(result.values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; {LOWER}")
         s = self.state
@@ -159,7 +158,7 @@ class Party(Member[State]):
 
     @on(Begin, SERVER)
     def begin_phase(self, sender: str, message: Begin) -> None:
-        """Alg. 1 l. 10: local steps against the snapshot, until the bell."""
+        """Alg. 1 l. 10: start local steps against the snapshot, until the bell."""
         s = self.state
         if s.doing != READY or message.round != s.round:
             s.dropped += 1
@@ -191,7 +190,7 @@ class Party(Member[State]):
             raise RemoteProtocolError(SERVER, f"gradient of shape {values.shape}, expected {expected} float32")
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
-        """Alg. 1 l. 8–9: Φ, θ_0 and the labels must fit the models that all agreed upon."""
+        """Alg. 1 l. 8–9: raise RemoteProtocolError unless Φ, θ_0 and the labels fit the agreed models."""
         assert self._top is not None
         h, expected = snapshot.h, (len(self.state.batch), sum(self._top.widths))
         if h.shape != expected or h.dtype != np.float32:
@@ -204,18 +203,18 @@ class Party(Member[State]):
             raise RemoteProtocolError(SERVER, f"a snapshot that does not fit: {error}") from None
 
     def _step(self) -> None:
-        """Alg. 1 l. 12–13."""
+        """Alg. 1 l. 12–13: start a local step."""
         s, step = self.state, self.local.steps
         s.working = True
         release = self.guard.plan(STEP, s.rows) if step else self.guard.again(s.draw_of_upload, STEP, s.rows)
         seed = self._layer_seed(step)
         job = LocalStep(self._key(step), seed, s.batch, s.given, s.snapshot, step == 0, release=release)
-        blind = not self.guard.on  # else it may be withheld
+        blind = not self.guard.on  # a guard may withhold the step
         self.work("step", len(s.batch) / self.training.batch_size, job, blind=blind)
 
     @job(LocalStep)
     def local_step(self, job: LocalStep) -> LocalStepped | Withheld:
-        """∂ℓ/∂θ_m; a private one is clipped and perturbed."""
+        """Compute ∂ℓ/∂θ_m, plain or clipped and perturbed."""
 
         def private(clip: float, noise: Callable[[int], Array]) -> LocalStepped:
             gradient = self.network.private_gradient(job.x, job.seed, self._of_block(job), clip, noise)
@@ -228,10 +227,10 @@ class Party(Member[State]):
         return LocalStepped(gradient, self.network.buffers_after_forward())
 
     def _of_block(self, job: LocalStep) -> Array:
-        """∂ℓ/∂h of the own block: as the server sent it, or at the own newest embedding (Eq. 6)."""
+        """Return ∂ℓ/∂h of the party's block: as the server sent it, or at the party's newest embedding (Eq. 6)."""
         if job.snapshot is None:
             # DEVIATION: the round's first ∂ℓ/∂h serves all its steps (as in FedBCD), so that labels stay at the
-            # server; the gradients of Eq. (8) are then those of ⟨h_k, ∂ℓ/∂h⟩.
+            # server. The gradients of Eq. (8) are then those of ⟨h_k, ∂ℓ/∂h⟩.
             assert job.given is not None
             return job.given
         h, block = job.snapshot.h, self._block()
@@ -247,7 +246,7 @@ class Party(Member[State]):
         return slice(start, start + self.width)
 
     def _server_half(self, snapshot: Snapshot) -> ServerNetwork:
-        """The server's network at the snapshot's θ_0; built once."""
+        """Return the server's network at the snapshot's θ_0. It is built once per task."""
         top, task, half = self._top, (snapshot.task, snapshot.outputs), self.state.half
         assert top is not None
         if half is None or half[0] != task:
@@ -258,14 +257,14 @@ class Party(Member[State]):
             network = ServerNetwork(module.to(self._device), OptimiserSpec(), objective, top.aggregate, parties)
             self.state.half = half = task, network
         server = half[1]
-        if snapshot.theta_0.shape != server.theta.shape:  # torch would spread a single number over all
+        if snapshot.theta_0.shape != server.theta.shape:  # torch would broadcast a single number to all weights
             raise ValueError(f"θ_0 of shape {snapshot.theta_0.shape}, expected {tuple(server.theta.shape)}")
         server.load({"theta": snapshot.theta_0, "optimiser": {}, "steps": 0, "buffers": snapshot.buffers})
         return server
 
     @done_blind(LocalStepped)
     def stepped(self, token: int, result: LocalStepped | Promised) -> None:
-        """θ^{r,t+1}; then the next step, if it fits."""
+        """Take θ^{r,t+1}, then start the next step if it fits."""
         s = self.state
         s.working = False
         self.local.learn(result, self.training.rule.rate(self._rate, s.k), self.now)
@@ -277,7 +276,7 @@ class Party(Member[State]):
 
     @timer(BELL)
     def rung(self, due: int) -> None:
-        """The bell: what is not done is not done; but one step is."""
+        """Handle the bell: drop a running step, unless it is the first one."""
         s = self.state
         if s.doing != LOCAL or due < self.local.began + self.local.timeout:
             return
@@ -292,7 +291,7 @@ class Party(Member[State]):
         self._finish()
 
     def _finish(self) -> None:
-        """Alg. 1 l. 15: θ^{r+1,0} is what the steps have led to."""
+        """Alg. 1 l. 15: θ^{r+1,0} is the result of the steps. Start the next round."""
         s = self.state
         s.report = self.local.report()
         s.round = s.following
@@ -303,7 +302,7 @@ class Party(Member[State]):
 
     @on(Skip, SERVER)
     def skip(self, sender: str, message: Skip) -> None:
-        """The others are further: on to their round."""
+        """Skip to the round of the other parties, which are further."""
         s = self.state
         if s.doing != READY or message.step <= s.round:
             s.dropped += 1
@@ -313,12 +312,12 @@ class Party(Member[State]):
         self._embed()
 
     def anew(self) -> None:
-        """An upload that may be lost is made again."""
+        """Repeat an upload that may be lost."""
         if self.state.doing == READY:
             self._embed()
 
     def validate(self) -> None:
-        """A step runs only in a phase."""
+        """Raise LocalProtocolError if an invariant is broken, such as a step outside a phase."""
         s, local = self.state, self.local
         if s.working and s.doing != LOCAL:
             raise LocalProtocolError(f"{self.name}: a local step is running while {s.doing}")
@@ -328,13 +327,13 @@ class Party(Member[State]):
             raise LocalProtocolError(f"{self.name}: {local.steps} steps of at most {local.limit}")
 
     def told(self) -> RoleSummary:
-        """Steps taken, and what went past it."""
+        """Report the steps taken, and the rounds and messages missed."""
         s = self.state
         return {"steps": self.network.steps, "late": s.late, "dropped": s.dropped, "skipped": s.skipped}
 
 
 def _labels_fit(snapshot: Snapshot) -> bool:
-    """One for each row, and of several classes none that there is not."""
+    """Check for one label per row; with several classes, each label must be one of them."""
     targets, outputs = snapshot.targets, snapshot.outputs
     if targets.shape != snapshot.h.shape[:1] or outputs < 1:
         return False

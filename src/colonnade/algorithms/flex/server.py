@@ -1,8 +1,8 @@
-"""The Flex-VFL server: Alg. 1 lines 3, 8–15 for k = 0, Alg. 2 line 17; rounds that do not wait for who misses the bell.
+"""The Flex-VFL server: Alg. 1 l. 3, 8–15 for k = 0, Alg. 2 l. 17. Rounds do not wait for a party that misses the bell.
 
-A round: the parties' embeddings are gathered, one pass over the snapshot gives what the parties need, and everybody,
-the server too, steps until the bell. Who was late, or is gone, is left out of the next round's waiting: its rows stay
-in the table as last seen, and it joins the newest round when it is heard of again.
+In a round the server gathers the parties' embeddings. One pass over the snapshot gives what the parties need. Then all
+roles, the server too, step until the bell. The next round does not wait for a party that was late or is gone. Its rows
+stay in the table as last seen, and it joins the newest round with its next message.
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,13 +56,13 @@ GATHERING: Final = "gathering"
 OPENING: Final = "opening"
 LOCAL: Final = "local"
 PATIENCE_TIMER = "patience"
-PATIENCE_S = 0.1  # beside a timeout and two round trips: how long silence is waited for
-TRIES = 10  # phases in which nobody is in time: the first ones may be slow, when everything is being loaded
-MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # of what a party may report
+PATIENCE_S = 0.1  # how long to wait for silent parties, in addition to a timeout and two round trips
+TRIES = 10  # phases in which no party is in time: the first ones may be slow, while everything is loaded
+MOST_WEIGHT, LONGEST_S = 1e6, 1e9  # limits of what a party may report
 
 
 class Begun(NamedTuple):
-    """A phase of a party."""
+    """A phase that a party has begun."""
 
     phase: int
     round: int
@@ -72,36 +72,36 @@ class Begun(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class State(CoordinatorState):
-    """The newest round, and the one that is gathered meanwhile."""
+    """The newest round, and the round that is gathered meanwhile."""
 
     doing: Literal["gathering", "opening", "local"] = GATHERING
-    absent: dict[str, bool] = field(default_factory=dict)  # parties not waited for: late, or silent
-    line: dict[str, bool] = field(default_factory=dict)  # parties whose next embeddings are here, by their arrival
-    taken: dict[str, bool] = field(default_factory=dict)  # parties that take part in this phase
-    late: dict[str, bool] = field(default_factory=dict)  # of these, those that had not done a step at the bell
+    absent: dict[str, bool] = field(default_factory=dict)  # parties that the server does not wait for: late or silent
+    line: dict[str, bool] = field(default_factory=dict)  # parties whose next embeddings are here, in order of arrival
+    taken: dict[str, bool] = field(default_factory=dict)  # parties in this phase
+    late: dict[str, bool] = field(default_factory=dict)  # those of `taken` that had not done a step at the bell
     unreported: dict[str, Begun] = field(default_factory=dict)  # the newest phase of each party, until its report
-    round: int = 0  # the newest that was opened
-    following: int = 0  # the one that is gathered
+    round: int = 0  # the newest round that was opened
+    following: int = 0  # the round that is gathered
     phase: int = 0
-    opened: Opened | None = None  # the pass that this phase began with
+    opened: Opened | None = None  # the pass at the start of this phase
     opened_at: int = 0
     h: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # Φ^r: later uploads do not change it
-    measures: bool = False  # the running phase learns nothing
-    working: bool = False  # an own local step is running
-    in_time: bool = False  # whether any party ever was
+    measures: bool = False  # no role learns in the running phase
+    working: bool = False  # a local step of the server is running
+    in_time: bool = False  # whether any party was ever in time
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)  # of every role: local steps so far, in n rounds
     late_uploads: int = 0
 
 
 class Server(Tabled, Coordinator[State]):
-    """Holds θ_0, the labels, the newest embeddings and what is known of everybody's speed."""
+    """Holds θ_0, the labels, the newest embeddings and the measured speed of every role."""
 
     def __init__(self, setup: ServerSetup[RoundOptions]) -> None:
         training, options = setup.training, setup.options
         super().__init__(setup, State(), evaluation_of(setup), everyone=options.on_lost == "wait")
         optimiser, rule = local_rule(training.server_optimiser, options, None)
         for index, spec in enumerate(training.party_optimisers):
-            local_rule(spec, options, index)  # refused here, before parties on other machines meet it
+            local_rule(spec, options, index)  # raises here, before parties on other machines meet the error
         self.network = server_network(setup, ServerNetwork, optimiser)
         self.options, self._task = options, setup.task
         self._targets = self.network.objective.targets_in(setup.y_train)
@@ -118,20 +118,20 @@ class Server(Tabled, Coordinator[State]):
 
     @on(Ready, PARTY)
     def ready(self, sender: str, message: Ready) -> None:
-        """A party's embeddings, and how its last phase went."""
+        """Store a party's embeddings and the report of its last phase."""
         message = self.decoded(sender, message)
         self._check(sender, message)
         s = self.state
         self.table.write(self.index[sender], self.walk.batch(message.round), message.values, self.k)
         begun = s.unreported.get(sender)
-        if begun is not None and begun.phase == message.phase:  # else of rounds that one of the two has forgotten
+        if begun is not None and begun.phase == message.phase:  # else one of the two has forgotten its phase
             del s.unreported[sender]
             self._take_report(sender, message, begun)
         if message.round < s.following:
             s.late_uploads += 1
             self.send(sender, Skip(s.following))
             return
-        if message.round > s.following:  # one of the roles lost its memory: all go on at the newest round
+        if message.round > s.following:  # a role lost its state: all continue at the newest round
             for name in s.line:
                 if name != sender:
                     self.send(name, Skip(message.round))
@@ -142,7 +142,7 @@ class Server(Tabled, Coordinator[State]):
         self.advance()
 
     def _check(self, sender: str, message: Ready) -> None:
-        """Refuse what cannot be, before anything is changed."""
+        """Raise RemoteProtocolError for an upload that cannot be. Call it before changing state."""
         if not 0 <= message.round < STEPS:
             raise RemoteProtocolError(sender, f"embeddings of round {message.round}")
         values = message.values
@@ -163,7 +163,7 @@ class Server(Tabled, Coordinator[State]):
             raise RemoteProtocolError(sender, f"reports steps of {message.step_s} s, {message.held_s} s in all")
 
     def _take_report(self, sender: str, message: Ready, begun: Begun) -> None:
-        """Alg. 2 l. 15, of the newest phase or, from a late party, of an earlier one."""
+        """Alg. 2 l. 15: note the report of the newest phase or, from a late party, of an earlier one."""
         s = self.state
         if self._tells_speed(begun.round, begun.learns):
             report = Report(message.phase, message.steps, message.weight, message.step_s)
@@ -177,19 +177,19 @@ class Server(Tabled, Coordinator[State]):
             self._refuse_short_timeout()
 
     def _count_steps(self, name: str, steps: int) -> None:
-        """For the summary: the local steps of a round in which a role learnt."""
+        """Count the local steps of a round in which a role learned, for the summary."""
         before, rounds = self.state.steps.get(name, (0, 0))
         self.state.steps[name] = before + steps, rounds + 1
 
     def _tells_speed(self, round_: int, learns: bool) -> bool:
-        """Not of an epoch's last batch, which may be a small one: more steps fit than in the rounds to come."""
+        """Whether a report counts as a speed. An epoch's last batch may be small, so that more steps fit."""
         # DEVIATION: Alg. 2 takes every round's τ; its batches are all of one size.
-        # A round that only measures counts whatever its batch is: it is repeated until the speeds are known. It meets
-        # a small batch where the server has lost its memory, or where no party of the round was measured before.
+        # A round that only measures counts with any batch: it is repeated until the speeds are known. It has a small
+        # batch if the server has lost its state, or if no party of the round was measured before.
         return not learns or len(self.walk.batch(round_)) == self.training.batch_size
 
     def _refuse_short_timeout(self) -> None:
-        """No party has ever been in time."""
+        """Raise ConfigError if the configured timeout is shorter than every measured step: no party is ever in time."""
         timeout_s = self.options.timeout_s
         known = [self.pacing.step_s[name] for name in self.names if name in self.pacing.step_s]
         quickest = min(known, default=0.0)
@@ -199,12 +199,12 @@ class Server(Tabled, Coordinator[State]):
 
     @property
     def _timeout_s(self) -> float:
-        """Of the running phase."""
+        """The timeout of the running phase."""
         return self.local.timeout / NANOSECONDS
 
     @on(Late, PARTY)
     def is_late(self, sender: str, message: Late) -> None:
-        """The party had not done a step at the bell: the round goes on without it."""
+        """Continue the round without a party that had not done a step at the bell."""
         # DEVIATION: the paper's parties take part in every round, and each finishes at least one step in time.
         s = self.state
         if message.phase != s.phase or sender not in s.taken or sender in s.late or sender in s.line:
@@ -215,11 +215,11 @@ class Server(Tabled, Coordinator[State]):
             self.advance()
 
     def waits_for(self) -> list[str]:
-        """The parties that the next round still needs."""
+        """Name the parties that the next round still needs, for display."""
         return list(self._needed(self.names))
 
     def _needed(self, names: Iterable[str]) -> Iterator[str]:
-        """Of these, the parties that the next round still needs; with none to count on, any would do."""
+        """Yield those of these parties that the next round still needs. If the server counts on none, any would do."""
         s = self.state
         everyone = self.everyone or s.present.keys() <= s.absent.keys()
         for name in names:
@@ -227,8 +227,8 @@ class Server(Tabled, Coordinator[State]):
                 yield name
 
     def advance(self) -> None:
-        """Open the next round if all parties that it waits for are there, after what is due."""
-        # Asked for every upload: those of equal speed come in turn, so that the last one is needed until the end.
+        """Open the next round when all parties that it waits for are there, after settling what is due."""
+        # Runs for every upload. Parties of equal speed upload in turn, so the last one is usually the one still needed.
         if not self._may_open() or any(self._needed(reversed(self.names))):
             return
         self.settle()
@@ -236,12 +236,12 @@ class Server(Tabled, Coordinator[State]):
             self._open()
 
     def _may_open(self) -> bool:
-        judging = self.everyone and self.evaluation.running  # else no round waits for parties that are gone
+        judging = self.everyone and self.evaluation.running  # if not `everyone`, no round waits for lost parties
         return self.state.doing == GATHERING and bool(self.state.line) and not (judging or self.progress.ending)
 
     @timer(PATIENCE_TIMER)
     def lose_patience(self, due: int) -> None:
-        """Silence after the bell: on without the parties that have not been heard of."""
+        """Continue after the bell without the parties that are silent."""
         if self.state.doing == GATHERING and self.state.line:
             self.state.absent |= dict.fromkeys(self.waits_for(), True)
         self.advance()
@@ -249,7 +249,7 @@ class Server(Tabled, Coordinator[State]):
     # Opening: Alg. 1 l. 8–9.
 
     def _open(self) -> None:
-        """One pass over the snapshot: what the parties need, and the first gradient of θ_0."""
+        """Start one pass over the snapshot. It gives what the parties need and the first gradient of θ_0."""
         s = self.state
         s.doing = OPENING
         s.taken, s.line, s.late = s.line, {}, {}
@@ -263,7 +263,7 @@ class Server(Tabled, Coordinator[State]):
             self.staleness.add(self.table.ages(rows, self.k), stale)
         s.h = self.table.gather(rows)
         self.forget_timer(PATIENCE_TIMER)
-        # Its time is part of the first local step's.
+        # The first local step's time includes this job.
         self.work("open", 0.0, Open(self._layer_seed(0), s.h, self._targets[rows]))
 
     def _layer_seed(self, step: int) -> int:
@@ -271,13 +271,13 @@ class Server(Tabled, Coordinator[State]):
 
     @job(Open)
     def first_pass(self, job: Open) -> Opened:
-        """∂ℓ/∂h and ∂ℓ/∂θ_0 at the snapshot."""
+        """Compute ∂ℓ/∂h and ∂ℓ/∂θ_0 at the snapshot."""
         passed = self.network.gradients(job.h, job.targets, job.seed)
         return Opened(passed.loss, passed.h, passed.theta_0, self.network.buffers_after_forward())
 
     @done(Opened)
     def begin_phase(self, token: int, opened: Opened) -> None:
-        """Alg. 1 l. 9–10: all roles begin; in a round that only measures, with a rate of 0."""
+        """Alg. 1 l. 9–10: start the phase of all roles. In a round that only measures, the rate is 0."""
         s = self.state
         if not isfinite(opened.loss):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; {LOWER}")
@@ -294,7 +294,7 @@ class Server(Tabled, Coordinator[State]):
             self._finish()
 
     def _tell_all(self, plan: Plan, opened: Opened) -> None:
-        """What every party of the round needs: its gradient, or the whole snapshot."""
+        """Send every party of the round its gradient, or the whole snapshot."""
         s, snapshot = self.state, self._snapshot() if self.options.labels == "shared" else None
         for name in s.taken:
             head = (s.phase, s.round, s.following, self.k, plan.timeout_s, plan.limit, plan.scales[name])
@@ -305,7 +305,7 @@ class Server(Tabled, Coordinator[State]):
                 self.send(name, BeginWithSnapshot(*head, snapshot))
 
     def _snapshot(self) -> Snapshot:
-        """Alg. 1 l. 8."""
+        """Alg. 1 l. 8: make the snapshot."""
         saved, targets = self.network.save(), self._targets[self.walk.batch(self.state.round)]
         return Snapshot(self.state.h, saved["theta"], saved["buffers"], targets, self._task.kind, self._task.outputs)
 
@@ -320,7 +320,7 @@ class Server(Tabled, Coordinator[State]):
 
     @job(ServerStep)
     def local_gradient(self, job: ServerStep) -> LocalStepped:
-        """∂ℓ/∂θ_0 at the snapshot; the first pass has it already."""
+        """Compute ∂ℓ/∂θ_0 at the snapshot. The first pass already has it."""
         if job.opened is not None:
             return LocalStepped(job.opened.theta_0, job.opened.buffers)
         passed = self.network.gradients(job.h, job.targets, job.seed)
@@ -328,7 +328,7 @@ class Server(Tabled, Coordinator[State]):
 
     @done(LocalStepped)
     def stepped(self, token: int, result: LocalStepped) -> None:
-        """θ_0^{r,t+1}; then the next step, if it fits."""
+        """Take θ_0^{r,t+1}, then start the next step if it fits."""
         self.state.working = False
         self.local.learn(result, self.training.rule.rate(self._rate, self.k), self.now)
         if self.local.goes_on(self.now):
@@ -339,7 +339,7 @@ class Server(Tabled, Coordinator[State]):
 
     @timer(BELL)
     def rung(self, due: int) -> None:
-        """The bell; the first step is always ended."""
+        """Handle the bell. The first step always finishes."""
         s = self.state
         if s.doing != LOCAL or due < self.local.began + self.local.timeout:
             return
@@ -352,7 +352,7 @@ class Server(Tabled, Coordinator[State]):
         self._finish()
 
     def _finish(self) -> None:
-        """The server's own phase is over; the parties' reports are on their way."""
+        """End the server's own phase. The parties' reports are still to come."""
         s = self.state
         assert s.opened is not None
         s.doing = GATHERING
@@ -367,21 +367,21 @@ class Server(Tabled, Coordinator[State]):
         self.advance()
 
     def _be_patient(self) -> None:
-        """How long silence is waited for; a party that has never been measured gets all the time it needs."""
+        """Set the timer for silent parties. A party that was never measured gets unlimited time."""
         waited = self.waits_for()
         if not self.everyone and all(name in self.pacing.round_trip_s for name in waited):
             patience_s = PATIENCE_S + self._timeout_s + 2 * self.pacing.longest_round_trip_s(waited)
             self.wake(PATIENCE_TIMER, self.now + round(patience_s * NANOSECONDS))
 
-    # Coming and going, and what people are told.
+    # Peers that come and go, and the summary.
 
     def forget(self, peer: str) -> None:
-        """Nothing of before is still to come from it; it uploads again, and is told where the others are."""
+        """Drop the party's upload, since the conversation restarted. It uploads again and skips to the newest round."""
         self.state.line.pop(peer, None)
         self.state.taken.pop(peer, None)
 
     def validate(self) -> None:
-        """What must hold between any two events."""
+        """Raise LocalProtocolError if an invariant between two events is broken."""
         s = self.state
         if s.line.keys() & s.absent.keys():
             raise LocalProtocolError("server: a party is both in line and absent")
@@ -393,7 +393,7 @@ class Server(Tabled, Coordinator[State]):
             raise LocalProtocolError("server: a row was renewed in the future")
 
     def told(self) -> RoleSummary:
-        """Local steps, timeouts, and uploads that came late."""
+        """Report local steps, the timeout and uploads that came late."""
         method: dict[str, object] = {
             "timeout_s": self.pacing.timeout_s,
             "local_steps": {name: self._mean_steps(name) for name in (SERVER, *self.names)},
@@ -403,6 +403,6 @@ class Server(Tabled, Coordinator[State]):
         return super().told() | own
 
     def _mean_steps(self, name: str) -> float:
-        """Local steps in a round that the role took part in; rounds that only measured do not count."""
+        """Return the mean local steps per round in which the role took part, without rounds that only measured."""
         steps, rounds = self.state.steps.get(name, (0, 1))
         return round(steps / rounds, 2)

@@ -1,7 +1,7 @@
-"""What the asynchronous methods are measured against: training in lock-step, and the oracle.
+"""The baselines of the asynchronous methods: lock-step training and the oracle.
 
 `sync` is split learning with coordinated batches: every step waits for every party. `centralised` is one model over all
-columns, which starts from the same weights and walks through the same batches.
+columns. It starts from the same weights and walks through the same batches.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS

@@ -1,6 +1,6 @@
 """The oracle: the same networks as one torch model, one graph over all columns, no messages.
 
-It starts from the weights and walks through the batches of `sync`, so the two can be compared step for step.
+It starts from the weights of `sync` and walks through the same batches, so that the two can be compared step by step.
 """
 
 from collections.abc import Sequence
@@ -29,20 +29,20 @@ __all__ = ["CENTRALISED_PAYLOADS", "Centralised", "CentralisedOptions", "JointPr
 
 
 class CentralisedOptions(Options, frozen=True):
-    """How the joint model is judged."""
+    """Options of the joint model."""
 
     average: bool = False  # evaluation and prediction use an average of the weights
 
 
 class JointStep(Payload, frozen=True):
-    """One batch through the joint model."""
+    """Job: run one batch through the joint model."""
 
     rows: Array
     seed: int
 
 
 class JointStepped(Payload, frozen=True):
-    """Its gradients: θ_0, θ_1, …, θ_M."""
+    """Result of `JointStep`: the gradients of θ_0, θ_1, …, θ_M."""
 
     loss: float
     gradients: list[Array]
@@ -50,7 +50,7 @@ class JointStepped(Payload, frozen=True):
 
 
 class Judge(Payload, frozen=True):
-    """Evaluate on the validation rows, or on the test rows if there are none; the last one is on both."""
+    """Job: evaluate on the validation rows, or on the test rows if there are none. The last evaluation uses both."""
 
     last: bool
     number: int
@@ -60,12 +60,12 @@ CENTRALISED_PAYLOADS = (JointStep, JointStepped, Judge)
 
 
 class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
-    """The joint model on rows with all columns."""
+    """Predicts with the joint model, from rows with all columns."""
 
     def in_one_place(
         self, roles: TrainedRoles[CentralisedOptions, "Centralised", Role], blocks: Sequence[Array], number: int
     ) -> Array:
-        """All networks are in one role."""
+        """Predict with the one role that holds all networks."""
         parts, network = roles.server.parts, roles.server.network
         h = np.concatenate([part.read(block) for part, block in zip(parts, blocks, strict=True)], axis=1)
         return network.objective.predict(network.output(h))
@@ -74,7 +74,7 @@ class JointPredictor(Predictor[CentralisedOptions, "Centralised", Role]):
 def centralised(
     server: ServerSetup[CentralisedOptions], parties: list[PartySetup[CentralisedOptions]]
 ) -> "Centralised":
-    """The oracle over everybody's data."""
+    """Make the oracle over the data of all members."""
     return Centralised(server, parties)
 
 
@@ -106,7 +106,7 @@ class Centralised(Chassis[RoleState]):
         self.progress, self.keeps = Progress(training), Kept()
 
     def started(self, entropy: bytes) -> None:
-        """Judge the untrained model, and begin."""
+        """Evaluate the untrained model and start the first batch."""
         self.do(self.progress.timers())
         self._judge()
         self._next()
@@ -117,7 +117,7 @@ class Centralised(Chassis[RoleState]):
 
     @job(JointStep)
     def joint_step(self, job: JointStep) -> JointStepped:
-        """One graph over all columns."""
+        """Compute the gradients of all networks in one graph over all columns."""
         rows, seed = job.rows, job.seed
         h = [part.run(part.tensor(x[rows]), seed) for part, x in zip(self.parts, self._x, strict=True)]
         output = self.network.run(aggregate(self._how, torch.cat(h, 1), len(h)), seed)
@@ -133,7 +133,7 @@ class Centralised(Chassis[RoleState]):
 
     @done(JointStepped)
     def stepped(self, token: int, result: JointStepped) -> None:
-        """Step every network; then an evaluation, the end or the next batch."""
+        """Step every network, then evaluate, end or continue; raise TrainingDiverged if the loss is not finite."""
         training, k = self._training, self.progress.k
         if self.progress.ending:
             return
@@ -161,18 +161,18 @@ class Centralised(Chassis[RoleState]):
         self.work(EVALUATION, 0.0, Judge(last, number), aside=True)
 
     def snapshot(self) -> list[Array]:
-        """Of all networks, one after the other."""
+        """Return the weights of all networks, one after the other."""
         return [part for network in (self.network, *self.parts) for part in network.snapshot()]
 
     def settle_on(self, snapshot: list[Array]) -> None:
-        """All networks go back to it."""
+        """Return all networks to the weights of the snapshot."""
         for network in (self.network, *self.parts):
             own, snapshot = snapshot[: len(network.snapshot())], snapshot[len(network.snapshot()) :]
             network.settle_on(own)
 
     @job(Judge)
     def judge(self, job: Judge) -> Evaluated:
-        """The metric and the loss."""
+        """Compute the loss and the metrics."""
         validation, rows = self._training.validation, len(self._y_test)
         scores = self._scores(0, validation or rows)
         tested = self._scores(validation, rows) if job.last and validation else None
@@ -186,28 +186,26 @@ class Centralised(Chassis[RoleState]):
 
     @done(Evaluated)
     def judged(self, token: int, result: Evaluated) -> None:
-        """A row of metrics.jsonl, and the end if it has got no better."""
+        """Report a row of metrics.jsonl, and end the run if it has stopped improving."""
         self.do(self.progress.report(result, [], []))
         if reason := self.progress.no_better():
             self._end(reason)
 
     @timer(EVALUATE_TIMER)
     def time_to_evaluate(self, due: int) -> None:
-        """An evaluation that the clock asks for."""
         self._judge()
         self.do(self.progress.evaluation_timer_fired(TimerFired(EVALUATE_TIMER, due)))
 
     @timer(END_TIMER)
     def time_is_up(self, due: int) -> None:
-        """The end that the clock asks for."""
         self._end("time is up")
 
     def waits_for(self) -> list[str]:
-        """It has no parties."""
+        """Return nothing, since the oracle has no parties."""
         return []
 
     def summary(self) -> RoleSummary:
-        """Updates, epochs and the weights' digest."""
+        """Report updates, epochs and the digests of the weights."""
         digests = "".join(network.digest() for network in (self.network, *self.parts))
         counts: RoleSummary = {"updates": self.progress.k, "epochs": self.progress.epochs, "weights": digests}
         return counts | {"note": self.progress.note()}

@@ -6,10 +6,9 @@ __all__ = ["SyncOptions"]
 
 
 class SyncOptions(Options, frozen=True):
-    """Lock-step. It always waits for all parties."""
+    """Options of lock-step training, which always waits for all parties."""
 
     average: bool = False  # evaluation and prediction use an average of the weights
 
     def threshold(self, parties: int) -> int:
-        """All of them."""
         return parties

@@ -1,4 +1,4 @@
-"""What an attacker sees of `sync`: embeddings with their rows go up, ∂ℓ/∂h_m comes down; all parties share one walk."""
+"""What an attacker sees of `sync`: embeddings with row numbers go up, ∂ℓ/∂h_m comes down. Parties share one walk."""
 
 from colonnade.algorithms.lockstep.config import SyncOptions
 from colonnade.algorithms.observations import GRADIENTS, Observations

@@ -1,8 +1,8 @@
 """The server of the lock-step baseline: every step waits for every party.
 
-Batches bring all blocks with them, so there is no table. A round is judged between two steps, when all parties have
-applied the last one. Parties are at different steps only after one of them lost its memory: the rounds then go on at
-the newest step, and the parties behind it skip to it.
+Batches carry all blocks, so there is no table. The server evaluates between two steps, when all parties have applied
+the last one. Parties are at different steps only after one of them lost its state. The rounds then continue at the
+newest step, and the parties behind skip to it.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ __all__ = ["LockStepServer", "RoundState", "Server"]
 
 @dataclass(slots=True, kw_only=True)
 class RoundState(SteppingState):
-    """Beside the line: where all parties are."""
+    """The state beside the line: the round of all parties."""
 
-    round: int = 0  # the first that is not done
+    round: int = 0  # the first round that is not complete
 
 
 T = TypeVar("T", bound=RoundState)
@@ -41,7 +41,7 @@ class LockStepServer(Stepping[T], Generic[T]):
 
     @on(Embeddings, PARTY)
     def embeddings(self, sender: str, message: Embeddings) -> None:
-        """A party's batch waits for those of all others."""
+        """Put a party's batch in line until the batches of all others are there."""
         message = self.decoded(sender, message)
         self.check_upload(sender, message)
         if message.batch:
@@ -50,21 +50,21 @@ class LockStepServer(Stepping[T], Generic[T]):
         self.advance()
 
     def check_upload(self, sender: str, message: Embeddings) -> None:
-        """The parties of a round send the same rows."""
+        """Raise RemoteProtocolError if a party sends other rows than the rest of its round."""
         super().check_upload(sender, message)
-        other = self.state.line.beside(self.index[sender])  # all in line wait for one step, with the same rows
+        other = self.state.line.beside(self.index[sender])  # all requests in line wait for one step, with the same rows
         if not message.batch or other is None or other.step != message.step:
             return
         if not np.array_equal(other.rows, message.rows[: message.batch]):
             raise RemoteProtocolError(sender, f"sent other rows for step {other.step} than the others")
 
     def request_of(self, party: int, message: Embeddings) -> Request:
-        """With its values: there is no table to keep them."""
+        """Return a request that keeps the values, since there is no table."""
         rows, values = message.rows[: message.batch], message.values[: message.batch]
         return Request(party, message.step, rows, values, learn=True, reply=message.reply)
 
     def advance(self) -> None:
-        """When all are here, and the last round is judged if it has to be."""
+        """Step when all batches are in line, after the last round is evaluated if an evaluation is due."""
         s = self.state
         if s.working or self.progress.ending or self.evaluation.running or not s.line.has(len(self.names)):
             return
@@ -76,7 +76,7 @@ class LockStepServer(Stepping[T], Generic[T]):
         self.run_pass([self._batch()])
 
     def _batch(self) -> Batch:
-        """All parties' blocks, side by side."""
+        """Put all parties' blocks side by side."""
         requests = sorted(self.state.taken, key=lambda request: request.party)
         rows, h = requests[0].rows, np.concatenate([request.values for request in requests], axis=1)
         if self.absent is not None:
@@ -84,22 +84,22 @@ class LockStepServer(Stepping[T], Generic[T]):
         return Batch(h, self.targets[rows])
 
     def concluded(self, taken: list[Request]) -> None:
-        """A round is over."""
+        """Close a round."""
         self.state.round = max(self.state.round, taken[0].step + 1)
         self._leave_behind()
 
     def _leave_behind(self) -> None:
-        """Parties behind the newest step skip to it."""
+        """Tell the parties behind the newest step to skip to it."""
         newest, behind = self.state.line.leave_behind(self.state.round)
         for request in behind:
             self.send(self.names[request.party], Skip(newest))
 
     def forget(self, peer: str) -> None:
-        """Nothing of before is still to come from the party; a step that has begun goes on with what it sent."""
+        """Drop the party's requests, since the conversation restarted. A step in progress uses what the party sent."""
         self.state.line.drop(self.index[peer])
 
     def validate(self) -> None:
-        """All in line wait for one step, which is not done."""
+        """Raise LocalProtocolError unless all requests in line wait for one step that is not done."""
         super().validate()
         rounds = {request.step for request in self.state.line}
         if len(rounds) > 1 or any(step < self.state.round for step in rounds):
@@ -107,7 +107,7 @@ class LockStepServer(Stepping[T], Generic[T]):
 
 
 class Server(LockStepServer[RoundState]):
-    """Of `sync`."""
+    """The server of `sync`."""
 
     def __init__(self, setup: ServerSetup[SyncOptions]) -> None:
         super().__init__(setup, RoundState())

@@ -1,6 +1,9 @@
-"""Predictions after the training: one more pair of roles, which the same nodes run over the same streams.
+"""Predictions after training: another pair of roles, which the same nodes run over the same connections.
 
-The modules: `predictor` (what a method says about its predictions), `plain` (for methods whose parties show the server
-their embeddings), `party` and `server` (the roles of `plain`, and what all such roles share), `sums` (what roles share
-whose server learns sums only), `standing_in` (what replaces a party that is away), `messages`.
+predictor      what a method defines for its predictions
+plain          for methods whose parties show the server their embeddings
+party, server  the roles of `plain`, and what all such roles share
+sums           what roles share whose server learns only sums
+standing_in    replacements for a party that is away
+messages       messages and jobs
 """

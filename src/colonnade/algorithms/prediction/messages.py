@@ -1,4 +1,4 @@
-"""What the predicting server and parties say to each other, their jobs, and what passes the server's door."""
+"""The messages of the predicting roles, their jobs, and the requests to the server from outside."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ __all__ = ["PAYLOADS", "Ask", "Asked", "Compute", "Computed", "Find", "Found", "
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """An event of the server's role alone: somebody asks at the door; `here` are the parties that are connected."""
+    """An event of the server's role only: a caller asks for predictions. `here` are the connected parties."""
 
     number: int
     ids: list[str]
@@ -24,31 +24,31 @@ class Ask(Message, frozen=True):
 
 
 class Found(Message, frozen=True):
-    """Party → server: which of them it has, and the embeddings of those."""
+    """Party → server: which of the asked ids it has, and their embeddings."""
 
     number: int
     start: int
     has: Array  # (ids,) bool
-    values: Array  # (those that it has, width) float32
+    values: Array  # (ids that it has, width) float32
 
 
 class Mean(Message, frozen=True):
-    """Party → server: the mean of its training rows' embeddings, to stand in for it when nothing better was learned."""
+    """Party → server: the mean embedding of its training rows, its replacement if the server learned nothing better."""
 
     values: Array  # (width,) float32
 
 
 class Find(Payload, frozen=True):
-    """Party's job for an `Ask`; its result is a `Found`."""
+    """Party's job for an `Ask`. Its result is a `Found`."""
 
-    job: int  # never the same again: noise is drawn by it
+    job: int  # never repeated: it determines the noise
     number: int
     start: int
     ids: list[str]
 
 
 class TakeMean(Payload, frozen=True):
-    """Party's job; its result is a `Mean`."""
+    """Party's job: the mean embedding of its training rows. Its result is a `Mean`."""
 
 
 class Compute(Payload, frozen=True):
@@ -56,15 +56,15 @@ class Compute(Payload, frozen=True):
 
     number: int
     h: Array  # (rows, Σ widths)
-    blocks: Array  # (rows, parties) uint8, what each is: see `standing_in`
-    away: list[str]  # who did not answer
+    blocks: Array  # (rows, parties) uint8: the kind of each block, see `standing_in`
+    away: list[str]  # parties that did not answer
 
 
 class Computed(Payload, frozen=True):
-    """Its result, which is also what comes out at the door."""
+    """Result of `Compute`, and the server's answer to the caller."""
 
     number: int
-    values: Array  # (rows, classes), or (rows, 1) for regression; of no meaning in rows that are refused
+    values: Array  # (rows, classes), or (rows, 1) for regression; meaningless in refused rows
     blocks: Array
     away: list[str]
 

@@ -1,7 +1,7 @@
-"""A party that answers: it looks ids up in its own table and embeds what it has, as its method's evaluation would.
+"""A party that answers: it looks up ids in its own table and embeds the rows it has, as in its method's evaluation.
 
-It keeps nothing of what it is asked. The server learns which ids the party has, by asking; the party learns which ids
-are asked for.
+It keeps nothing of the questions. By asking, the server learns which ids the party has. The party learns which ids the
+server asks for.
 """
 
 from collections.abc import Mapping
@@ -25,25 +25,25 @@ __all__ = ["MAX_ASKED", "MAX_ID_BYTES", "AnsweringParty", "PredictParty"]
 
 MAX_ASKED = 2048  # ids in a message
 MAX_ID_BYTES = 200
-READ_ROWS = 8192  # of the training, at a time
+READ_ROWS = 8192  # training rows embedded at a time
 
 S = TypeVar("S", bound=RoleState)
 
 
 class AnsweringParty(Chassis[S], Generic[S]):
-    """What predicting parties share: the server asks them for ids. Nothing of it outlives the process."""
+    """What predicting parties share: the server asks them for ids. The process saves nothing of it."""
 
     def __init__(self, name: str, senders: Mapping[str, Sender], table: RowsById, state: S) -> None:
         super().__init__(name, {SERVER: SERVER, **senders}, state)
         self.table = table
 
     def aside(self, job: Payload) -> None:
-        """Ask for a job; questions do not wait for each other."""
+        """Start a job. Questions do not wait for each other."""
         self.work(type(job).__name__.lower(), 0.0, job, aside=True)
 
     @on(Ask, SERVER)
     def asked(self, sender: str, message: Ask) -> None:
-        """Find the rows of these ids."""
+        """Start a search for these ids; raise RemoteProtocolError for too many ids or too long ones."""
         ids = message.ids
         if not 0 < len(ids) <= MAX_ASKED or max(map(len, ids)) > MAX_ID_BYTES:
             raise RemoteProtocolError(
@@ -53,22 +53,21 @@ class AnsweringParty(Chassis[S], Generic[S]):
 
     @job(Find)
     def find(self, job: Find) -> Found:
-        """Which ids the party has, and what it shows of them."""
+        """Return which ids the party has, and what it shows of them."""
         raise NotImplementedError
 
     @done(Found)
     def found(self, token: int, result: Found) -> None:
-        """Tell the server."""
         self.send(SERVER, result)
 
     def summary(self) -> RoleSummary:
-        """How often it was asked."""
+        """Report the number of jobs."""
         return {"jobs": self.state.jobs}
 
 
 @dataclass(slots=True, kw_only=True)
 class PredictPartyState(RoleState):
-    """Of a party that shows embeddings."""
+    """State of a party that shows embeddings."""
 
     mean: Mean | None = transient(lambda: None)
 
@@ -79,22 +78,22 @@ class PredictParty(AnsweringParty[PredictPartyState]):
     def __init__(self, trained: Embedding, table: RowsById, width: int, train: Array | None) -> None:
         super().__init__(trained.name, {}, table, PredictPartyState())
         self._trained, self._width = trained, width
-        self._train = train  # rows whose mean embedding is told; None: the server has learned something better
+        self._train = train  # rows for the mean embedding; None: the server has learned something better
 
     def started(self, entropy: bytes) -> None:
-        """Give the trained role its key, for the noise if it has any; tell the mean."""
+        """Give the trained role its key, for the noise if it has any, and compute the mean."""
         self._trained.handle(Resumed(entropy), self.now)
         if self._train is not None:
             self.aside(TakeMean())
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A server that starts again has forgotten the mean."""
+        """Send the mean again to a server that has restarted."""
         if anew and self.state.mean is not None:
             self.send(SERVER, self.state.mean)
 
     @job(Find)
     def find(self, job: Find) -> Found:
-        """The embeddings, too; with a privacy budget that is spent, the party has none of the ids."""
+        """Also return the embeddings. If the privacy budget is spent, the party reports none of the ids."""
         rows = self.table.find(job.ids)
         has = rows >= 0
         values = self._read(self.table.x, rows[has], job.job)
@@ -104,7 +103,7 @@ class PredictParty(AnsweringParty[PredictPartyState]):
 
     @job(TakeMean)
     def take_mean(self, job: TakeMean) -> Mean:
-        """Of all training rows."""
+        """Return the mean embedding of all training rows."""
         assert self._train is not None
         total = np.zeros(self._width)
         for start in range(0, len(self._train), READ_ROWS):
@@ -116,7 +115,7 @@ class PredictParty(AnsweringParty[PredictPartyState]):
 
     @done(Mean)
     def mean_taken(self, token: int, result: Mean) -> None:
-        """Tell the server, now and after it forgot."""
+        """Send the mean to the server, and keep it for a server that restarts."""
         self.state.mean = result
         self.send(SERVER, result)
 

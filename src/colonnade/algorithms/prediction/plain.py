@@ -1,4 +1,4 @@
-"""Predictions of methods whose parties show the server their embeddings: it asks for those of the ids."""
+"""Predictions of methods whose parties show the server their embeddings. The server asks for those of the ids."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -22,7 +22,7 @@ __all__ = ["PlainPredictor", "Seeing", "Showing"]
 
 
 class Seeing(Role, Protocol):
-    """A server that sees embeddings, and has θ_0."""
+    """A trained server that sees embeddings and has θ_0."""
 
     @property
     def network(self) -> ServerNetwork:
@@ -30,24 +30,24 @@ class Seeing(Role, Protocol):
 
     @property
     def evaluation(self) -> Evaluation:
-        """It knows what θ_0 is given of the parties' embeddings."""
+        """The evaluation, which turns the parties' embeddings into the input of θ_0."""
 
 
 class Showing(Embedding, Protocol):
-    """A party that shows embeddings, behind its guard."""
+    """A trained party that shows embeddings, behind its guard."""
 
     @property
     def guard(self) -> Guard:
-        """It accounts for them, if the config wants that."""
+        """The guard, which accounts for the embeddings if the config asks for it."""
 
 
 class PlainPredictor(Predictor[Options, Seeing, Showing]):
-    """The server sees the embeddings of the ids that it asks for, as it saw those of the training."""
+    """The server sees the embeddings of the ids that it asks for, as it saw those of the training rows."""
 
     payloads = PAYLOADS
 
     def server(self, setup: PredictServerSetup[Options, Seeing]) -> PredictServer:
-        """Asks for embeddings; what `setup.away` allows stands in for those that do not come."""
+        """Make a server that asks for embeddings. `setup.away` says what replaces missing ones."""
         network, parties = setup.trained.network, setup.parties
         stand_ins = StandIns(setup.away, setup.widths, setup.cache_rows, setup.min_parties)
         gate = network.reader
@@ -58,13 +58,13 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
         return PredictServer(parties, setup.widths, network, setup.trained.evaluation, stand_ins, setup.deadline_s)
 
     def party(self, setup: PredictPartySetup[Options, Showing]) -> PredictParty:
-        """Embeds what it is asked for."""
+        """Make a party that embeds the rows it is asked for."""
         return PredictParty(setup.trained, setup.table, setup.width, setup.train)
 
     def in_one_place(
         self, roles: TrainedRoles[Options, Seeing, Showing], blocks: Sequence[Array], number: int
     ) -> Array:
-        """Each party gives what it would send over the network: perturbed and accounted if its uploads are."""
+        """Predict from what each party would send over the network: perturbed and accounted if its uploads are."""
         pairs = zip(roles.parties, blocks, strict=True)
         h = np.concatenate([_embedded(party, block, number) for party, block in pairs], axis=1)
         network = roles.server.network
@@ -72,9 +72,9 @@ class PlainPredictor(Predictor[Options, Seeing, Showing]):
 
 
 def _embedded(party: Showing, block: Array, number: int) -> Array:
-    """Rows have no ids here: those that are equal in the party's columns are one row to it."""
+    """Embed a block. Rows have no ids here, so rows with equal columns count as one row."""
     first: dict[bytes, int] = {}
-    rows = [first.setdefault(row.tobytes(), place) for place, row in enumerate(block + np.float32(0))]  # −0 is 0
+    rows = [first.setdefault(row.tobytes(), place) for place, row in enumerate(block + np.float32(0))]  # −0 becomes 0
     values = party.embed(block, np.array(rows, np.int64), number)
     if values is None:
         raise ColonnadeError(f"predict: {party.name} gives no more: {party.guard.why()}")

@@ -1,4 +1,4 @@
-"""What a method says about its predictions: which roles answer questions, and how to predict without messages.
+"""What a method defines for its predictions: the roles that answer questions, and prediction without messages.
 
 A predicting role is made from a trained one. Only the method knows what the trained role may show.
 """
@@ -25,48 +25,48 @@ P_contra = TypeVar("P_contra", bound=Role, contravariant=True)
 
 
 class RowsById(Protocol):
-    """A party's rows, trained on or not."""
+    """A party's rows by id, trained on or not."""
 
     @property
     def x(self) -> Array:
         """Features, float32 (rows, columns)."""
 
     def find(self, ids: Sequence[str]) -> Array:
-        """The row of each id; below 0: the party does not have it."""
+        """Return the row of each id; negative if the party does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictServerSetup(Generic[O_co, S_co]):
-    """What a predicting server is made from."""
+    """Everything that a predicting server is made from."""
 
     options: O_co
     trained: S_co
     parties: tuple[str, ...]
     widths: tuple[int, ...]  # of the parties' embeddings
     task: Task
-    deadline_s: float  # for the answers of the parties
-    away: Sequence[str] = ("refuse",)  # what may stand in for a party, in this order: see `standing_in`
+    deadline_s: float  # time for the parties' answers
+    away: Sequence[str] = ("refuse",)  # what may replace a party's block, in this order: see `standing_in`
     cache_rows: int = 1
-    min_parties: int = 1  # whose own blocks a prediction rests on, at least
-    taught: tuple[bool, ...] = ()  # for which parties the training taught the server a fallback
-    told: Mapping[str, Array] = field(default_factory=dict)  # mean embeddings that parties told in an earlier process
+    min_parties: int = 1  # least number of parties whose own blocks a prediction needs
+    taught: tuple[bool, ...] = ()  # for each party: whether training taught the server a fallback
+    told: Mapping[str, Array] = field(default_factory=dict)  # mean embeddings that parties sent to an earlier process
 
 
 @dataclass(frozen=True, slots=True)
 class PredictPartySetup(Generic[O_co, P_co]):
-    """What a predicting party is made from."""
+    """Everything that a predicting party is made from."""
 
     options: O_co
     trained: P_co
-    parties: tuple[str, ...]  # all of them
+    parties: tuple[str, ...]  # all parties
     table: RowsById
     width: int  # of its embeddings
-    train: Array | None = None  # rows whose mean embedding may be told; None: none is needed, or it would be accounted
+    train: Array | None = None  # rows for the mean embedding; None: no mean is needed, or it would have to be accounted
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedRoles(Generic[O_co, S_co, P_co]):
-    """All roles of a run that was trained in one process; a joint method has no parties."""
+    """All roles of a run that was trained in one process. A joint method has no parties."""
 
     options: O_co
     task: Task
@@ -75,31 +75,31 @@ class TrainedRoles(Generic[O_co, S_co, P_co]):
 
 
 class PredictingServer(Role, Protocol):
-    """A predicting server: it also takes the event `Asked`, and emits `Computed` for it."""
+    """A predicting server. It also takes the event `Asked`, and emits `Computed` for it."""
 
     def means(self) -> Mapping[str, Array]:
-        """What stands in for each party when it is away."""
+        """Return the vector that replaces each party that is away."""
 
 
 class Predictor(Generic[O_contra, S_contra, P_contra]):
-    """How a method predicts. A method that trains in one place only has no `server` and no `party`."""
+    """How a method predicts. A method that trains only in one place has no `server` and no `party`."""
 
     payloads: ClassVar[tuple[type[Payload], ...]] = ()  # messages and jobs of its predicting roles
     peers: ClassVar[bool] = False  # whether predicting parties talk to each other
 
     def server(self, setup: PredictServerSetup[O_contra, S_contra]) -> PredictingServer:
-        """The role that answers questions."""
+        """Return the role that answers questions."""
         raise NotImplementedError
 
     def party(self, setup: PredictPartySetup[O_contra, P_contra]) -> Role:
-        """A role that the server asks; raises ConfigError if its answers would tell too much."""
+        """Return a role that the server asks; raise ConfigError if its answers would reveal too much."""
         raise NotImplementedError
 
     def in_one_place(
         self, roles: TrainedRoles[O_contra, S_contra, P_contra], blocks: Sequence[Array], number: int
     ) -> Array:
-        """Class probabilities, or values, of rows that each party has a block of: what the server would answer.
+        """Return what the server would answer, class probabilities or values, for rows of which each party has a block.
 
-        `number` names the noise: never the same for two questions.
+        `number` determines the noise and must differ for any two questions.
         """
         raise NotImplementedError

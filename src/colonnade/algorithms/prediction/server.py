@@ -1,5 +1,6 @@
-"""The server that answers: it asks every party that is here, waits until all have answered or the deadline is over,
-lets the policy stand in for the rest, and runs its network once."""
+"""The server that answers requests. It asks every connected party and waits until all have answered, or until the
+deadline. Then the policy fills in what is missing, and the server runs its network once.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,18 +30,18 @@ CHUNK_NUMBERS = 2**20  # in one answer of a party
 
 @dataclass(slots=True)
 class Request:
-    """One that is not yet answered."""
+    """A request without an answer yet."""
 
     ids: list[str]
     h: Array  # (rows, Σ widths)
     what: Array  # (rows, parties) uint8
-    owed: dict[str, list[int]] = field(default_factory=dict)  # party → where the chunks begin that it has not sent
+    owed: dict[str, list[int]] = field(default_factory=dict)  # party → first rows of the chunks that it has not sent
     away: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
 class AskingState(RoleState):
-    """Of every predicting server; nothing of it outlives the process."""
+    """State of every predicting server. The process saves nothing of it."""
 
     requests: dict[int, Request] = transient(dict)
 
@@ -49,7 +50,7 @@ S = TypeVar("S", bound=AskingState)
 
 
 class AskingServer(Chassis[S], Generic[S]):
-    """What predicting servers share: they ask the parties for ids, and do without those that do not answer."""
+    """What predicting servers share: they ask the parties for ids, and continue without those that do not answer."""
 
     gated = True
 
@@ -59,39 +60,39 @@ class AskingServer(Chassis[S], Generic[S]):
         self.index = MappingProxyType({name: n for n, name in enumerate(parties)})
         self._deadline = round(deadline_s * NANOSECONDS)
 
-    # What a method says.
+    # What a method defines.
 
     def conclude(self, number: int, request: Request) -> None:
-        """All parties have answered, or are away."""
+        """Answer a request for which all parties have answered or are away."""
         raise NotImplementedError
 
     def means(self) -> Mapping[str, Array]:
-        """What stands in for each party when it is away."""
+        """Return the vector that replaces each party that is away."""
         return {}
 
     def noted(self, party: int, ids: Sequence[str], found: Found) -> None:
-        """A party has answered for these ids."""
+        """React to a party's answer for these ids."""
 
     # Events.
 
     def gate(self, event: Event | Asked) -> bool:
-        """Questions come from the door, not from a peer."""
+        """Take questions, which come from outside and not from a peer."""
         if not isinstance(event, Asked):
             return False
         self._asked(event)
         return True
 
     def rang(self, timer: str, due: int) -> None:
-        """The deadline of the request with this number."""
+        """End the wait for the request with this number at its deadline."""
         self.too_late(int(timer))
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A party that starts again has forgotten what it was asked."""
+        """Stop waiting for a party that has restarted, since it has forgotten the questions."""
         if anew:
             self._lose(peer)
 
     def peer_lost(self, peer: str) -> None:
-        """Do without it."""
+        """Stop waiting for the party."""
         self._lose(peer)
 
     def _asked(self, asked: Asked) -> None:
@@ -113,7 +114,7 @@ class AskingServer(Chassis[S], Generic[S]):
 
     @on(Found, PARTY)
     def found(self, sender: str, message: Found) -> None:
-        """A chunk; of a request that is answered already it comes too late."""
+        """Keep a chunk; ignore one whose request is already answered."""
         request = self.state.requests.get(message.number)
         if request is None or message.start not in request.owed.get(sender, ()):
             return
@@ -138,7 +139,7 @@ class AskingServer(Chassis[S], Generic[S]):
             raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} sane float32")
 
     def too_late(self, number: int) -> None:
-        """The deadline: a party that has not answered is away."""
+        """Treat parties that have not answered by the deadline as away."""
         request = self.state.requests.get(number)
         for name in list(request.owed) if request is not None else ():
             self._lose_in(number, name)
@@ -158,18 +159,18 @@ class AskingServer(Chassis[S], Generic[S]):
             self.conclude(number, self.state.requests.pop(number))
 
     def validate(self) -> None:
-        """A request that waits for no party is answered."""
+        """Raise LocalProtocolError if a request that waits for no party is unanswered."""
         for number, request in self.state.requests.items():
             if not request.owed:
                 raise LocalProtocolError(f"server: request {number} waits for nobody")
 
     def summary(self) -> RoleSummary:
-        """How often it computed."""
+        """Report the number of jobs."""
         return {"jobs": self.state.jobs}
 
 
 class PredictServer(AskingServer[AskingState]):
-    """Holds the trained θ_0, and what may stand in for a party."""
+    """Holds the trained θ_0, and what may replace a party's block."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class PredictServer(AskingServer[AskingState]):
 
     @on(Mean, PARTY)
     def mean(self, sender: str, message: Mean) -> None:
-        """To stand in for the party when it is away."""
+        """Keep the vector that replaces the party when it is away."""
         values, width = message.values, self._widths[self.index[sender]]
         if values.shape != (width,) or values.dtype != np.float32 or not are_sane(values):
             raise RemoteProtocolError(sender, f"a mean of shape {values.shape}, expected ({width},) sane float32")
@@ -193,11 +194,11 @@ class PredictServer(AskingServer[AskingState]):
         self.do([Emit(Mean(values))])
 
     def means(self) -> Mapping[str, Array]:
-        """What stands in for each party."""
+        """Return the vector that replaces each party."""
         return {self.parties[party]: vector for party, vector in self.stand_ins.fallback.items()}
 
     def noted(self, party: int, ids: Sequence[str], found: Found) -> None:
-        """For the cache."""
+        """Update the cache with a party's answer."""
         self.stand_ins.sent(party, ids, found.has, found.values)
 
     def conclude(self, number: int, request: Request) -> None:
@@ -208,11 +209,11 @@ class PredictServer(AskingServer[AskingState]):
 
     @job(Compute)
     def predict(self, job: Compute) -> Computed:
-        """θ_0 on the blocks of all parties."""
+        """Run θ_0 on the blocks of all parties."""
         values = self._network.objective.predict(self._network.output(self._evaluation.gathered(job.h)))
         return Computed(job.number, values.reshape(len(job.h), -1), job.blocks, job.away)
 
     @done(Computed)
     def predicted(self, token: int, result: Computed) -> None:
-        """Out at the door."""
+        """Emit the answer for the caller."""
         self.do([Emit(result)])

@@ -1,11 +1,11 @@
-"""What stands in for a party's block when the party is away or does not have an id, by policy and in its order.
+"""Replacements for a party's block if the party is away or does not have an id, in the order of the policy.
 
-    cached      the block as this party last sent it for this id; not if the party is here and no longer has the id
+    cached      the block that this party last sent for this id; not if the party is here and no longer has the id
     fallback    a vector for all ids: learned with `train.party_dropout`, else the mean of the training embeddings
     refuse      nothing: the id gets no prediction
 
-An id of which no block is a party's own (sent now, or cached) is refused whatever the policy: that would be a guess
-about nobody.
+Under any policy the server refuses an id for which no block is a party's own (sent now, or cached). Its prediction
+would not depend on the id.
 """
 
 from collections import OrderedDict
@@ -18,18 +18,18 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["AWAY", "CACHED", "FALLBACK", "LACKS", "SENT", "Cache", "StandIns", "why_refused"]
 
-SENT, CACHED, FALLBACK, AWAY, LACKS = range(5)  # what a block is; the last two: nothing stands in
+SENT, CACHED, FALLBACK, AWAY, LACKS = range(5)  # kinds of block; the last two have no replacement
 
 
 class Cache:
-    """The newest blocks of each party by id; the oldest go first. In memory only."""
+    """The newest blocks of each party by id, in memory only. The oldest are dropped first."""
 
     def __init__(self, parties: int, rows: int) -> None:
         self._rows = rows
         self._of: list[OrderedDict[str, Array]] = [OrderedDict() for _ in range(parties)]
 
     def keep(self, party: int, id: str, block: Array) -> None:
-        """As of now."""
+        """Store the block as the newest one."""
         kept = self._of[party]
         kept[id] = block
         kept.move_to_end(id)
@@ -37,16 +37,16 @@ class Cache:
             kept.popitem(last=False)
 
     def forget(self, party: int, id: str) -> None:
-        """The party does not have it any more."""
+        """Drop the block of an id that the party no longer has."""
         self._of[party].pop(id, None)
 
     def get(self, party: int, id: str) -> Array | None:
-        """The block, if it is known."""
+        """Return the block if it is cached."""
         return self._of[party].get(id)
 
 
 class StandIns:
-    """Fills in what is missing."""
+    """Fills in missing blocks."""
 
     def __init__(self, policy: Sequence[str], widths: Sequence[int], cache_rows: int, least: int) -> None:
         self._policy, self._least = policy, least
@@ -55,11 +55,11 @@ class StandIns:
         self.fallback: dict[int, Array] = {}  # party → vector
 
     def learned(self, vectors: Mapping[int, Array]) -> None:
-        """Vectors that stand in for parties."""
+        """Store the vectors that replace parties."""
         self.fallback |= vectors
 
     def sent(self, party: int, ids: Sequence[str], has: Array, values: Array) -> None:
-        """A party answered: keep what it has, forget what it has not."""
+        """Update the cache from a party's answer: keep the blocks it sent, drop the ids it lacks."""
         if self.cache is None:
             return
         rows = iter(values)
@@ -70,12 +70,12 @@ class StandIns:
                 self.cache.forget(party, id)
 
     def fill(self, h: Array, what: Array, ids: Sequence[str]) -> None:
-        """Put what the policy allows into the blocks of h that are AWAY or LACKS, and note it in `what`."""
+        """Write what the policy allows into the blocks of h that are AWAY or LACKS, and record it in `what`."""
         for party, block in enumerate(self.blocks):
             for row in np.flatnonzero(what[:, party] >= AWAY).tolist():
                 self._fill_one(h, what, row, party, block, ids[row])
         own = (what <= CACHED).sum(1)
-        what[(own < self._least)[:, None] & (what == FALLBACK)] = AWAY  # too few parties' own to rest on
+        what[(own < self._least)[:, None] & (what == FALLBACK)] = AWAY  # too few blocks are parties' own
 
     def _fill_one(self, h: Array, what: Array, row: int, party: int, block: slice, id: str) -> None:
         for step in self._policy:
@@ -90,7 +90,7 @@ class StandIns:
 
 
 def why_refused(what: Array, parties: Sequence[str], away: Sequence[str]) -> str:
-    """Why a row has no prediction; "" if it has one."""
+    """Return why a row has no prediction; "" if it has one."""
     if (what <= FALLBACK).all():
         return ""
     if not (what <= CACHED).any():

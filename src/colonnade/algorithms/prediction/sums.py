@@ -1,8 +1,8 @@
-"""Predictions whose server learns, for each id, a sum over all parties and nothing of a single party.
+"""Predictions whose server learns, for each id, a sum over all parties and nothing about a single party.
 
-A request has two halves. First every party says which ids it has. Then, for the ids that all have, every party
-contributes to a sum; how, is the method's. Nothing stands in for a party: sums over different parties would tell a
-single party's value by subtraction. So an id that a party lacks, or whose party is away, is refused.
+A request has two halves. First every party says which ids it has. Then every party contributes to a sum for the ids
+that all parties have; the method defines how. Nothing replaces a party: sums over different sets of parties would
+reveal a single party's value by subtraction. So the server refuses an id if a party lacks it or is away.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ P = TypeVar("P", bound=RoleState)
 
 
 class Contribute(Message, frozen=True):
-    """Server → every party: contribute to the sum over these ids; where one party collects it, that is `root`."""
+    """Server → every party: contribute to the sum over these ids. If one party collects it, that party is `root`."""
 
     nonce: int
     root: int
@@ -38,7 +38,7 @@ class Contribute(Message, frozen=True):
 
 
 class SumParty(AnsweringParty[P], Generic[P]):
-    """Shows which ids it has, and nothing of their rows."""
+    """Shows which ids it has, and nothing about their rows."""
 
     def __init__(self, name: str, table: RowsById, names: tuple[str, ...], state: P) -> None:
         super().__init__(name, {other: PARTY for other in names if other != name}, table, state)
@@ -46,33 +46,33 @@ class SumParty(AnsweringParty[P], Generic[P]):
         self.key = SecretKey()
 
     def started(self, entropy: bytes) -> None:
-        """Masks are drawn from a key that no other process has."""
+        """Take the key from which masks are drawn; no other process has it."""
         self.key.renew(entropy)
 
     @job(Find)
     def find(self, job: Find) -> Found:
-        """Which ids it has."""
+        """Return which ids it has, without values."""
         has = self.table.find(job.ids) >= 0
         return Found(job.number, job.start, has, np.zeros((int(has.sum()), 0), np.float32))
 
     def check_sum(self, ids: list[str]) -> None:
-        """Refuse to contribute to sums that cannot be."""
+        """Raise RemoteProtocolError for a sum over too many ids, or over ids that the party lacks."""
         if not 0 < len(ids) <= MAX_ASKED or (self.table.find(ids) < 0).any():
             raise RemoteProtocolError(SERVER, f"asks for a sum of {len(ids)} ids, too many or not all of this party")
 
 
 @dataclass(slots=True)
 class Sums:
-    """A request's second half."""
+    """The second half of a request."""
 
     request: Request
-    values: Array  # of all its ids; (rows, *shape)
-    rows: dict[int, Array] = field(default_factory=dict)  # nonce → those that are not summed yet
+    values: Array  # sums of all its ids: (rows, *shape)
+    rows: dict[int, Array] = field(default_factory=dict)  # nonce → rows that are not summed yet
 
 
 @dataclass(slots=True, kw_only=True)
 class SumServerState(AskingState):
-    """Of servers that learn sums."""
+    """State of servers that learn sums."""
 
     sums: dict[int, Sums] = transient(dict)
     nonces: int = 0
@@ -82,7 +82,7 @@ S = TypeVar("S", bound=SumServerState)
 
 
 class SumServer(AskingServer[S], Generic[S]):
-    """Asks for sums, and for nothing else. One id's sum has the `shape` and the `dtype`."""
+    """Asks for sums only. The sum of one id has the given `shape` and `dtype`."""
 
     def __init__(
         self, parties: tuple[str, ...], predictions: Callable[[Array], Array], deadline_s: float, state: S,
@@ -92,11 +92,11 @@ class SumServer(AskingServer[S], Generic[S]):
         self._predictions, self._key, self.shape, self._dtype = predictions, SecretKey(), shape, dtype
 
     def started(self, entropy: bytes) -> None:
-        """No other process uses the names of this one's sums."""
+        """Take the key that makes this process's nonces unique."""
         self._key.renew(entropy)
 
     def conclude(self, number: int, request: Request) -> None:
-        """The second half: of the ids that all have."""
+        """Start the second half, for the ids that all parties have."""
         common = np.flatnonzero((request.what == SENT).all(1))
         values = np.zeros((len(request.ids), *self.shape), self._dtype)
         sums = self.state.sums[number] = Sums(request, values)
@@ -112,11 +112,11 @@ class SumServer(AskingServer[S], Generic[S]):
             self._answer(number)
 
     def rows_of(self, nonce: int) -> Array | None:
-        """What a sum is of, unless it is too late for it."""
+        """Return the rows of a sum; None if it is too late for it."""
         return next((sums.rows[nonce] for sums in self.state.sums.values() if nonce in sums.rows), None)
 
     def take(self, nonce: int, values: Array) -> None:
-        """A sum is there; the answer, if it was the last of its request."""
+        """Store a sum, and answer the request if it was the last one."""
         number = next((number for number, sums in self.state.sums.items() if nonce in sums.rows), None)
         if number is None:
             return  # too late
@@ -126,14 +126,14 @@ class SumServer(AskingServer[S], Generic[S]):
             self._answer(number)
 
     def too_late(self, number: int) -> None:
-        """The deadline, of either half."""
+        """Handle the deadline in either half."""
         if number in self.state.sums:
             self.give_up(number, "")
         else:
             super().too_late(number)
 
     def give_up(self, number: int, peer: str) -> None:
-        """Sums that will not be; which party failed, the server cannot always know."""
+        """Give up the missing sums. The server cannot always know which party failed; `peer` is then ""."""
         sums = self.state.sums[number]
         for rows in sums.rows.values():
             sums.request.what[rows] = AWAY
@@ -149,4 +149,4 @@ class SumServer(AskingServer[S], Generic[S]):
         self.answered()
 
     def answered(self) -> None:
-        """A request is over: forget what belongs to its sums."""
+        """React to the end of a request: drop what belongs to its sums."""

@@ -1,12 +1,12 @@
-"""swift: VAFL for tables that were not tuned for, with a slow party. A method of Colonnade's own.
+"""swift: VAFL for tables without tuned options, with a slow party. A method of Colonnade's own.
 
-It is `vafl` with four of its keys set, and the same roles. Each of them can be left out:
+It is `vafl` with four keys set, and has the same roles. Each key can be set back:
 
     key                        default             instead of
-    table                      "mean"              a warm-up, which a slow party needs as long for as for training
+    table                      "mean"              a warm-up, which takes a slow party as long as training does
     average                    true                judging the last weights, which asynchronous steps make noisy
     in_flight                  2                   a party that waits while its upload and gradient travel
-    smaller_batches            true                the same batches for a party that is stepped rarely
+    smaller_batches            true                the same batches for a party that steps rarely
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
@@ -22,8 +22,8 @@ from colonnade.algorithms.vafl.server import Server
 
 __all__ = ["METHODS"]
 
-# Parties that are quick make tens of passes while the slow one makes a few; the decay keeps them from overtraining.
-# So does the end of a run that gets no better for 20 epochs. The best weights may come early, so it is judged often.
+# Fast parties make tens of epochs while the slow one makes a few; weight decay keeps them from overfitting. So does
+# the end of a run that does not improve for 20 epochs. The best weights may come early, so evaluations are frequent.
 DEFAULTS = Defaults(
     optimiser={"server": "adam", "party": {"name": "AdamW", "weight_decay": 0.1}},
     learning_rate=0.01,

@@ -8,7 +8,7 @@ __all__ = ["SwiftOptions"]
 
 
 class SwiftOptions(VaflOptions, frozen=True):
-    """Those of `vafl`, with other defaults."""
+    """The options of `vafl`, with other defaults."""
 
     table: Literal["warm", "zeros", "mean"] = "mean"
     in_flight: int = 2

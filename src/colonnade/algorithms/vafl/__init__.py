@@ -4,12 +4,12 @@
     θ_0, θ_m        `network` of the server, of party m
     h_{n,m}         a row of `values` in `Embeddings`; kept in the server's `EmbeddingTable`
     ∂ℓ/∂h_{n,m}     a row of `values` in `Gradient`
-    k               `update`: how often θ_0 was stepped
+    k               `update`: how many steps θ_0 has taken
     τ_{n,m}         `EmbeddingTable.ages`
     D, t            `max_delay`, `t`
 
-`vafl` is Algorithm 1, `t-sync` Algorithm 2; `swift`, in a package of its own, has the same roles. Their lock-step
-baseline, `sync`, and the oracle are in `lockstep`.
+`vafl` is Algorithm 1, `t-sync` Algorithm 2. `swift` has its own package and the same roles. The lock-step baseline
+`sync` and the oracle are in `lockstep`.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS

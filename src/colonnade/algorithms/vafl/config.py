@@ -7,7 +7,7 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["TSyncOptions", "VaflOptions"]
 
-MOST_IN_FLIGHT = 8  # of each a party keeps a copy of its network
+MOST_IN_FLIGHT = 8  # a party keeps a copy of its network for each batch in flight
 
 
 class VaflOptions(Options, frozen=True):
@@ -25,15 +25,15 @@ class VaflOptions(Options, frozen=True):
     average: bool = False  # evaluation and prediction use an average of the weights
 
     def threshold(self, parties: int) -> int:
-        """t: how many distinct parties an update takes."""
+        """Return t, the number of distinct parties that an update takes."""
         return 1
 
     def pause_of(self, party: int) -> float:
-        """The mean pause of one party in seconds."""
+        """Return the mean pause of one party in seconds."""
         return self.pause_s[party] if isinstance(self.pause_s, list) else self.pause_s
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         if self.max_delay is not None and self.max_delay < 1:
             raise ConfigError("protocol.max_delay", self.max_delay, "must be 1 or more, or left out for no bound")
         if not self.extra_rows >= 0:
@@ -63,16 +63,16 @@ class VaflOptions(Options, frozen=True):
 
 
 class TSyncOptions(VaflOptions, frozen=True, kw_only=True):
-    """Algorithm 2."""
+    """Options of Algorithm 2."""
 
     t: int | None = None  # half of the parties, rounded up
 
     def threshold(self, parties: int) -> int:
-        """t of Algorithm 2."""
+        """Return t of Algorithm 2."""
         return (parties + 1) // 2 if self.t is None else self.t
 
     def check(self, parties: int) -> None:
-        """1 ≤ t ≤ M, and lines 4–7 in their printed order."""
+        """Raise ConfigError unless 1 ≤ t ≤ M and lines 4–7 are in their printed order."""
         super().check(parties)
         if not 1 <= self.threshold(parties) <= parties:
             raise ConfigError("protocol.t", self.t, f"must be between 1 and the number of parties, {parties}")

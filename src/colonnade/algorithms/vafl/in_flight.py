@@ -1,10 +1,10 @@
-"""Parties with several batches under way: the next one is computed while the last one travels.
+"""Parties with several batches in flight: a party computes the next batch while the last one travels.
 
-One job at a time runs on the party's lane, as before. A gradient that arrives while a batch is embedded waits for the
-lane. Gradients are applied in the order of their steps, each taken at the θ_m of its own forward pass (`models.held`);
-by then θ_m has moved by at most `in_flight − 1` other steps.
+The party's lane still runs one job at a time. A gradient that arrives while a batch is embedded waits for the lane.
+The party applies gradients in the order of their steps, each taken at the θ_m of its own forward pass
+(`models.held`). By then θ_m has moved by at most `in_flight − 1` other steps.
 
-The steps under way are always consecutive numbers: at most `in_flight` of them, the newest being the last of the walk.
+The steps in flight are always consecutive numbers: at most `in_flight` of them, the newest being the last of the walk.
 """
 
 from dataclasses import dataclass, field
@@ -26,43 +26,43 @@ __all__ = ["Flight", "InFlight", "InFlightState"]
 
 @dataclass(slots=True)
 class Flight:
-    """A batch that the server has, or had."""
+    """A batch that the party has uploaded, or must upload again."""
 
     step: int
     rows: Rows
-    draw: int  # which noise it has
-    update: int = 0  # k of its answer
-    values: Array | None = None  # its answer, ∂ℓ/∂h, once that is here
+    draw: int  # number of its noise draw
+    update: int = 0  # k of the server's answer
+    values: Array | None = None  # the server's answer, ∂ℓ/∂h; None until it arrives
 
 
 @dataclass(slots=True, kw_only=True)
 class InFlightState(TableWalkerState):
-    """`step`, `rows` and `sent` are those of the batch that was embedded last."""
+    """State of a party with several batches; `step`, `rows` and `sent` belong to the batch embedded last."""
 
     following: int = 0  # the step of the walk's next batch
-    flights: list[Flight] = field(default_factory=list)  # uploaded, by step
-    again: list[Flight] = field(default_factory=list)  # to embed and upload once more, by step
+    flights: list[Flight] = field(default_factory=list)  # uploaded batches, by step
+    again: list[Flight] = field(default_factory=list)  # batches to embed and upload again, by step
 
 
 S = TypeVar("S", bound=InFlightState)
 
 
 class InFlight(FirstOrder[S], Generic[S]):
-    """Holds θ_m, and copies of it for the batches under way; `in_flight` and `held` are set by the constructor."""
+    """Holds θ_m and copies of it for the batches in flight. A subclass's constructor sets `in_flight` and `held`."""
 
     in_flight: int
     held: Held
 
     def network_for(self, step: int) -> Network:
-        """A copy at the present θ_m."""
+        """Return a copy at the current θ_m."""
         return self.held.fresh(step)
 
     def network_of(self, step: int) -> Network:
-        """The copy at the θ_m of that forward pass."""
+        """Return the copy at the θ_m of that step's forward pass."""
         return self.held.at(step)
 
     def go_on(self) -> None:
-        """If the lane is free: learn from the oldest batch under way, or embed one more."""
+        """If the lane is free, learn from the oldest batch in flight, or embed another one."""
         s = self.state
         if s.busy:
             return
@@ -76,7 +76,7 @@ class InFlight(FirstOrder[S], Generic[S]):
             self.select()
 
     def choose(self) -> None:
-        """A batch that the server may have lost, or the walk's next one."""
+        """Take a batch that the server may have lost, or the walk's next batch."""
         s = self.state
         s.busy = True
         if s.again:
@@ -89,15 +89,15 @@ class InFlight(FirstOrder[S], Generic[S]):
         s.sent, s.x = s.rows, self.x[s.rows]
 
     def walked(self) -> None:
-        """The walk's next batch was taken."""
+        """React to a batch taken from the walk. The default does nothing."""
 
     def batch_embedded(self, result: Embedded) -> None:
-        """Alg. 1 l. 5: upload; θ_m is still that of the forward pass, since nothing else ran on the lane."""
+        """Alg. 1 l. 5: upload. θ_m is still that of the forward pass, since no other job ran on the lane."""
         self.check_own(result.values)
         s = self.state
         s.busy = False
         self.held.hold(s.step)
-        # BatchNorm's averages take the batches in the order of their forward passes; they do not wait for gradients.
+        # BatchNorm's averages take batches in the order of their forward passes, without waiting for gradients.
         self.network.commit(result.buffers)
         s.flights.append(Flight(s.step, s.rows, s.draw_of_batch))
         s.flights.sort(key=lambda flight: flight.step)
@@ -105,7 +105,7 @@ class InFlight(FirstOrder[S], Generic[S]):
         self.go_on()
 
     def gradient(self, sender: str, message: Gradient) -> None:
-        """Alg. 1 l. 6–7: the answer to one of the batches under way; others are dropped."""
+        """Alg. 1 l. 6–7: keep the answer to a batch in flight; drop any other answer."""
         s = self.state
         flight = next((flight for flight in s.flights if flight.step == message.step), None)
         if flight is None or flight.values is not None:
@@ -117,7 +117,7 @@ class InFlight(FirstOrder[S], Generic[S]):
 
     def refined(self, token: int, result: Refined | Promised) -> None:
         """Eq. (4a), with the gradient at the θ_m of the batch's own forward pass."""
-        # DEVIATION: the paper's party has one batch under way, so that its gradient is always at the present θ_m.
+        # DEVIATION: in the paper a party has one batch in flight, so its gradient is always at the current θ_m.
         s, training = self.state, self.training
         rate = training.rule.rate(self.rate, s.k)
         once_made(result, lambda made: self.learn(made.gradient, rate, []))
@@ -126,7 +126,7 @@ class InFlight(FirstOrder[S], Generic[S]):
         self.go_on()
 
     def anew(self) -> None:
-        """Make all uploads once more that were not answered."""
+        """Upload all unanswered batches again."""
         s = self.state
         lost = [flight for flight in s.flights if flight.values is None]
         for flight in lost:
@@ -136,7 +136,7 @@ class InFlight(FirstOrder[S], Generic[S]):
         self.go_on()
 
     def validate(self) -> None:
-        """The batches under way are the last ones of the walk."""
+        """Raise LocalProtocolError unless the batches in flight are the last ones of the walk."""
         super().validate()
         s = self.state
         steps = [flight.step for flight in (*s.flights, *s.again)]
@@ -146,5 +146,5 @@ class InFlight(FirstOrder[S], Generic[S]):
             raise LocalProtocolError(f"{self.name}: steps {steps} are under way before step {s.following}")
 
     def told(self) -> RoleSummary:
-        """Steps taken, not steps begun."""
+        """Report the steps taken, not the steps begun."""
         return super().told() | {"steps": self.network.steps}

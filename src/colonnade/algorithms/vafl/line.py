@@ -1,4 +1,4 @@
-"""What waits for a server step: requests in the order of arrival, at most `most` batches and queries of each party."""
+"""Requests that wait for a step of the server, in order of arrival: at most `most` batches and queries per party."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,24 +14,24 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["Line", "Request", "check_upload"]
 
-STEPS = 2**40  # no run is that long; a party that says so would only send the others astray
+STEPS = 2**40  # no run is that long; a party that claims it would mislead the others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A batch in line: it steps θ_0 (`learn`), its gradient is wanted (`reply`), or both."""
+    """A waiting batch: it steps θ_0 (`learn`), its party wants the gradient (`reply`), or both."""
 
     party: int
     step: int
     rows: Rows
-    values: Array | None  # kept only where there is no table
+    values: Array | None  # kept only by servers without a table
     learn: bool
     reply: bool
-    perturbed: Array | None = None  # (directions, rows, width): what a zeroth-order party sends beside them
+    perturbed: Array | None = None  # (directions, rows, width): the perturbed embeddings of a zeroth-order party
 
 
 def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> None:
-    """Refuse what cannot be embeddings of this party."""
+    """Raise RemoteProtocolError for an upload that cannot be this party's embeddings."""
     if not is_rows(message.rows, rows):
         raise RemoteProtocolError(sender, f"row numbers outside 0..{rows - 1}")
     expected, values = (len(message.rows), width), message.values
@@ -47,18 +47,17 @@ def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> Non
 
 @dataclass(slots=True)
 class Line:
-    """Requests by their arrival; what is asked of it for every upload does not depend on how many wait.
+    """Requests in order of arrival. The work per upload does not depend on how many requests wait.
 
-    A party's steps under way are consecutive numbers, so that step mod `most` is a place of its own for each. A party
+    A party's steps in flight are consecutive numbers, so step mod `most` is a separate place for each. A party
     that sends more than `most` batches only replaces its own.
     """
 
-    most: int = 1  # batches of a party
+    most: int = 1  # batches per party
     waiting: dict[tuple[int, bool, int], Request] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *requests: Request) -> "Line":
-        """These requests, in this order."""
         return cls(waiting={(request.party, request.learn, 0): request for request in requests})
 
     def __iter__(self) -> Iterator[Request]:
@@ -68,7 +67,7 @@ class Line:
         return len(self.waiting)
 
     def add(self, request: Request) -> None:
-        """Behind all others; a batch replaces the party's one in the same place, a query waits beside its batch."""
+        """Append a request. A batch replaces the party's batch in the same place; a query waits beside its batch."""
         party, place = request.party, request.step % self.most
         if request.learn:
             self.waiting.pop((party, True, place), None)
@@ -76,17 +75,17 @@ class Line:
         self.waiting[party, request.learn, place] = request
 
     def drop(self, party: int) -> None:
-        """All that a party waits for."""
+        """Remove all requests of a party."""
         for place in range(self.most):
             for learn in (True, False):
                 self.waiting.pop((party, learn, place), None)
 
     def has(self, parties: int) -> bool:
-        """Whether requests of so many distinct parties are here."""
+        """Whether requests of this many distinct parties are waiting."""
         return len(self) >= parties and len(self._first(parties)) == parties
 
     def take(self, parties: int) -> list[Request]:
-        """The first requests of so many distinct parties, out of the line."""
+        """Remove and return the first requests of this many distinct parties."""
         first = self._first(parties)
         for request in first:
             del self.waiting[request.party, request.learn, request.step % self.most]
@@ -101,11 +100,14 @@ class Line:
         return list(first.values())
 
     def beside(self, party: int) -> Request | None:
-        """Somebody else's request."""
+        """Return the first request of any other party."""
         return next((request for request in self if request.party != party), None)
 
     def leave_behind(self, step: int) -> tuple[int, list[Request]]:
-        """Of coordinated rounds, where all wait for the same step: the newest one, and who is now behind it."""
+        """For coordinated rounds, in which all parties wait for the same step.
+
+        Return the newest step, and remove and return the requests that are behind it.
+        """
         ends = [request.step for request in (*islice(self, 1), *islice(reversed(self.waiting.values()), 1))]
         newest = max([step, *ends])
         if min(ends, default=newest) == newest:

@@ -1,4 +1,4 @@
-"""What VAFL's roles say to each other, and the jobs they give themselves."""
+"""The messages between VAFL's roles, and the roles' jobs."""
 
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ REVEALS = (
 
 
 class Embeddings(Message, frozen=True):
-    """Party → server: newest embeddings; the first `batch` rows are a step's batch, the rest only renew the table."""
+    """Party → server: newest embeddings. The first `batch` rows are a step's batch; the rest only renew the table."""
 
     plainly: ClassVar[str] = (
         "for each row of a batch, its row number and the numbers that the party's network makes of it"
@@ -41,12 +41,12 @@ class Embeddings(Message, frozen=True):
     batch: int
     rows: Array  # (n,) int32
     values: Array  # (n, width) float32
-    reply: bool = True  # whether the batch's gradient is wanted at once (Alg. 1 l. 6) or queried later
+    reply: bool = True  # whether the party wants the gradient at once (Alg. 1 l. 6) or queries it later
     request: int = 0  # the FreshRequest that this answers
 
 
 class Query(Message, frozen=True):
-    """Party → server: the gradient of the batch uploaded last, as things stand now (Alg. 1 †)."""
+    """Party → server: a query for the gradient of the last uploaded batch at the current θ_0 and table (Alg. 1 †)."""
 
     plainly: ClassVar[str] = "a question for the gradient of the last batch; no data"
 
@@ -62,20 +62,20 @@ class Gradient(Message, frozen=True):
 
 
 class FreshRequest(Message, frozen=True):
-    """Server → party: these rows are older than D, send them anew."""
+    """Server → party: these rows are older than D; send them again."""
 
     request: int
     rows: Array
 
 
 class Skip(Message, frozen=True):
-    """Server → party of coordinated rounds: the others are further, go on at this step."""
+    """Server → party of coordinated rounds: the others are further; continue at this step."""
 
     step: int
 
 
 class Pace(Message, frozen=True):
-    """Server → party: batches of so many rows from now on, since this party is slow, or no longer slow."""
+    """Server → party: use batches of this many rows from now on, because this party is slow, or no longer slow."""
 
     rows: int
 
@@ -87,11 +87,11 @@ class Embed(Released, frozen=True):
     seed: int
     batch: Array | None  # features of the batch
     renew: Array | None  # features of further rows
-    renew_seed: int = 0  # of the random layers in the pass over `renew`
+    renew_seed: int = 0  # for the random layers in the pass over `renew`
 
 
 class Embedded(Receipted, frozen=True):
-    """Its result."""
+    """Result of `Embed`: encoded embeddings of `batch`, then of `renew`; and BatchNorm's averages."""
 
     values: Array
     buffers: list[Array]
@@ -107,13 +107,13 @@ class Refine(Released, frozen=True):
 
 
 class Refined(Receipted, frozen=True):
-    """Its result."""
+    """Result of `Refine`: the gradient of θ_m."""
 
     gradient: Array
 
 
 class Batch(Payload, frozen=True):
-    """One batch of a server step."""
+    """The embeddings and targets of one batch in a server step."""
 
     h: Array  # (rows, Σ widths)
     targets: Array
@@ -128,7 +128,7 @@ class Step(Payload, frozen=True):
 
 
 class Stepped(Payload, frozen=True):
-    """Its result: the mean gradient of θ_0, and ∂ℓ/∂h of every batch."""
+    """Result of `Step`: the mean gradient of θ_0, and ∂ℓ/∂h of every batch."""
 
     losses: list[float]
     theta_0: Array

@@ -1,4 +1,4 @@
-"""What an attacker sees of `vafl` and `t-sync`: embeddings with their rows go up, ∂ℓ/∂h_m comes down."""
+"""What an attacker sees of `vafl` and `t-sync`: embeddings with row numbers go up, ∂ℓ/∂h_m comes down."""
 
 import numpy as np
 
@@ -21,14 +21,14 @@ __all__ = ["OBSERVATIONS", "EmbeddingsPen", "read_answer", "read_upload", "walk_
 
 
 class EmbeddingsPen(Pen):
-    """Uploads as `Embeddings`; rows that the server wants again are zeros."""
+    """Uploads as `Embeddings`. Rows that the server asks for again are zeros."""
 
     def upload(self, upload: Upload, now: int) -> Message:
-        """A batch, and nothing else."""
+        """Return a batch without further rows."""
         return Embeddings(upload.step, len(upload.rows), upload.rows, upload.values)
 
     def reply(self, message: Message, step: int, width: int) -> Message | None:
-        """A server with `max_delay` waits for the rows that it asks for."""
+        """Answer a `FreshRequest` with zeros, because a server with `max_delay` waits for the rows."""
         if not isinstance(message, FreshRequest):
             return None
         zeros = np.zeros((len(message.rows), width), np.float32)
@@ -36,7 +36,7 @@ class EmbeddingsPen(Pen):
 
 
 def read_upload(message: Message, walk: Batches) -> Upload | None:
-    """`Embeddings` name their rows."""
+    """Read the rows and values that `Embeddings` name."""
     if not isinstance(message, Embeddings):
         return None
     renewed = len(message.rows) - message.batch
@@ -44,7 +44,7 @@ def read_upload(message: Message, walk: Batches) -> Upload | None:
 
 
 def read_answer(message: Message) -> Answer | None:
-    """∂ℓ/∂h of the uploaded batch."""
+    """Read ∂ℓ/∂h of the uploaded batch, or the step of a `Skip`."""
     match message:
         case Gradient(step=step, values=values):
             return Answer(step, values, step + 1)
@@ -54,7 +54,7 @@ def read_answer(message: Message) -> Answer | None:
 
 
 def walk_of(training: Training, shared: bool, index: int, smallest: int = 1) -> Batches:
-    """As `protocol.batches` says: one walk for all parties, or each its own."""
+    """Return one walk for all parties (`shared`), or the party's own: `protocol.batches`."""
     path = ("batches",) if shared else ("batches", index)
     return Walk(training.rows, training.batch_size, training.seed, *path, smallest=smallest)
 

@@ -29,7 +29,7 @@ S = TypeVar("S", bound=TableWalkerState)
 
 
 class _Walking(TableWalker[S], Generic[S]):
-    """What both kinds of parties share: the walk, and further rows."""
+    """What both kinds of party share: the walk and the further rows."""
 
     def __init__(self, setup: PartySetup[VaflOptions], state: S) -> None:
         options, training = setup.options, setup.training
@@ -39,14 +39,14 @@ class _Walking(TableWalker[S], Generic[S]):
         self.stride = Stride(training.batch_size, training.batch_size)
 
     def rows_of_step(self) -> Rows:
-        """The batch of the step that the walk is at, of as many rows as the server wants."""
+        """Return the batch of the walk's current step, with as many rows as the server asks for."""
         if not self.paced:
             return super().rows_of_step()
         return self.walk.rows_from(self.stride.walked, self.stride.size)
 
     @on(Pace, SERVER)
     def pace(self, sender: str, message: Pace) -> None:
-        """Batches of so many rows from the next one on."""
+        """Use batches of this many rows from the next one on; raise RemoteProtocolError for a size that cannot be."""
         whole = self.training.batch_size
         if not self.paced:
             raise self.unexpected(sender, message)
@@ -55,7 +55,7 @@ class _Walking(TableWalker[S], Generic[S]):
         self.stride.following = message.rows
 
     def further_rows(self) -> Rows | None:
-        """†: where others on the same walk come to next, or as far from the own batch as can be."""
+        """†: the next rows of other parties on the same walk, or rows as far as possible from the party's own batch."""
         if not self.extra:
             return None
         ahead = self.walk.following if self.shared else self.walk.opposite
@@ -63,21 +63,21 @@ class _Walking(TableWalker[S], Generic[S]):
 
 
 class Party(_Walking[TableWalkerState], FirstOrder[TableWalkerState]):
-    """Holds θ_m and its own columns; one batch is under way."""
+    """Holds θ_m and its own columns; one batch is in flight."""
 
     def __init__(self, setup: PartySetup[VaflOptions]) -> None:
         super().__init__(setup, TableWalkerState.of(setup, warm=setup.options.table == "warm"))
         self.query_first = setup.options.order == "query-first"
 
     def activated(self) -> None:
-        """In the order † the gradient of the last batch is queried first."""
+        """In the order † the party first queries the gradient of its last batch."""
         if self.state.uploaded:
             self.send(SERVER, Query(self.state.step))
         else:
             self.select()
 
     def learned(self) -> None:
-        """The next activation; in the order † lines 4–5 belong to this one."""
+        """Wait for the next activation. In the order †, lines 4–5 belong to this activation."""
         self.stride.move_on(len(self.state.rows))
         if self.query_first:
             self.select()
@@ -85,7 +85,7 @@ class Party(_Walking[TableWalkerState], FirstOrder[TableWalkerState]):
             self.pause()
 
     def upload(self, values: Array) -> None:
-        """Alg. 1 l. 5."""
+        """Alg. 1 l. 5: send the batch."""
         s = self.state
         self.send(SERVER, Embeddings(s.step, len(s.rows), s.sent, values, reply=not self.query_first))
         if self.query_first:
@@ -93,7 +93,7 @@ class Party(_Walking[TableWalkerState], FirstOrder[TableWalkerState]):
 
 
 class PipelinedParty(_Walking[InFlightState], InFlight[InFlightState]):
-    """The same with `in_flight` batches under way."""
+    """A party with `in_flight` batches in flight."""
 
     def __init__(self, setup: PartySetup[VaflOptions]) -> None:
         super().__init__(setup, InFlightState.of(setup, warm=setup.options.table == "warm"))
@@ -101,19 +101,18 @@ class PipelinedParty(_Walking[InFlightState], InFlight[InFlightState]):
         self.held = Held(self.network, self.in_flight)
 
     def activated(self) -> None:
-        """The first batch."""
         self.go_on()
 
     def walked(self) -> None:
-        """The next batch begins where this one ends."""
+        """Move on: the next batch begins where this one ends."""
         self.stride.move_on(len(self.state.rows))
 
     def pace(self, sender: str, message: Pace) -> None:
-        """At once: each batch under way has its own rows."""
+        """Change the size at once, since each batch in flight has its own rows."""
         super().pace(sender, message)
         self.stride.size = message.rows
 
 
 def party_of(setup: PartySetup[VaflOptions]) -> Role:
-    """As `in_flight` says."""
+    """Return the kind of party that `in_flight` needs."""
     return Party(setup) if setup.options.in_flight == 1 else PipelinedParty(setup)

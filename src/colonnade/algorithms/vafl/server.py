@@ -1,14 +1,14 @@
 """The VAFL server: Alg. 1 lines 8–13 and Alg. 2, with the bounded delay of Sec. 2.3.
 
-Uploads wait in line. When t distinct parties have one in it (t = 1 for `vafl`), their batches are taken, rows older
-than D are asked for once more, and one pass over the table's rows gives both gradients.
+Uploads wait in line. When t distinct parties have one in it (t = 1 for `vafl`), the server takes their batches and
+asks again for rows older than D. One pass over the table's rows gives both gradients.
 
-How old the uploader's own rows are depends on `in_flight`:
+The staleness of the uploader's own rows depends on `in_flight`:
 
-1       θ_m waits for this very step, so they are as new as they can be: `renew` sets their age to 0
-2, …    θ_m may have moved since they arrived, by the steps of its batches before. Their age counts from their arrival,
-        as that of all rows does, and the gradient is that of the embeddings as they were uploaded: D does not hold for
-        them, since the party takes the gradient at the θ_m that made them
+1       θ_m waits for this very step, so the rows are as new as possible: `renew` sets their age to 0
+2, …    earlier batches may have stepped θ_m since the rows arrived. Their age counts from their arrival, as for all
+        rows. The gradient is that of the embeddings as uploaded: D does not hold for them, since the party takes the
+        gradient at the θ_m that made them
 """
 
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ __all__ = ["Server", "TableServer", "TableState"]
 
 @dataclass(slots=True, kw_only=True)
 class TableState(SteppingState):
-    """Beside the line: queries and fresh rows."""
+    """The state beside the line: queries and fresh rows."""
 
     last: dict[int, Request] = field(default_factory=dict)  # each party's last upload, for queries (†)
-    asked: dict[str, int] = field(default_factory=dict)  # parties asked for fresh rows, by request number
+    asked: dict[str, int] = field(default_factory=dict)  # parties asked for fresh rows → request number
     requests: int = 0
     fresh_rows: int = 0  # rows asked for because of D
 
@@ -59,7 +59,7 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
 
     @on(Embeddings, PARTY)
     def embeddings(self, sender: str, message: Embeddings) -> None:
-        """Alg. 1 l. 8: keep the rows; a batch among them waits in line for its step."""
+        """Alg. 1 l. 8: store the rows. A batch among them waits in line for its step."""
         s, party = self.state, self.index[sender]
         message = self.decoded(sender, message)
         self.check_upload(sender, message)
@@ -73,7 +73,7 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
 
     @on(Query, PARTY)
     def query(self, sender: str, message: Query) -> None:
-        """Alg. 1 l. 11–13 by themselves (†)."""
+        """Alg. 1 l. 11–13 alone (†); raise RemoteProtocolError unless the party uploaded this step last."""
         last = self.state.last.get(self.index[sender])
         if last is None or last.step != message.step:
             raise RemoteProtocolError(sender, f"queries step {message.step}, which it has not uploaded")
@@ -99,15 +99,15 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
             self._step()
 
     def _needed(self) -> int:
-        """How many distinct parties a step takes now."""
+        """Return how many distinct parties a step takes now."""
         return self.t if self.everyone else max(1, min(self.t, len(self.state.present)))
 
     def _step(self) -> None:
-        """The newest embeddings of the taken rows, through θ_0."""
+        """Run the newest embeddings of the taken rows through θ_0."""
         self.run_pass([self._batch(group) for group in self.groups()])
 
     def _batch(self, group: list[Request]) -> Batch:
-        """From the table; the uploaders' own rows are not counted as stale."""
+        """Gather a batch from the table. The uploaders' own rows do not count as stale."""
         k, rows, uploaders = self.k, group[0].rows, [request.party for request in group]
         if not self.pipelined:
             for party in uploaders:
@@ -120,11 +120,11 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         return Batch(self.table.gather(rows), self.targets[rows], len(group))
 
     def concluded(self, taken: list[Request]) -> None:
-        """What is due is done at once, beside the training."""
+        """Settle what is due at once, while training continues."""
         if self.state.due:
             self.settle()
 
-    # Sec. 2.3: nothing older than D is used; the update process waits for the answers.
+    # Sec. 2.3: the server uses nothing older than D. An update waits for the answers.
 
     def _ask_for_fresh_rows(self, most: int) -> None:
         """Ask the parties whose blocks of the taken rows are too old."""
@@ -135,11 +135,11 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
                 self._ask(name, rows, most)
 
     def _rows_taken(self) -> Rows:
-        """All that the step is about."""
+        """Return all rows of the step, sorted."""
         return np.unique(np.concatenate([request.rows for request in self.state.taken]))
 
     def _ask(self, name: str, rows: Rows, most: int) -> None:
-        """For those of these rows that are too old."""
+        """Ask one party for those of these rows that are too old."""
         s, party = self.state, self.index[name]
         stale = rows[self.table.ages_of(party, rows, self.k) > most]
         stale = np.setdiff1d(stale, self._as_uploaded(party))
@@ -150,9 +150,9 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
             self.send(name, FreshRequest(s.requests, stale))
 
     def _as_uploaded(self, party: int) -> Rows:
-        """Rows of the party's own batch, which are used as they came: its gradient is taken at the θ_m that made them.
+        """Return the party's own rows that are used as uploaded: its gradient is taken at the θ_m that made them.
 
-        While θ_m waits they are current for all. Where it does not, other batches of the step need them fresh.
+        If θ_m waits for the step, they are current for all batches. If not, other batches of the step need them fresh.
         """
         taken = self.state.taken
         own = next((request.rows for request in taken if request.party == party), np.zeros(0, np.int32))
@@ -162,12 +162,12 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         return np.setdiff1d(own, np.concatenate([own[:0], *(rows for rows in others if not np.array_equal(rows, own))]))
 
     def _fresh(self, sender: str, request: int) -> None:
-        """Rows that were asked for; if the party was given up for lost meanwhile, the step went on without it."""
+        """Handle requested rows. If the server has given the party up as lost, the step already went on without it."""
         if self.state.asked.get(sender) == request:
             self._answered(sender)
 
     def _answered(self, name: str) -> None:
-        """One party less to wait for."""
+        """Stop waiting for one party; step if it was the last."""
         del self.state.asked[name]
         if not self.state.asked:
             self._step()
@@ -175,14 +175,14 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
     # Coming and going.
 
     def lost(self, peer: str) -> None:
-        """Go on without the party: its rows stay as last seen, and D does not hold for them."""
+        """Continue without the party. Its rows stay as last seen, and D does not hold for them."""
         super().lost(peer)
         if not self.everyone and peer in self.state.asked:
             self._answered(peer)
 
     def forget(self, peer: str) -> None:
-        """Nothing of before is still to come from the party; a step that has begun goes on with what it sent."""
-        # DEVIATION: the paper's parties never forget. None is sent back: a party that forgot goes on from what it has.
+        """Drop the party's requests, since the conversation restarted. A step in progress uses what the party sent."""
+        # DEVIATION: the paper's parties never forget. None is sent back: one that forgot continues from its own state.
         s, party = self.state, self.index[peer]
         s.line.drop(party)
         s.last.pop(party, None)
@@ -193,11 +193,11 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
                 self._step()
 
     def waits_for(self) -> list[str]:
-        """The parties that the next step still needs: for people."""
+        """Name the parties that the next step still needs, for display."""
         return list(self.state.asked) or super().waits_for()
 
     def validate(self) -> None:
-        """What must hold between any two events."""
+        """Raise LocalProtocolError if an invariant between two events is broken."""
         super().validate()
         if self.state.asked and self.state.working:
             raise LocalProtocolError("server: a step is running although fresh rows are outstanding")
@@ -205,12 +205,11 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
             raise LocalProtocolError("server: a row was renewed in the future")
 
     def told(self) -> RoleSummary:
-        """What it adds to the run's summary."""
         return super().told() | {"fresh_rows": self.state.fresh_rows, "note": self.table.note()}
 
 
 class Server(TableServer[TableState]):
-    """Of `vafl`, `t-sync` and `swift`."""
+    """The server of `vafl`, `t-sync` and `swift`."""
 
     def __init__(self, setup: ServerSetup[VaflOptions]) -> None:
         options = setup.options
@@ -220,7 +219,7 @@ class Server(TableServer[TableState]):
         self.paces = Paces(setup.parties) if options.smaller_batches else None
 
     def embeddings(self, sender: str, message: Embeddings) -> None:
-        """Alg. 1 l. 8; with `smaller_batches` the party's pace is measured."""
+        """Alg. 1 l. 8; with `smaller_batches`, also measure the party's pace."""
         super().embeddings(sender, message)
         if self.paces is not None and message.batch:
             size = self.paces.measure(self.index[sender], message.batch, self.now, self.training.batch_size)
@@ -228,13 +227,13 @@ class Server(TableServer[TableState]):
                 self.send(sender, Pace(size))
 
     def lost(self, peer: str) -> None:
-        """Its absence is no measure of its pace."""
+        """Exclude the party's absence from its pace."""
         super().lost(peer)
         if self.paces is not None:
             self.paces.interrupt(self.index[peer])
 
     def forget(self, peer: str) -> None:
-        """It may not know how large its batches are to be."""
+        """Tell the party its batch size again, which it may have forgotten."""
         super().forget(peer)
         if self.paces is not None:
             self.paces.forget(self.index[peer])

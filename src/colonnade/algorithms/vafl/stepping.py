@@ -1,7 +1,7 @@
-"""A server that steps θ_0 with uploads that wait in line: what VAFL and the lock-step baseline share.
+"""A server that steps θ_0 with uploads that wait in line. VAFL and the lock-step baseline share it.
 
-ONE pass over a step's rows gives both gradients. θ_0 is stepped after it; each uploader gets the gradient of its own
-block.
+ONE pass over a step's rows gives both gradients. The server then steps θ_0, and each uploader gets the gradient of its
+own block.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ __all__ = ["Stepping", "SteppingState", "mean_over_uploads", "seed_of"]
 
 @dataclass(slots=True, kw_only=True)
 class SteppingState(CoordinatorState):
-    """What waits, and what the running step is about."""
+    """The requests that wait, and those of the running step."""
 
     line: Line = field(default_factory=Line)
     taken: list[Request] = field(default_factory=list)
@@ -55,33 +55,33 @@ class Stepping(Coordinator[T], Generic[T]):
         self.layers = derive(setup.training.seed, "layers", self.name)
 
     def check_upload(self, sender: str, message: Embeddings) -> None:
-        """Refuse what cannot be an upload of this party, before anything is changed."""
+        """Raise RemoteProtocolError for what cannot be an upload of this party. Call it before changing state."""
         check_upload(sender, message, self.rows, self.widths[self.index[sender]])
 
     def request_of(self, party: int, message: Embeddings) -> Request:
-        """An upload as it waits in line."""
+        """Return the request that puts an upload in line."""
         return Request(party, message.step, message.rows[: message.batch], None, learn=True, reply=message.reply)
 
     def groups(self) -> list[list[Request]]:
-        """Taken requests that are about the same rows share one pass."""
+        """Group the taken requests that are about the same rows. Each group shares one pass."""
         groups: dict[bytes, list[Request]] = {}
         for request in self.state.taken:
             groups.setdefault(request.rows.tobytes(), []).append(request)
         return list(groups.values())
 
     def run_pass(self, batches: list[Batch]) -> None:
-        """Ask for the job of one update; `batches` are those of `groups`."""
+        """Start the job of one update; `batches` are those of `groups`."""
         self.state.working = True
         rows = sum(len(batch.h) for batch in batches)
         self.work("step", rows / self.training.batch_size, Step(self.layer_seed(), batches))
 
     def layer_seed(self) -> int:
-        """For the random layers of this update."""
+        """Return the seed of the random layers in this update."""
         return (self.layers + self.k) % 2**63
 
     @job(Step)
     def both_gradients(self, job: Step) -> Stepped:
-        """∂ℓ/∂θ_0, the mean over the uploads (App. D), and ∂ℓ/∂h."""
+        """Compute ∂ℓ/∂θ_0, the mean over the uploads (App. D), and ∂ℓ/∂h."""
         # BatchNorm's averages take the batches one after the other, as in a loop that accumulates gradients.
         passes = [
             self.network.gradients(batch.h, batch.targets, seed_of(job.seed, place), onward=place > 0)
@@ -93,7 +93,7 @@ class Stepping(Coordinator[T], Generic[T]):
 
     @done(Stepped)
     def stepped(self, token: int, result: Stepped) -> None:
-        """Alg. 1 l. 9–10 and 12–13: step θ_0, answer each uploader; both sides take the rate η_k of this update."""
+        """Alg. 1 l. 9–10 and 12–13: step θ_0 and answer each uploader. Both roles use the rate η_k of this update."""
         k = self.k
         answers = [
             (request, self.answer(request, k, block_of(h, self.blocks[request.party])))
@@ -106,7 +106,7 @@ class Stepping(Coordinator[T], Generic[T]):
     def conclude(
         self, losses: list[float], theta_0: Array, buffers: list[Array], answers: Sequence[tuple[Request, Message]]
     ) -> None:
-        """The step of θ_0 itself, then the answers."""
+        """Step θ_0, count the update and send the answers; raise TrainingDiverged if a loss is not finite."""
         s, training = self.state, self.training
         s.working = False
         if not all(map(isfinite, losses)):
@@ -121,29 +121,29 @@ class Stepping(Coordinator[T], Generic[T]):
         self.advance()
 
     def answer(self, request: Request, k: int, values: Array) -> Message:
-        """Alg. 1 l. 13: what the uploader gets; a method of one's own may answer differently."""
+        """Alg. 1 l. 13: return what the uploader gets. A method may override it to answer differently."""
         return Gradient(request.step, k, values)
 
     def concluded(self, taken: list[Request]) -> None:
-        """A step is over."""
+        """React to the end of a step. The default does nothing."""
 
     def divergence(self) -> str:
-        """What is said of a loss that is not finite."""
+        """Return the message about a loss that is not finite."""
         who = listing(self.names[request.party] for request in self.state.taken)
         return f"server: the loss is not finite at update {self.k} (batch of {who}); lower train.learning_rate"
 
     def lost(self, peer: str) -> None:
-        """What is due does not wait for the lost party."""
+        """Settle what is due without the lost party."""
         self.settle()
 
     def waits_for(self) -> list[str]:
-        """The parties that the next step still needs: for people."""
+        """Name the parties that the next step still needs, for display."""
         have = {request.party for request in self.state.line}
-        names = self.here() or self.names  # where no party is here, any would do
+        names = self.here() or self.names  # if no party is present, any would do
         return [name for name in names if self.index[name] not in have]
 
     def validate(self) -> None:
-        """What must hold between any two events."""
+        """Raise LocalProtocolError if an invariant between two events is broken."""
         if self.state.working and not self.state.taken:
             raise LocalProtocolError("server: a step is running about nothing")
         parties = [request.party for request in self.state.taken]
@@ -152,12 +152,12 @@ class Stepping(Coordinator[T], Generic[T]):
 
 
 def seed_of(seed: int, place: int) -> int:
-    """For the random layers: every batch of a step has draws of its own."""
+    """Return the seed of the random layers for one batch. Every batch of a step has its own draws."""
     return derive(seed, place) if place else seed
 
 
 def mean_over_uploads(gradients: list[Array], uploads: list[int]) -> Array:
-    """App. D: the sum over the t uploads, divided by t."""
+    """App. D: return the sum over the t uploads, divided by t."""
     if len(gradients) == 1:
         return gradients[0]
     mean: Array = np.average(gradients, axis=0, weights=uploads).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Parties of a server with a table: they send all rows once before the first step, pause between activations, and
+"""Parties of a server with a table. They send all rows once before the first step, pause between activations, and
 answer requests for rows that are too old.
 """
 
@@ -22,16 +22,16 @@ __all__ = ["TableWalker", "TableWalkerState"]
 
 @dataclass(slots=True, kw_only=True)
 class TableWalkerState(WalkerState):
-    """Beside the batch in work: the warm-up, pauses, and what the server asked for."""
+    """The state beside the current batch: the warm-up, pauses, and requests of the server."""
 
     pauses: np.random.Generator
-    warmed: int  # rows sent by the warm-up
+    warmed: int  # rows that the warm-up has sent
     asides: int = 0  # answers begun so far
-    answers: dict[int, tuple[int, Rows]] = field(default_factory=dict)  # token → request, rows being computed
+    answers: dict[int, tuple[int, Rows]] = field(default_factory=dict)  # token → request and rows in computation
 
     @classmethod
     def of(cls, setup: PartySetup[Options], *, warm: bool) -> Self:
-        """At the beginning."""
+        """Return the initial state; without `warm`, the warm-up counts as done."""
         pauses = generator(setup.training.seed, "pause", setup.index)
         return cls(pauses=pauses, warmed=0 if warm else len(setup.train))
 
@@ -40,25 +40,25 @@ T = TypeVar("T", bound=TableWalkerState)
 
 
 class TableWalker(Walker[T], Generic[T]):
-    """`pause_s`: the mean of the exponential pause between two activations."""
+    """A `Walker` with a warm-up. `pause_s` is the mean of the exponential pause between two activations, in seconds."""
 
     def __init__(self, setup: PartySetup[Options], state: T, walk: Walk, *, pause_s: float) -> None:
         super().__init__(setup, state, walk)
         self.pause_s = pause_s
 
     def begin(self) -> None:
-        """Alg. 1 l. 3: activated, once all rows are at the server."""
+        """Alg. 1 l. 3: activate the party, once all its rows are at the server."""
         if self.state.warmed < len(self.x):
             self._warm_up()
         else:
             self.activated()
 
     def activated(self) -> None:
-        """The next batch."""
+        """Start the next batch."""
         self.select()
 
     def learned(self) -> None:
-        """The next activation."""
+        """Wait for the next activation."""
         self.pause()
 
     def pause(self) -> None:
@@ -70,12 +70,12 @@ class TableWalker(Walker[T], Generic[T]):
 
     @timer("activate")
     def activate(self, due: int) -> None:
-        """A pause is over; a busy party embeds its batch once more."""
+        """End a pause. A busy party is embedding its batch again."""
         if not self.state.busy:
             self.begin()
 
     def embedded(self, token: int, result: Embedded) -> None:
-        """Of rows that the server asked for, of a piece of the warm-up, or of a batch."""
+        """Handle embeddings of rows that the server asked for, of a piece of the warm-up, or of a batch."""
         s = self.state
         if token in s.answers:
             request, rows = s.answers.pop(token)
@@ -85,7 +85,7 @@ class TableWalker(Walker[T], Generic[T]):
         else:
             super().embedded(token, result)
 
-    # All rows once, in pieces, before the first step.
+    # The warm-up: all rows once, in pieces, before the first step.
 
     def _warm_up(self) -> None:
         s = self.state
@@ -97,13 +97,13 @@ class TableWalker(Walker[T], Generic[T]):
         s = self.state
         self.check_own(result.values)
         s.busy = False
-        if s.rows[0] == s.warmed:  # else the warm-up began once more meanwhile
+        if s.rows[0] == s.warmed:  # else the warm-up has restarted meanwhile
             self.send(SERVER, Embeddings(s.step, 0, s.rows, result.values))
             s.warmed += len(s.rows)
         self.begin()
 
     def _renew(self, kind: str, what: str, rows: Rows, number: int, *, aside: bool = False) -> int:
-        """Ask for a pass over rows that are not trained on."""
+        """Start a pass over rows that are not trained on; return its token."""
         step, release = self.state.step if aside else 0, self.guard.plan(what, rows)
         job = Embed(step, 0, None, self.x[rows], self.renew_seed(what, number), release=release)
         return self.work(kind, self.renewing(len(rows)) / self.training.batch_size, job, aside=aside)
@@ -112,7 +112,7 @@ class TableWalker(Walker[T], Generic[T]):
 
     @on(FreshRequest, SERVER)
     def fresh(self, sender: str, message: FreshRequest) -> None:
-        """The server asks for rows that are too old; answered beside the own step."""
+        """Answer a request for rows that are too old, while the party's own step continues."""
         s, rows = self.state, message.rows
         if not is_rows(rows, len(self.x)):
             raise RemoteProtocolError(sender, f"asks for row numbers outside 0..{len(self.x) - 1}")
@@ -120,7 +120,7 @@ class TableWalker(Walker[T], Generic[T]):
         s.answers[self._renew("answer", "fresh rows", rows, s.asides, aside=True)] = (message.request, rows)
 
     def anew(self) -> None:
-        """Nothing that the server asked for is still to be answered; what may be lost is sent once more."""
+        """Drop all requests of the server, and send again what may be lost."""
         s = self.state
         for token in s.answers:
             self.cancel(token)
@@ -131,7 +131,7 @@ class TableWalker(Walker[T], Generic[T]):
             super().anew()
 
     def validate(self) -> None:
-        """The warm-up is within the rows."""
+        """Raise LocalProtocolError unless the warm-up is within the rows."""
         if self.state.warmed == len(self.x):
             super().validate()
         if not 0 <= self.state.warmed <= len(self.x):

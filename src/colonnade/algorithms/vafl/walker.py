@@ -1,6 +1,6 @@
-"""Parties that walk through their rows batch by batch, one upload in the air at a time: Alg. 1 lines 3–7.
+"""Parties that walk through their rows batch by batch, with one upload in flight at a time: Alg. 1 lines 3–7.
 
-Walker         a batch in work, and the step of θ_m that its answer leads to
+Walker         a current batch, and the step of θ_m that its answer leads to
 FirstOrder     learns from the gradient that comes back: VAFL and the lock-step baseline
 """
 
@@ -35,22 +35,22 @@ from colonnade.protocol.seeds import derive
 
 __all__ = ["FORWARD_SHARE", "FirstOrder", "Walker", "WalkerState", "Walks"]
 
-# A forward pass is at most half of a local step: the backward pass costs at least as much in any layered network.
+# A forward pass costs at most half of a local step: in any layered network the backward pass costs at least as much.
 FORWARD_SHARE = 0.5
 
 
 class Walks(Reads, Protocol):
-    """What the network of a walking party can do."""
+    """What a walking party needs of its network."""
 
     @property
     def averages(self) -> bool:
         """Whether it keeps averages of what it has seen (BatchNorm)."""
 
     def renewed(self, x: Array, seed: int, company: Array) -> Array:
-        """Embeddings in training mode, of rows that are not trained on."""
+        """Return embeddings, in training mode, of rows that are not trained on."""
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
-        """One step."""
+        """Take one step with this gradient."""
 
 
 def _no_rows() -> Rows:
@@ -59,17 +59,17 @@ def _no_rows() -> Rows:
 
 @dataclass(slots=True, kw_only=True)
 class WalkerState(MemberState):
-    """The batch in work."""
+    """The current batch."""
 
     step: int = 0  # position in the walk
     rows: Rows = field(default_factory=_no_rows)
-    sent: Rows = field(default_factory=_no_rows)  # with the further rows of its upload
+    sent: Rows = field(default_factory=_no_rows)  # `rows` and the further rows of the upload
     busy: bool = False  # a job is running on the lane
     uploaded: bool = False  # its embeddings are at the server
-    buffers: list[Array] = field(default_factory=list)  # as its forward pass left them
-    draw_of_batch: int = 0  # which noise it has
-    k: int = 0  # the update that the last answer belongs to
-    dropped: int = 0  # messages of another step
+    buffers: list[Array] = field(default_factory=list)  # BatchNorm's averages after the batch's forward pass
+    draw_of_batch: int = 0  # number of the batch's noise draw
+    k: int = 0  # update k of the last answer
+    dropped: int = 0  # messages about another step
     x: Array = transient(lambda: np.zeros(0, np.float32))
 
 
@@ -94,11 +94,11 @@ class Walker(Member[W], Generic[W]):
     def make_network(
         self, setup: PartySetup[Options], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
     ) -> Walks:
-        """θ_m; a method of one's own may have another kind."""
+        """Return θ_m. A method may override it to use another kind of network."""
         raise NotImplementedError
 
     def rate_of(self, setup: PartySetup[Options]) -> float:
-        """Of its steps."""
+        """Return the learning rate of the party's steps."""
         return setup.training.party_rates[setup.index]
 
     @property
@@ -106,21 +106,21 @@ class Walker(Member[W], Generic[W]):
         """The update that the last answer belongs to."""
         return self.state.k
 
-    # What a method says.
+    # What a method defines.
 
     def select(self) -> None:
         """Alg. 1 l. 4: choose the next batch and embed it."""
         raise NotImplementedError
 
     def learned(self) -> None:
-        """A step is done: how it goes on."""
+        """Continue after a step."""
         raise NotImplementedError
 
     def further_rows(self) -> Rows | None:
-        """To renew in the server's table beside a batch."""
+        """Return rows to renew in the server's table together with a batch."""
         return None
 
-    # What it calls.
+    # What a method calls.
 
     def choose(self) -> None:
         """Take the walk's next batch."""
@@ -130,32 +130,32 @@ class Walker(Member[W], Generic[W]):
         s.x = self.x[s.rows]
 
     def rows_of_step(self) -> Rows:
-        """The batch of the step that the walk is at."""
+        """Return the batch of the walk's current step."""
         return self.walk.batch(self.state.step)
 
     def layer_seed(self, step: int | None = None) -> int:
-        """For the random layers of this step, or of another one."""
+        """Return the seed of the random layers in this step, or in another one."""
         return (self.layers + (self.state.step if step is None else step)) % 2**63
 
     def renew_seed(self, what: str, number: int) -> int:
-        """For the random layers of a pass that only renews the table."""
+        """Return the seed of the random layers in a pass that only renews the table."""
         return derive(self.training.seed, "layers", self.index, what, number)
 
     def renewing(self, rows: int) -> float:
-        """What such a pass costs, in rows of a whole step; with averages it has at least a batch of them."""
+        """Return the cost of such a pass, in rows of a whole step. With averages it includes at least a batch."""
         return FORWARD_SHARE * max(rows, len(self.company))
 
     def renewed(self, x: Array, seed: int) -> Array:
-        """Embeddings for the table: in training mode, as its batches are; evaluation alone reads in evaluation mode."""
+        """Return embeddings for the table, in training mode as for batches. Only evaluation uses evaluation mode."""
         return self.network.renewed(x, seed, self.company)
 
     def check_own(self, values: Array) -> None:
-        """What the server would refuse is this party's own trouble."""
+        """Raise TrainingDiverged for the party's own embeddings that the server would refuse."""
         if not are_sane(self.decode(values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; lower train.learning_rate")
 
     def is_answer(self, step: int) -> bool:
-        """Whether an answer to this step is waited for; if not, it is dropped."""
+        """Whether the party waits for an answer to this step; if not, count the answer as dropped."""
         s = self.state
         expected = s.uploaded and not s.busy and step == s.step
         s.dropped += not expected
@@ -163,17 +163,17 @@ class Walker(Member[W], Generic[W]):
 
     @job(Embed, released=True)
     def embed_rows(self, job: Embed) -> Embedded:
-        """Rows that renew the table."""
+        """Embed rows that renew the table."""
         assert job.renew is not None
         return Embedded(self.encode(self.renewed(job.renew, job.renew_seed)), [])
 
     @done(Embedded)
     def embedded(self, token: int, result: Embedded) -> None:
-        """Of a batch."""
+        """Handle the embeddings of a batch."""
         self.batch_embedded(result)
 
     def batch_embedded(self, result: Embedded) -> None:
-        """Alg. 1 l. 5, of parties that embed their batch with an `Embed`."""
+        """Alg. 1 l. 5, for parties that embed their batch with an `Embed`."""
         raise LocalProtocolError(f"{self.name}: embeddings that nothing waits for")
 
     @done_blind(Refined)
@@ -187,21 +187,21 @@ class Walker(Member[W], Generic[W]):
         self.learned()
 
     def learn(self, gradient: Array, rate: float, buffers: list[Array]) -> None:
-        """The step of θ_m itself."""
+        """Step θ_m."""
         self.network.apply(gradient, rate, buffers)
 
     def anew(self) -> None:
-        """Make an upload that may be lost once more."""
+        """Repeat an upload that may be lost."""
         if self.state.uploaded and not self.state.busy:
             self.state.uploaded = False
             self.select()
 
     def loaded(self) -> None:
-        """The features of the batch."""
+        """Restore the features of the batch."""
         self.state.x = self.x[self.state.rows]
 
     def validate(self) -> None:
-        """An uploaded batch is the walk's."""
+        """Raise LocalProtocolError unless an uploaded batch is the walk's."""
         s = self.state
         if s.uploaded and len(s.rows) != len(self.rows_of_step()):
             raise LocalProtocolError(f"{self.name}: the uploaded batch is not the batch of step {s.step}")
@@ -209,7 +209,7 @@ class Walker(Member[W], Generic[W]):
             raise LocalProtocolError(f"{self.name}: fewer rows sent than selected")
 
     def told(self) -> RoleSummary:
-        """Steps taken, and what was dropped."""
+        """Report the steps taken and the messages dropped."""
         return {"steps": self.state.step, "dropped": self.state.dropped}
 
 
@@ -219,13 +219,13 @@ class FirstOrder(Walker[W], Generic[W]):
     network: Network
 
     def rate_of(self, setup: PartySetup[Options]) -> float:
-        """Of its steps: less for wide rows, unless the config says it."""
+        """Return the learning rate: with `learning_rate = "auto"` it is lower for wide rows."""
         return party_rate(setup.training, setup.index, self.x)
 
     def make_network(
         self, setup: PartySetup[Options], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
     ) -> Network:
-        """θ_m; a method of one's own may have another kind."""
+        """Return θ_m behind the guard. A method may override it to use another kind of network."""
         module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
         spec = optimiser.averaging(setup.options.average)
         return Network(self.guard.wrap(module).to(setup.device), spec, regulariser)
@@ -246,15 +246,15 @@ class FirstOrder(Walker[W], Generic[W]):
         self.work("step", amount / self.training.batch_size, job)
 
     def network_for(self, step: int) -> Network:
-        """What runs the forward pass of a step."""
+        """Return the network that runs the forward pass of a step."""
         return self.network
 
     def network_of(self, step: int) -> Network:
-        """The network as it was at the forward pass of a step; θ_m does not move while it waits for one gradient."""
+        """Return the network as it was at a step's forward pass. θ_m does not move while it waits for one gradient."""
         return self.network
 
     def embed_rows(self, job: Embed) -> Embedded:
-        """h_m(θ_m; x) of a batch, and of rows that only renew the table."""
+        """Compute h_m(θ_m; x) of a batch, and of rows that only renew the table."""
         parts, buffers = [], []
         if job.batch is not None:
             network = self.network_for(job.step)
@@ -272,7 +272,7 @@ class FirstOrder(Walker[W], Generic[W]):
         self.upload(result.values)
 
     def upload(self, values: Array) -> None:
-        """Send the batch; its gradient comes back."""
+        """Send the batch. The server answers with its gradient."""
         s = self.state
         self.send(SERVER, Embeddings(s.step, len(s.rows), s.sent, values))
 
@@ -286,7 +286,7 @@ class FirstOrder(Walker[W], Generic[W]):
         self.descend(message.update, s.step, s.rows, s.x, message.values, s.draw_of_batch)
 
     def check_gradient(self, sender: str, message: Gradient, rows: int) -> None:
-        """Refuse what cannot be the gradient of a batch of so many rows."""
+        """Raise RemoteProtocolError for what cannot be the gradient of a batch of `rows` rows."""
         values = message.values
         if values.shape != (rows, self.width) or values.dtype != np.float32:
             cause = f"gradient of shape {values.shape} for {rows} rows, expected width {self.width} float32"
@@ -295,15 +295,15 @@ class FirstOrder(Walker[W], Generic[W]):
             raise RemoteProtocolError(sender, f"gradient of update {message.update}")
 
     def descend(self, update: int, step: int, rows: Rows, x: Array, values: Array, draw: int) -> None:
-        """Ask for the gradient of θ_m from that of a step's embeddings."""
+        """Start the job that turns the gradient of a step's embeddings into that of θ_m."""
         self.state.busy, self.state.k = True, update
         job = Refine(step, self.layer_seed(step), x, values, release=self.guard.again(draw, STEP, rows))
-        # Its time is part of the step's. With a guard it may be withheld, so that what follows depends on it.
+        # The step's time includes this job. A guard may withhold the result; then what follows depends on it.
         self.work("refine", 0.0, job, blind=not self.guard.on)
 
     @job(Refine)
     def refine(self, job: Refine) -> Payload:
-        """The gradient of θ_m, as it is or clipped and perturbed."""
+        """Compute the gradient of θ_m, plain or clipped and perturbed."""
         network = self.network_of(job.step)
 
         def plain() -> Refined:

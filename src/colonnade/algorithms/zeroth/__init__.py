@@ -3,12 +3,12 @@
     symbol              here
     w_0, w_m            `network` of the server, of party m
     c_{i,m}, ĉ_{i,m}    `values` and `perturbed` of a `Probe`; only c is kept in the server's table
-    h, ĥ                `values` of `Losses`: one scalar pair per batch (per direction), never per sample
+    h, ĥ                `values` of `Losses`: one scalar pair per batch (per direction), never per row
     u, μ, φ(d)          a direction, `smoothing`, `scale_of`: 1 (gaussian) or d (sphere)
     Eq. (3)             ∇̂ = φ(d)/μ·(ĥ − h)·u
 
-`cascaded` is Algorithm 1 (asynchronous, parties by Eq. 3, server by backpropagation), `zoo` has both sides by
-Eq. 3, `syn-zoo` is App. B Algorithm 2 (coordinated rounds), and `frozen` the control: parties that never learn.
+`cascaded` is Algorithm 1: asynchronous, parties step by Eq. (3), the server by backpropagation. In `zoo` both step by
+Eq. (3). `syn-zoo` is App. B Algorithm 2, with coordinated rounds. `frozen` is the control: its parties never learn.
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS
@@ -32,7 +32,7 @@ _REVEALS = (
 )
 _PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
 _PAGE = "zeroth.md"
-# Parties learn from losses alone, which come from what they uploaded.
+# Parties learn only from losses, which the server computes from their uploads.
 _CAN = Capabilities(local_updates=("plain", "answers"))
 # Adam divides an estimate by its recent size. That size grows with the number of parameters, with φ(d) and with the
 # scale of the columns. Parties have one layer: the more parameters, the noisier the estimate. See the page, "Defaults".

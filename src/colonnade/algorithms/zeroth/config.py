@@ -7,33 +7,33 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["CascadedOptions", "FrozenOptions", "SynZooOptions", "TableOptions", "ZerothOptions", "ZooOptions"]
 
-MAX_DIRECTIONS = 64  # every direction tells a party more about the same rows
-# Of a server that estimates its own step. They cost it forward passes, no upload, and tell the parties nothing.
+MAX_DIRECTIONS = 64  # each direction tells a party more about the same rows
+# For a server that estimates its own step. They cost it forward passes, no upload, and tell the parties nothing.
 SERVER_DIRECTIONS = 16
 
 
 class ZerothOptions(Options, frozen=True, kw_only=True):
-    """What all of them share: the server's rules."""
+    """What all zeroth-order methods share: the rules for questions to the server."""
 
-    min_batch: int = 8  # the server answers no smaller one: it would tell the labels
+    min_batch: int = 8  # the server answers no smaller batch, which would reveal the labels
     extra_queries: int = 8  # how much more often than an even walk a party may ask about one row
 
-    # For methods that do not choose them:
+    # Fixed for methods without these options:
     smoothing = 1e-3
     directions = 0
     distribution = "gaussian"
     server_directions = 0
-    server_zeroth = ""  # the method's name, where the server's step is an estimate, too
+    server_zeroth = ""  # the method's name, if the server estimates its step too
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         if self.min_batch < 1:
             raise ConfigError("protocol.min_batch", self.min_batch, "must be 1 row or more")
         if self.extra_queries < 0:
             raise ConfigError("protocol.extra_queries", self.extra_queries, "must be 0 or more")
 
     def check_estimate(self) -> None:
-        """Without a direction nothing is learned; thousands would fill the memory."""
+        """Raise ConfigError for a useless μ, or for no direction (nothing is learned) or too many (memory)."""
         if not 0 < self.smoothing < float("inf"):
             raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper takes 0.001")
         if not 1 <= self.directions <= MAX_DIRECTIONS:
@@ -43,14 +43,14 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
             raise ConfigError("protocol.server_directions", self.server_directions, advice)
 
     def check_batch(self, size: int) -> None:
-        """Refuse batches that the server would not answer; rows are known only when the roles are made."""
+        """Raise ConfigError for batches that the server would not answer. Called when roles are made and rows known."""
         if size < self.min_batch:
             advice = f"the server answers no batch of fewer than protocol.min_batch = {self.min_batch} rows"
             raise ConfigError("train.batch_size", size, advice)
 
 
 class TableOptions(ZerothOptions, frozen=True, kw_only=True):
-    """Asynchronous, on VAFL's table: t and the bounded delay work here, too."""
+    """Asynchronous training with VAFL's table. t and the bounded delay work here too."""
 
     batches: Literal["own", "shared"] = "own"
     table: Literal["warm", "zeros"] = "warm"
@@ -60,15 +60,15 @@ class TableOptions(ZerothOptions, frozen=True, kw_only=True):
     on_lost: Literal["continue", "wait"] = "continue"
 
     def threshold(self, parties: int) -> int:
-        """How many distinct parties an update takes."""
+        """Return t, the number of distinct parties that an update takes."""
         return self.t
 
     def pause_of(self, party: int) -> float:
-        """The mean pause of one party in seconds."""
+        """Return the mean pause of one party in seconds."""
         return self.pause_s[party] if isinstance(self.pause_s, list) else self.pause_s
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         if self.max_delay is not None and self.max_delay < 1:
             raise ConfigError("protocol.max_delay", self.max_delay, "must be 1 or more, or left out for no bound")
@@ -80,24 +80,24 @@ class TableOptions(ZerothOptions, frozen=True, kw_only=True):
 
 
 class FrozenOptions(TableOptions, frozen=True, kw_only=True):
-    """Parties that never learn estimate nothing: no directions to choose."""
+    """Options of parties that never learn. They estimate nothing, so there are no directions to choose."""
 
 
 class CascadedOptions(TableOptions, frozen=True, kw_only=True):
-    """Algorithm 1: parties by Eq. 3."""
+    """Algorithm 1: parties step by Eq. (3)."""
 
     smoothing: float = 1e-3  # μ
-    directions: int = 1  # per upload; their estimates are averaged
+    directions: int = 1  # per upload; the party averages their estimates
     distribution: Literal["gaussian", "sphere"] = "gaussian"  # of u
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         self.check_estimate()
 
 
 class ZooOptions(CascadedOptions, frozen=True, kw_only=True):
-    """Both sides by Eq. 3."""
+    """Both the server and the parties step by Eq. (3)."""
 
     server_directions: int = SERVER_DIRECTIONS
 
@@ -105,7 +105,7 @@ class ZooOptions(CascadedOptions, frozen=True, kw_only=True):
 
 
 class SynZooOptions(ZerothOptions, frozen=True, kw_only=True):
-    """App. B Algorithm 2: lock-step, everyone waits for everyone."""
+    """App. B Algorithm 2: lock-step, every step waits for all parties."""
 
     smoothing: float = 1e-3
     directions: int = 1
@@ -115,10 +115,9 @@ class SynZooOptions(ZerothOptions, frozen=True, kw_only=True):
     server_zeroth = "syn-zoo"
 
     def threshold(self, parties: int) -> int:
-        """All of them."""
         return parties
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         self.check_estimate()

@@ -10,12 +10,12 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["check_smoothing", "directions", "estimate", "scale_of"]
 
-# θ + μu is float32, as the embeddings are: a step of a parameter below this drowns in their rounding.
+# θ + μu is float32, as are the embeddings: rounding hides a step of a parameter below this.
 SMALLEST_STEP = 1e-6
 
 
 def directions(seed: bytes, count: int, dimension: int, distribution: str) -> Array:
-    """`count` directions u (count, dimension)."""
+    """Draw `count` directions u: (count, dimension) float32."""
     draw = normal if distribution == "gaussian" else sphere
     seeds = [bytes(a ^ b for a, b in zip(seed, number.to_bytes(32, "little"), strict=True)) for number in range(count)]
     if count == 1:
@@ -24,23 +24,23 @@ def directions(seed: bytes, count: int, dimension: int, distribution: str) -> Ar
 
 
 def scale_of(dimension: int, distribution: str) -> float:
-    """φ(d): 1 for Gaussian directions, d for the unit sphere."""
+    """Return φ(d): 1 for Gaussian directions, d for the unit sphere."""
     return 1.0 if distribution == "gaussian" else float(dimension)
 
 
 def estimate(differences: Array, u: Array, smoothing: float, distribution: str) -> Array:
-    """Eq. (3): φ(d)/μ·(ĥ − h)·u, the mean over the directions; only the differences need float64."""
+    """Return the mean of Eq. (3), φ(d)/μ·(ĥ − h)·u, over the directions. Only the differences need float64."""
     weights = differences * (scale_of(u.shape[1], distribution) / smoothing / max(len(u), 1))
     gradient: Array = weights.astype(np.float32) @ u
     return gradient
 
 
 def check_smoothing(smoothing: float, dimension: int, distribution: str, who: str) -> None:
-    """Refuse a μ that rounding would swallow, and say which would do."""
+    """Raise ConfigError for a μ that is lost in rounding, and name the smallest that works."""
     spread = 1.0 if distribution == "gaussian" else 1.0 / sqrt(dimension)
     if smoothing * spread < SMALLEST_STEP:
         advice = (
             f"too small for the {dimension} parameters of {who}: the loss difference would be rounding noise; "
-            f"use at least {1.1 * SMALLEST_STEP / spread:.1e}"  # of two digits, and never rounded to below
+            f"use at least {1.1 * SMALLEST_STEP / spread:.1e}"  # two digits, never rounded to below the limit
         )
         raise ConfigError("protocol.smoothing", smoothing, advice)

@@ -1,4 +1,4 @@
-"""What zeroth-order roles say to each other beyond VAFL, and the jobs they give themselves."""
+"""The messages of zeroth-order roles beyond VAFL's, and the roles' jobs."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ __all__ = ["ZEROTH_PAYLOADS", "Estimate", "Losses", "Perturb", "Perturbed", "Pro
 
 
 class Probe(Embeddings, frozen=True, kw_only=True):
-    """Party → server: c of a batch as in VAFL, and ĉ of the same rows at perturbed parameters."""
+    """Party → server: c of a batch as in VAFL, and ĉ of the same rows at perturbed weights."""
 
     plainly: ClassVar[str] = (
         "for each row of a batch, its row number and the numbers that the party's network makes of it, twice or more "
@@ -22,7 +22,7 @@ class Probe(Embeddings, frozen=True, kw_only=True):
 
 
 class Losses(Message, frozen=True):
-    """Server → party: h and, for every direction, ĥ; means over the batch, all at the same w_0."""
+    """Server → party: h and, for every direction, ĥ: means over the batch, all at the same w_0."""
 
     step: int
     update: int
@@ -30,7 +30,7 @@ class Losses(Message, frozen=True):
 
 
 class Perturb(Released, frozen=True):
-    """Party's job: c and ĉ of a batch, with directions that it draws."""
+    """Party's job: draw directions, and compute c and ĉ of a batch."""
 
     draw: int
     seed: int
@@ -38,7 +38,7 @@ class Perturb(Released, frozen=True):
 
 
 class Perturbed(Receipted, frozen=True):
-    """Its result; the seed makes the directions again."""
+    """Result of `Perturb`. The seed `directions` reproduces the directions."""
 
     values: Array
     perturbed: Array
@@ -54,7 +54,7 @@ class Estimate(Payload, frozen=True):
 
 
 class ProbedBlock(Payload, frozen=True):
-    """One party's perturbed columns of a batch of embeddings."""
+    """One party's perturbed block in a batch of embeddings."""
 
     start: int
     stop: int
@@ -67,15 +67,15 @@ class ProbedStep(Payload, frozen=True):
     seed: int
     draw: int
     batches: list[Batch]
-    probes: list[list[ProbedBlock]]  # per batch
+    probes: list[list[ProbedBlock]]  # for each batch
 
 
 class ProbedStepped(Payload, frozen=True):
-    """Its result."""
+    """Result of `ProbedStep`."""
 
     losses: list[float]
     theta_0: Array
-    replies: list[list[Array]]  # per batch and probe: h, ĥ …
+    replies: list[list[Array]]  # for each batch and probe: h, ĥ …
     buffers: list[Array]
 
 

@@ -1,4 +1,4 @@
-"""What an attacker sees of the zeroth-order methods: c and ĉ with their rows go up, losses h and ĥ come down."""
+"""What an attacker sees of the zeroth-order methods: c and ĉ with row numbers go up, losses h and ĥ come down."""
 
 from dataclasses import replace
 
@@ -22,14 +22,14 @@ class ProbePen(EmbeddingsPen):
     """Uploads as `Probe`."""
 
     def upload(self, upload: Upload, now: int) -> Message:
-        """Without ĉ it is a message that the server refuses."""
+        """Return a `Probe`, or without ĉ an `Embeddings` that the server refuses."""
         if upload.perturbed is None:
             return super().upload(upload, now)
         return Probe(upload.step, len(upload.rows), upload.rows, upload.values, perturbed=upload.perturbed)
 
 
 def read_upload(message: Message, walk: Batches) -> Upload | None:
-    """A `Probe` shows c and ĉ of a batch, other `Embeddings` c alone."""
+    """Read c and ĉ from a `Probe`, or c alone from other `Embeddings`."""
     if not isinstance(message, Embeddings):
         return None
     perturbed = message.perturbed if isinstance(message, Probe) else None
@@ -38,7 +38,7 @@ def read_upload(message: Message, walk: Batches) -> Upload | None:
 
 
 def read_answer(message: Message) -> Answer | None:
-    """h and ĥ of the uploaded batch."""
+    """Read h and ĥ of the uploaded batch, or the step of a `Skip`."""
     match message:
         case Losses(step=step, values=values):
             return Answer(step, values, step + 1)
@@ -56,8 +56,8 @@ class _SummingSynZoo(SynZooOptions, frozen=True):
 
 
 def _summing(options: ZerothOptions) -> ZerothOptions:
-    """`zoo` and `syn-zoo` refuse a server without parameters to estimate; here it has no step, and answers as ever."""
-    if type(options) is ZooOptions:  # a subclass may have fields that these do not know
+    """Let `zoo` and `syn-zoo` accept a server without weights to estimate. It takes no steps and answers as usual."""
+    if type(options) is ZooOptions:  # a subclass may have fields that these classes lack
         return _SummingZoo(**msgspec.structs.asdict(options))
     if type(options) is SynZooOptions:
         return _SummingSynZoo(**msgspec.structs.asdict(options))
@@ -70,7 +70,7 @@ def _switch(server: Role, rules: bool, per_sample: bool) -> None:
 
 
 def _mean(message: Message) -> Message:
-    """Losses per row would stop an honest party."""
+    """Average losses per row, since an honest party refuses them."""
     if isinstance(message, Losses) and message.values.ndim == 2:
         return Losses(message.step, message.update, message.values.mean(1))
     return message

@@ -1,7 +1,7 @@
 """Zeroth-order parties: VFL-Cascaded Alg. 1 lines 2–7, on the walks, tables and rounds of VAFL.
 
-The party embeds its batch twice, at w_m and at w_m + μu, uploads both, and learns from two losses. Its network is
-never differentiated, so it may be any function (`models.blackbox`).
+The party embeds its batch twice, at w_m and at w_m + μu, uploads both, and learns from two losses. It never
+differentiates its network, so the network may be any function (`models.blackbox`).
 """
 
 from typing import Any, Generic, TypeVar
@@ -35,26 +35,25 @@ class Drawn:
     """The directions that a party has drawn."""
 
     def __init__(self) -> None:
-        self.count = 0  # how often
-        self.seed = b""  # of those of the batch in work
-        self.cache: tuple[bytes, Array] | None = None  # the seed makes them once more after a restart
+        self.count = 0  # number of draws
+        self.seed = b""  # of the directions of the current batch
+        self.cache: tuple[bytes, Array] | None = None  # not saved; the seed reproduces it after a restart
 
     def save(self) -> dict[str, Any]:
-        """All but the cache."""
+        """Return all but the cache."""
         return {"count": self.count, "seed": self.seed}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.count, self.seed = saved["count"], saved["seed"]
 
 
 class Estimating(Walker[W], Generic[W]):
-    """Holds w_m, its own columns, and the directions it has drawn."""
+    """Holds w_m, its own columns and the directions that it has drawn."""
 
     network: ProbedNetwork | BlackBoxNetwork
 
     def begin_estimating(self, options: ZerothOptions) -> None:
-        """The other half of the constructor: refuse what cannot be estimated."""
+        """Finish the constructor; raise ConfigError for what cannot be estimated."""
         self.options, self.secret, self.drawn = options, SecretKey(), Drawn()
         options.check_batch(self.training.batch_size)
         if options.directions:
@@ -63,13 +62,13 @@ class Estimating(Walker[W], Generic[W]):
     def make_network(
         self, setup: PartySetup[Options], seed: int, optimiser: OptimiserSpec, regulariser: Regulariser
     ) -> ProbedNetwork | BlackBoxNetwork:
-        """A network that is only ever evaluated."""
+        """Return a network that is evaluated and never differentiated."""
         return probed_network(
             setup.model, setup.shape, setup.width, seed, setup.name, optimiser, regulariser, setup.device, self.guard
         )
 
     def started(self, entropy: bytes) -> None:
-        """Take the key, and begin."""
+        """Take the key and begin."""
         self.secret.renew(entropy)
         super().started(entropy)
 
@@ -88,7 +87,7 @@ class Estimating(Walker[W], Generic[W]):
 
     @job(Perturb, released=True)
     def perturb(self, job: Perturb) -> Perturbed:
-        """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu; random layers draw alike in both, noise for privacy never does."""
+        """Alg. 1 l. 4: c at w_m, ĉ at w_m + μu. Random layers draw the same in both; privacy noise never does."""
         secret, seed, batch = self.secret.seed("directions", job.draw), job.seed, job.batch
         values = self.encode(self.network.embed(batch, seed))
         buffers = self.network.buffers_after_forward()
@@ -119,7 +118,7 @@ class Estimating(Walker[W], Generic[W]):
 
     @on(Losses, SERVER)
     def losses(self, sender: str, message: Losses) -> None:
-        """Alg. 1 l. 5–6: h and ĥ arrive; frozen parties only go on."""
+        """Alg. 1 l. 5–6: start the estimate from h and ĥ. A frozen party only continues with its next batch."""
         if not self.is_answer(message.step):
             return
         expected, values = (1 + self.options.directions,), message.values
@@ -132,17 +131,17 @@ class Estimating(Walker[W], Generic[W]):
 
     @job(Estimate)
     def estimated(self, job: Estimate) -> Refined:
-        """Eq. (3); the directions are not needed any more."""
+        """Compute Eq. (3) and drop the directions."""
         u, self.drawn.cache = self._directions(job.directions), None
         return Refined(estimate(job.differences, u, self.options.smoothing, self.options.distribution))
 
     def learn(self, gradient: Array, rate: float, buffers: list[Array]) -> None:
-        """Alg. 1 l. 7; a frozen party keeps what it was born with, but for what BatchNorm has seen."""
+        """Alg. 1 l. 7. A frozen party keeps its initial weights; only BatchNorm's averages change."""
         super().learn(gradient if self.options.directions else gradient[:0], rate, buffers)
 
 
 class TableParty(Estimating[TableWalkerState], TableWalker[TableWalkerState]):
-    """Of `cascaded`, `zoo` and `frozen`."""
+    """The party of `cascaded`, `zoo` and `frozen`."""
 
     def __init__(self, setup: PartySetup[TableOptions]) -> None:
         options, training = setup.options, setup.training
@@ -154,7 +153,7 @@ class TableParty(Estimating[TableWalkerState], TableWalker[TableWalkerState]):
 
 
 class LockStepParty(Estimating[LockStepWalkerState], LockStepWalker[LockStepWalkerState]):
-    """Of `syn-zoo`."""
+    """The party of `syn-zoo`."""
 
     def __init__(self, setup: PartySetup[SynZooOptions]) -> None:
         super().__init__(setup, LockStepWalkerState(), common_walk(setup, setup.options.min_batch))

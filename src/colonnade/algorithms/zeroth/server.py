@@ -1,9 +1,9 @@
 """The servers of zeroth-order parties: VFL-Cascaded Alg. 1 lines 8–11 on VAFL's table, and App. B Alg. 2 in lock-step.
 
-All losses of a step, and the gradient of w_0, are taken at the SAME w_0: the replies hold losses from before the
-server's own step. The table keeps c only, never ĉ. One pair of scalars per batch goes down, and the server answers
-only questions that an honest walk would ask: otherwise a curious party asks row by row and reads the labels off. The
-rules slow down a party that makes up its embeddings; they do not stop it (docs/attacks.md).
+All losses of a step, and the gradient of w_0, are taken at the SAME w_0: replies hold losses from before the server's
+own step. The table keeps c only, never ĉ. The server sends one pair of scalars per batch, and answers only questions
+that an honest walk would ask. Otherwise a curious party could ask row by row and read the labels. The rules slow down a
+party that makes up its embeddings; they do not stop it (docs/attacks.md).
 """
 
 from collections.abc import Iterator
@@ -39,32 +39,30 @@ T = TypeVar("T", bound=SteppingState)
 
 
 class Questions:
-    """What parties have asked so far, and how often the server drew directions of its own."""
+    """The questions of the parties so far, and the number of direction draws of the server."""
 
     def __init__(self, parties: int, rows: int) -> None:
-        self.counts = np.zeros((parties, rows), np.uint32)  # how often each party asked about each row
+        self.counts = np.zeros((parties, rows), np.uint32)  # how many times each party asked about each row
         self.draw = 0
 
     def save(self) -> dict[str, Any]:
-        """Both."""
         return {"counts": self.counts, "draw": self.draw}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.counts[...] = saved["counts"]
         self.draw = saved["draw"]
 
 
 class Probing(Stepping[T], Generic[T]):
-    """Holds w_0, the labels, and how often each party asked about each row."""
+    """Holds w_0, the labels, and how many times each party asked about each row."""
 
     network: ProbedServerNetwork
     network_type = ProbedServerNetwork
-    rules = True  # whether questions are checked; experiments on attacks switch it off
-    per_sample = False  # whether losses are told row by row; ditto
+    rules = True  # check questions; experiments on attacks switch it off
+    per_sample = False  # send losses row by row; experiments on attacks switch it on
 
     def begin_probing(self, options: ZerothOptions) -> None:
-        """The other half of the constructor: refuse what cannot be estimated."""
+        """Finish the constructor; raise ConfigError for what cannot be estimated."""
         self.options, self.secret, self.questions = options, SecretKey(), Questions(len(self.names), self.rows)
         options.check_batch(self.training.batch_size)
         if options.server_zeroth:
@@ -75,7 +73,7 @@ class Probing(Stepping[T], Generic[T]):
             check_smoothing(options.smoothing, size, options.distribution, SERVER)
 
     def started(self, entropy: bytes) -> None:
-        """Take the key, and begin."""
+        """Take the key and begin."""
         self.secret.renew(entropy)
         super().started(entropy)
 
@@ -84,7 +82,7 @@ class Probing(Stepping[T], Generic[T]):
         self.secret.renew(entropy)
 
     def decoded(self, sender: str, message: M) -> M:
-        """With ĉ, which travels as c does, a direction at a time."""
+        """Also decode ĉ, which a party encodes as it does c, one direction at a time."""
         message = super().decoded(sender, message)
         if not isinstance(message, Probe) or not len(message.perturbed):
             return message
@@ -94,7 +92,7 @@ class Probing(Stepping[T], Generic[T]):
         return msgspec.structs.replace(message, perturbed=np.stack([values for _, values in parts]))
 
     def check_upload(self, sender: str, message: Embeddings) -> None:
-        """A batch comes with its probes, and keeps the rules that keep labels from a party that asks cleverly."""
+        """Check a batch and its probes. The rules keep labels from a party that chooses its questions to find them."""
         super().check_upload(sender, message)
         if not isinstance(message, Probe):
             if message.batch:
@@ -104,7 +102,7 @@ class Probing(Stepping[T], Generic[T]):
         perturbed = message.perturbed
         if perturbed.shape != expected or perturbed.dtype != np.float32:
             raise RemoteProtocolError(sender, f"perturbed embeddings of {perturbed.shape}, expected {expected} float32")
-        # However large, a finite ĉ spoils its sender's answer alone: the table and the step of w_0 know c only.
+        # However large, a finite ĉ spoils only its sender's answer: the table and the step of w_0 use c alone.
         if not isinstance(perturbed, Elsewhere) and not all_finite(perturbed):
             raise RemoteProtocolError(sender, "perturbed embeddings that are not finite")
         if self.rules:
@@ -126,14 +124,14 @@ class Probing(Stepping[T], Generic[T]):
             raise RemoteProtocolError(sender, cause)
 
     def request_of(self, party: int, message: Embeddings) -> Request:
-        """With ĉ, which goes no further than to this step; the question is counted."""
+        """Return a request with ĉ, which is used in this step only, and count the question."""
         request = super().request_of(party, message)
         assert isinstance(message, Probe)
         self.questions.counts[party, request.rows] += 1
         return replace(request, reply=True, perturbed=message.perturbed)
 
     def run_pass(self, batches: list[Batch]) -> None:
-        """Line 9 to 11 in one job, at one w_0."""
+        """Lines 9 to 11 in one job, at one w_0."""
         self.state.working = True
         self.questions.draw += 1
         probes = [[self._probed(request) for request in group] for group in self.groups()]
@@ -145,10 +143,10 @@ class Probing(Stepping[T], Generic[T]):
         self.work("step", rows / self.training.batch_size, job)
 
     def _own_share(self) -> float:
-        """What w_0's own step costs beside the losses, in whole steps.
+        """Return the cost of w_0's own step beyond the losses, in whole steps.
 
-        By backpropagation that is one step. By Eq. (3) it is a forward pass for each direction, and one more where
-        BatchNorm's averages are kept; the pass at w_0 itself is that of the loss h.
+        By backpropagation that is one step. By Eq. (3) it is a forward pass for each direction, and one more to keep
+        BatchNorm's averages. The pass at w_0 itself is that of the loss h.
         """
         if not self.options.server_zeroth:
             return 1.0
@@ -161,7 +159,7 @@ class Probing(Stepping[T], Generic[T]):
 
     @job(ProbedStep)
     def losses_and_gradient(self, job: ProbedStep) -> ProbedStepped:
-        """Lines 9 and 10."""
+        """Lines 9 and 10: compute the losses and the gradient of w_0."""
         told, steps = [], []
         for place, (batch, probes) in enumerate(zip(job.batches, job.probes, strict=True)):
             told.append(self._told(batch, probes, seed_of(job.seed, place)))
@@ -172,7 +170,7 @@ class Probing(Stepping[T], Generic[T]):
         return ProbedStepped(bases, theta_0, [replies for _, replies in told], buffers)
 
     def _told(self, batch: Batch, probes: list[ProbedBlock], seed: int) -> tuple[float, list[Array]]:
-        """Line 9: h of a batch, and h, ĥ … as each of its uploaders is told them."""
+        """Line 9: return h of a batch, and for each of its uploaders h, ĥ … as the server sends them."""
         base, *others = self.network.losses_at(None, self._inputs(batch, probes), batch.targets, seed)
         replies = []
         for probe in probes:
@@ -182,7 +180,7 @@ class Probing(Stepping[T], Generic[T]):
         return float(base.mean()), replies
 
     def _inputs(self, batch: Batch, probes: list[ProbedBlock]) -> Iterator[Array]:
-        """The embeddings as they are, then with one party's block replaced."""
+        """Yield the embeddings unchanged, then with one party's block replaced."""
         yield batch.h
         for probe in probes:
             for perturbed in probe.perturbed:
@@ -191,11 +189,11 @@ class Probing(Stepping[T], Generic[T]):
                 yield h
 
     def _gradient(self, base: float, batch: Batch, job: ProbedStep, place: int) -> Array:
-        """Line 10 by backpropagation, or App. B l. 9 by Eq. (3), with a direction u_{0,i} of each batch i its own.
+        """Line 10 by backpropagation, or App. B l. 9 by Eq. (3), with a separate direction u_{0,i} for each batch i.
 
-        One direction for all batches of a step would leave their mean as noisy as one of them.
+        With one direction for all batches of a step, their mean would be as noisy as one of them.
         """
-        # DEVIATION: line 9 of App. B mixes ĉ into the first term; unperturbed c stand in both here, or the
+        # DEVIATION: line 9 of App. B mixes ĉ into the first term. Both terms use unperturbed c here; otherwise the
         # estimate would be of another function.
         options, seed = self.options, seed_of(job.seed, place)
         if not options.server_zeroth:
@@ -209,7 +207,7 @@ class Probing(Stepping[T], Generic[T]):
 
     @done(ProbedStepped)
     def probed(self, token: int, result: ProbedStepped) -> None:
-        """Lines 9 and 11: the losses, and nothing else, go down; no party is told one that it could not learn from."""
+        """Lines 9 and 11: send the losses, and nothing else; raise TrainingDiverged if one is not finite."""
         if not all(np.isfinite(values).all() for found in result.replies for values in found):
             raise TrainingDiverged(self.divergence())
         answers = [
@@ -221,7 +219,7 @@ class Probing(Stepping[T], Generic[T]):
 
 
 class TableProbing(Probing[TableState], TableServer[TableState]):
-    """Of `cascaded`, `zoo` and `frozen`; no gradient is given for the asking."""
+    """The server of `cascaded`, `zoo` and `frozen`. It refuses queries for gradients."""
 
     refuses = (Query,)
 
@@ -233,7 +231,7 @@ class TableProbing(Probing[TableState], TableServer[TableState]):
 
 
 class LockStepProbing(Probing[RoundState], LockStepServer[RoundState]):
-    """Of `syn-zoo`."""
+    """The server of `syn-zoo`."""
 
     def __init__(self, setup: ServerSetup[SynZooOptions]) -> None:
         super().__init__(setup, RoundState())
