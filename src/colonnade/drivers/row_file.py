@@ -33,7 +33,7 @@ __all__ = ["FileStorage", "RowFile"]
 
 
 class FileStorage:
-    """A role's tables in a folder. Without a folder, they are temporary files without a name."""
+    """Implements `protocol.ports.Storage` in a folder. Without a folder, tables are temporary files without a name."""
 
     def __init__(self, folder: Path | None = None, *, anew: bool = True) -> None:
         self._folder, self._anew = folder, anew  # anew: discard the files that are there

@@ -1,8 +1,9 @@
 """A conversation: both directions of the messages between a node and one peer, each message exactly once.
 
-Messages are numbered from 1 in each direction and kept until the other side has logged them. A conversation has a
-number, which the server draws. If a side has lost its state or some messages, its position no longer fits the other's.
-Then the conversation restarts with another number. So (sender, conversation, sequence) identifies a message uniquely.
+Messages are numbered from 1 in each direction and kept until they are in the other side's journal. A conversation has
+a number, which the server draws (between two parties: the answerer). If a side has lost its state or some messages, its
+position no longer fits the other's. Then the conversation restarts with another number. So (sender, conversation,
+sequence) identifies a message uniquely.
 """
 
 from collections import deque
@@ -50,7 +51,7 @@ class Conversation:
         self.sent = self.received = 0
 
     def heard(self, acknowledged: int) -> None:
-        """Drop our messages up to here, which the peer has logged; raises RemoteProtocolError if we never sent them."""
+        """Drop our messages up to here, which are in the peer's journal; raises RemoteProtocolError if not sent yet."""
         if acknowledged > self.sent:
             raise RemoteProtocolError(self.peer, f"acknowledges message {acknowledged} of {self.sent}")
         while self.outbox and self.outbox[0][0] <= acknowledged:

@@ -4,7 +4,7 @@
     HELLO       party → server, once: the party's terms, and its position in the conversation
     WELCOME     server → party, once: whether the conversation continues or restarts
     MESSAGE     both ways: a role's message, numbered; the body is a frame of the codec; 1 if sent for evaluation
-    ACK         both ways: the newest message that was received and logged; also the heartbeat
+    ACK         both ways: the newest message that the journal holds; also the heartbeat
     END, BYE    server → party: training is over; party → server: a summary, and goodbye
     REFUSAL     server → party: the reason, and whether to try again
     RELAY       party → server → party: a name (first the receiver's, then the sender's) and sealed content
@@ -93,7 +93,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number: int
     sent: int  # sequence of its newest message to the other side
     acknowledged: int  # it keeps none of its own messages up to here
-    received: int  # it has logged the other side's messages up to here
+    received: int  # its journal holds the other side's messages up to here
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,7 +161,7 @@ class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which parties are connected, according to the server."""
 
     here: dict[str, int]  # name → number of its connection; a new number is a new connection
-    silent_s: dict[str, float]  # for parties that were connected and left: seconds since
+    silent_s: dict[str, float]  # of parties that left: seconds since they were heard
 
 
 _Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye, Presence, Position)

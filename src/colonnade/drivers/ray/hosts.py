@@ -196,7 +196,10 @@ _kept: dict[str, Any] = {}
 
 @contextmanager
 def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, Any]) -> Iterator[None]:
-    """While this context is open, the roles in `setups` are at Ray's workers, at most one worker per CPU."""
+    """While this context is open, the roles in `setups` are at Ray's workers, at most one worker per CPU.
+
+    At its end the roles come back with their states, unless a worker was lost.
+    """
     nodes = [node for node in simulator.nodes if node.role.name in setups]
     hosts = _hosts(max(1, min(len(nodes), int(_cpus()))))
     try:

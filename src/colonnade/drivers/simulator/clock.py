@@ -101,7 +101,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: float = 0.0  # of "loss" and "duplicate": the share of transmissions
 
     def check(self, key: str, names: list[str]) -> None:
-        """Raise ConfigError for an unknown role, an empty time or a rate outside (0, 1)."""
+        """Raise ConfigError for an unknown role, an empty time span or a rate outside (0, 1)."""
         if self.party not in names:
             raise ConfigError(f"{key}.party", self.party, f"no such role; there are: {listing(names)}")
         if not (0 <= self.at_s < inf and self.until_s > self.at_s):
@@ -114,10 +114,10 @@ class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The section `[clock]`. `compute` and `network` hold for every party, or are lists with one entry per party."""
 
     compute: Compute | list[Compute] = Compute()  # of every party, or a list with one for each party
-    network: Link | list[Link] = Link()  # likewise: the party's link
+    network: Link | list[Link] = Link()  # the link of every party, or a list with one for each party
     server: ServerClock = ServerClock()  # the server's compute model and link
     faults: list[Fault] = []  # what goes wrong, and when
-    lost_after_s: float = 2.0  # a role is given up for lost after so long a silence
+    lost_after_s: float = 2.0  # seconds of silence after which a role counts as lost
 
     def check(self, parties: tuple[str, ...]) -> None:
         """Raise ConfigError before the run starts."""
