@@ -187,7 +187,7 @@ class ActorChild:
         return _words(self._error)
 
     def look(self) -> str | None:
-        """Ask from time to time where the actor is; returns a message if it has moved."""
+        """Ask from time to time where the actor is; returns a message if it was restarted."""
         if self._actor is None or self.code is not None:
             return None
         if not _is_there(self._asked):

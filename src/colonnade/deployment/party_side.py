@@ -94,7 +94,7 @@ class PartySide(OwnSide):
         return Hello(PROTOCOL, __version__, shared, share.rows, share.ids_sha256, self.width, DTYPE, instance, position)
 
     def refuse_others_state(self) -> None:
-        """Raise ConfigError if the state was made with another config or other data."""
+        """Raise ConfigError if the state was made with another config or other data; else record both."""
         share = self.share
         made_with = {
             "shared": self.shared,

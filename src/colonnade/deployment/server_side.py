@@ -66,7 +66,11 @@ class ServerSide(OwnSide):
         return self.reopened() or RunFolder.create(self.out, self.config)
 
     def reopened(self) -> RunFolder | None:
-        """The folder of an earlier run; None if there is none. Raises if more than paths and own limits changed."""
+        """The folder of an earlier run; None if there is none.
+
+        Only addresses, paths and own limits in `[network]`, and `[predict]`, may have changed since. Another change
+        raises CheckpointError.
+        """
         if not (self.out / "config.toml").is_file():
             return None
         before, now = from_dict(read_toml(self.out / "config.toml")), self.config.network
