@@ -1,1 +1,1 @@
-"""Federations of processes: each side of one, all of them on one machine (`up`) or on Ray, and the alignment."""
+"""Federations of processes: each member alone, all of them on one machine (`up`) or on Ray, and the alignment."""

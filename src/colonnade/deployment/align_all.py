@@ -1,4 +1,4 @@
-"""All members of an alignment on this machine, each a process in its own folder: what several terminals would do."""
+"""All members of an alignment on this machine, each a process in its own folder, instead of several terminals."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ __all__ = ["AlignAll"]
 
 
 class AlignAll:
-    """Starts, watches and stops them; every config is typed in its own folder, as its paths want it."""
+    """Starts, watches and stops the members. Each runs in the folder of its config, so that relative paths work."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         refuse_windows("an alignment with all sides on this machine")
@@ -55,14 +55,14 @@ class AlignAll:
         return Child(name, [*command, "--parent", str(os.getpid())], out / "log.jsonl", path.parent)
 
     async def run(self, show: Callable[[dict[str, Any]], None]) -> dict[str, dict[str, Any]]:
-        """Until all have ended; their summaries by name."""
+        """Run until all members have ended; returns their summaries by name."""
         try:
             for child in self.children:
                 await child.start()
             while any(child.code is None for child in self.children):
                 await asyncio.sleep(0.25)
                 for child in self.children:
-                    if child.code not in (None, 0, 1):  # 1: it was told that it cannot be, and so were all
+                    if child.code not in (None, 0, 1):  # 1: the alignment was refused, and all members were told
                         raise ColonnadeError(f"{child.name} ended: {child.last_words()} (see {child.log})")
                 await self._show(show)
         finally:
@@ -76,7 +76,7 @@ class AlignAll:
             identity, address = self._identity(self._configs[SERVER]), self._server.network.address
             show(json.loads(await ask_status(identity, address, limits_of(self._server), timeout_s=2.0)))
         except ColonnadeError:
-            pass  # not yet, or no more
+            pass  # not yet, or no longer
 
     def _summary(self, name: str) -> dict[str, Any]:
         path = self._out(name) / "summary.json"

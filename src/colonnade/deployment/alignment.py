@@ -1,7 +1,8 @@
-"""The server's and a party's part of an alignment: the same nodes, streams and seals as in training.
+"""The server's and a party's part of an alignment, with the same nodes, streams and seals as in training.
 
-Nothing is kept for a later start: the secrets of an alignment live in memory only, and the folder's state, which holds
-raised points, is removed at the end. A line that breaks is mended; if a process is killed, all must begin again.
+Nothing is kept for a later start. The secrets of an alignment are in memory only. The folder's state, which holds
+raised points, is removed at the end. A broken connection is repaired. If a process is killed, all members must start
+again.
 """
 
 import json
@@ -44,13 +45,13 @@ from colonnade.results.summary import traffic_fields
 
 __all__ = ["PartyAlignment", "ServerAlignment", "aligning_host", "aligning_party", "aligning_server"]
 
-Bars = dict[str, tuple[int, int]]  # by member: points raised, and how many it will be
+Bars = dict[str, tuple[int, int]]  # by member: points raised so far, and in total
 
 
 def aligning_host(
     config: Config, party: str | None, out: Callable[[str], Path], log: Callable[[str], Log]
 ) -> "ServerHost[ServerAlignment] | PartyHost[PartyAlignment]":
-    """This side of an alignment: the certificate says which it is."""
+    """This member's part of an alignment. The certificate says which member it is."""
     name = load_identity(config).name
     if party is not None and party != name:
         raise ConfigError("--party", party, f"network.certificate is {name}'s")
@@ -59,17 +60,15 @@ def aligning_host(
 
 
 def aligning_server(config: Config, out: Path, log: Log) -> "ServerHost[ServerAlignment]":
-    """The server of an alignment."""
     return ServerHost(ServerAlignment(OwnSide(config, out, log)))
 
 
 def aligning_party(config: Config, out: Path, log: Log) -> "PartyHost[PartyAlignment]":
-    """A party of an alignment."""
     return PartyHost(PartyAlignment(OwnSide(config, out, log)))
 
 
 class _Writer(Keeper):
-    """Writes the order where training will look for it."""
+    """Writes the row order to the file that training will read."""
 
     def __init__(self, name: str, members: Callable[[], tuple[str, ...]], ids: Ids, path: Path) -> None:
         self._name, self._members, self._ids, self._path = name, members, ids, path
@@ -86,19 +85,19 @@ class _Writer(Keeper):
 
 
 class _Node(Node):
-    """Its log mends broken lines and is removed at the end; there are no checkpoints."""
+    """Its journal repairs broken connections and is removed at the end. There are no checkpoints."""
 
     def checkpoint(self) -> None:
-        """None."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Raised points do not stay on the disk."""
+        """Remove the state, so that no raised points stay on the disk."""
         super().close()
         _forget(self.folder)
 
 
 class PartyAlignment:
-    """A party's ids, and the order that it will train in."""
+    """A party's ids, and the row order in which it will train."""
 
     peers = True
 
@@ -120,48 +119,47 @@ class PartyAlignment:
         self._run = ""
 
     def bars(self) -> Bars:
-        """For people who wait."""
+        """The progress of this party, for display."""
         return {self.name: self.role.done}
 
     def update(self) -> None:
-        """An alignment has no updates."""
+        """None: an alignment has no updates."""
 
     def told_before(self) -> None:
-        """It begins afresh at every start."""
+        """None: an alignment starts from nothing each time."""
 
     def prepare(self) -> None:
-        """There is no earlier state."""
+        """Do nothing: there is no earlier state."""
 
     def say_start(self, server: str) -> None:
-        """With the digest that people compare."""
+        """Log the address and the digest, which people compare."""
         self.side.log.info("dialling", server=server, digest=shared_digest(self._shared)[:16])
 
     def hello(self, instance: int, position: Position) -> Hello:
-        """Rows and width are not known yet."""
+        """The HELLO without rows and width, which are not known yet."""
         return Hello(PROTOCOL, __version__, self._shared, 0, "", 0, DTYPE, instance, position)
 
     def meet(self, run: str) -> None:
-        """A server that started again has other secrets."""
+        """Raise ColonnadeError if the server has restarted, because it has other secrets then."""
         if self._run not in ("", run):
             raise ColonnadeError("the server has started again: start colonnade align again here, too")
         self._run = run
 
     def farewell(self, end: End, relay_refused: int | None) -> Bye:
-        """The summary is written before the server hears of it and goes."""
+        """Write the summary before the server gets the BYE and ends."""
         write_summary(self.side.out, end, self.node, relay_refused)
         return bye_of(self.node)
 
     def closed(self, met: bool) -> None:
-        """The node has removed what was there."""
+        """Do nothing: the node has removed its state."""
 
     def ended(self, end: End, relay_refused: int | None) -> None:
-        """Write the summary, and say so."""
         write_summary(self.side.out, end, self.node, relay_refused)
         self.side.log.info("ended", status=end.status)
 
 
 class ServerAlignment:
-    """The server's part: sizes, and its own ids if it has a table itself."""
+    """The server's part: the members' sizes, and its own ids if it has a table."""
 
     relay, admit_late = True, True
 
@@ -185,34 +183,34 @@ class ServerAlignment:
         self.node = _Node(role, PAYLOADS, side.out / "state", parties, limits_of(config), log, keeper)
 
     def attach(self, service: Service) -> None:
-        """Nothing is asked of it."""
+        """Do nothing: the service is not needed."""
 
     def opened(self) -> None:
-        """It begins afresh at every start."""
+        """Do nothing: an alignment starts from nothing each time."""
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-        """Nothing beside the service."""
+        """Log the address; nothing else is open beside the service."""
         self.side.log.info("listening", address=address, digest=shared_digest(self.shared)[:16])
         yield
 
     def update(self) -> int:
-        """Points that the parties have raised."""
+        """The number of points that the parties have raised."""
         return self.role.progress.k
 
     def waits_for(self) -> list[str]:
-        """The parties that have not come, or have most left to do."""
+        """The parties that are missing, or that have most left to do."""
         return self.role.waits_for()
 
     def bars(self) -> Bars:
-        """For people who wait."""
+        """The progress of each member, for display."""
         role = self.role
         work = role.ring.work if role.ring is not None else 0
         own = {} if role.member is None else {SERVER: (role.member.raised, work)}
         return {name: (points, work) for name, points in role.raised.items()} | own
 
     def status(self, pace: Pace) -> dict[str, Any]:
-        """As of any server, for `colonnade status`; and the bars."""
+        """The fields of any server's status, for `colonnade status`, and the bars."""
         done, whole = self.role.done
         return {
             "protocol": "alignment",
@@ -227,11 +225,11 @@ class ServerAlignment:
         }
 
     def ended(self) -> End:
-        """All have their order, or it cannot be."""
+        """How it ended: each member has its order, or the alignment was refused."""
         return End("refused", self.role.refusal) if self.role.refusal else end_of(self.node)
 
     def summary(self, end: End) -> Mapping[str, Any]:
-        """summary.json: sizes, and nothing else of the ids."""
+        """The content of summary.json: sizes, and nothing else about the ids."""
         found = self.role.summary()
         return {
             "status": end.status,
@@ -245,16 +243,15 @@ class ServerAlignment:
         }
 
     def write(self, summary: Mapping[str, Any]) -> None:
-        """summary.json."""
         replace_file(self.side.out / "summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 
     def say_end(self, summary: Mapping[str, Any]) -> None:
-        """How many rows all have in common."""
+        """Log how many rows all members have in common."""
         self.side.log.info("ended", status=summary["status"], common=summary["common"])
 
 
 def _order_file(section: PartyConfig | ServerConfig, name: str) -> Path:
-    """Where the order will be written; its folder must be there before hours of work."""
+    """The file for the row order; raises ConfigError now, and not after hours of work, if its folder is missing."""
     if section.aligned is None:
         raise ConfigError(f"{name}.aligned", None, f"name the file to write the common order to, e.g. aligned{SHARE}")
     path = Path(section.aligned).expanduser()
@@ -273,7 +270,11 @@ def _ids(section: PartyConfig | ServerConfig, name: str, config: Config, whose: 
 
 
 def _min_parties(config: Config, parties: tuple[str, ...]) -> int:
-    """Only where the labels are with the server can it be said who lacks which row, and something stand in for it."""
+    """The least number of parties per row.
+
+    Below all parties, the server must have the labels: only then does it know which party lacks which row, and can it
+    use a fallback for that party.
+    """
     least = config.align.min_parties
     if least > len(parties):
         raise ConfigError("align.min_parties", least, f"there are {len(parties)} parties")

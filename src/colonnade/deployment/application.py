@@ -1,7 +1,7 @@
 """What a process runs: a training, an alignment or predictions.
 
-A host (`ServerHost`, `PartyHost`) does what all three have in common: it listens or dials, watches, and closes. An
-application says what is its own. Here is all that a host asks of it.
+A host (`ServerHost`, `PartyHost`) does what all three have in common: it listens or connects, watches, and closes. The
+protocols here are everything that a host needs from an application.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +22,14 @@ __all__ = ["Pace", "PartyApplication", "ServerApplication", "Stalled", "end_of",
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a run moves on, as the host sees it."""
+    """The progress of a run, as the host sees it."""
 
-    per_s: float = 0.0  # updates, between the last two
-    waited_s: float = 0.0  # since the last one
+    per_s: float = 0.0  # updates per second, between the last two
+    waited_s: float = 0.0  # since the last update
 
 
 class ServerApplication(Protocol):
-    """What is a server's own. Its node keeps what the application wants kept (see `Keeper`)."""
+    """What differs between servers. The node saves what the application wants to keep (see `Keeper`)."""
 
     @property
     def side(self) -> OwnSide:
@@ -37,19 +37,19 @@ class ServerApplication(Protocol):
 
     @property
     def node(self) -> Node:
-        """Runs its role."""
+        """The node that runs its role."""
 
     @property
     def shared(self) -> dict[str, Any]:
-        """What all members must have alike."""
+        """What must be the same for all members."""
 
     @property
     def terms(self) -> Terms:
-        """What a party's hello must say."""
+        """What a party's HELLO must contain."""
 
     @property
     def run_id(self) -> str:
-        """Tells this run from every other."""
+        """An id that is unique to this run."""
 
     @property
     def relay(self) -> bool:
@@ -57,17 +57,17 @@ class ServerApplication(Protocol):
 
     @property
     def admit_late(self) -> bool:
-        """Whether a party may come when the others have begun."""
+        """Whether a party may join after the others have started."""
 
     @property
     def metrics_port(self) -> int | None:
-        """Where Prometheus may ask."""
+        """The port for Prometheus; None: no metrics."""
 
     def attach(self, service: Service) -> None:
-        """The host has made its service: it knows which party was connected when, and the parties' goodbyes."""
+        """Take the host's service, which has the parties' attendance and BYEs."""
 
     def update(self) -> int | None:
-        """Grows while the run moves on; None: there is nothing to wait for."""
+        """A number that grows while the run progresses; None if there is nothing to wait for."""
 
     def waits_for(self) -> list[str]:
         """The parties that the next step needs."""
@@ -76,26 +76,26 @@ class ServerApplication(Protocol):
         """Its part of the live table."""
 
     def opened(self) -> None:
-        """The node is open, and no party is admitted yet: the last moment to refuse."""
+        """Check the open node before any party is admitted: the last moment to raise."""
 
     def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AbstractAsyncContextManager[None]:
         """What is open while parties are admitted."""
 
     def ended(self) -> End:
-        """How the run ended; "stopped": the parties are to wait until this server is back. Raises what went wrong."""
+        """How the run ended; "stopped": the parties wait until this server is back. Raises what went wrong."""
 
     def summary(self, end: End) -> Mapping[str, Any]:
-        """With "status" and "note"."""
+        """The summary, with "status" and "note"."""
 
     def write(self, summary: Mapping[str, Any]) -> None:
-        """Keep the summary of a run that was not stopped."""
+        """Write the summary of a run that was not stopped."""
 
     def say_end(self, summary: Mapping[str, Any]) -> None:
-        """The last lines of the log."""
+        """Log the last lines."""
 
 
 class PartyApplication(Protocol):
-    """What is a party's own."""
+    """What differs between parties."""
 
     @property
     def side(self) -> OwnSide:
@@ -103,46 +103,46 @@ class PartyApplication(Protocol):
 
     @property
     def node(self) -> Node:
-        """Runs its role."""
+        """The node that runs its role."""
 
     @property
     def peers(self) -> bool:
         """Whether the parties talk to each other."""
 
     def update(self) -> int | None:
-        """The last update that the role heard of, for the log."""
+        """The last update that the role knows of, for the log."""
 
     def told_before(self) -> End | None:
-        """The end that an earlier start of this process heard of."""
+        """The end that this process received before a restart; None if there was none."""
 
     def prepare(self) -> None:
-        """Before the node opens: refuse what does not fit."""
+        """Check everything before the node opens; raises what does not fit."""
 
     def say_start(self, server: str) -> None:
-        """The dialler begins to call the server at this address."""
+        """Log that the party starts to connect to the server at this address."""
 
     def hello(self, instance: int, position: Position) -> Hello:
-        """What it says first."""
+        """The party's HELLO."""
 
     def meet(self, run: str) -> None:
-        """The server is there with this run; raise if it is another one than before."""
+        """Take the server's run id; raises if it differs from the earlier one."""
 
     def farewell(self, end: End, relay_refused: int | None) -> Bye:
-        """The server says that it is over; what to answer."""
+        """The answer to the server's END."""
 
     def closed(self, met: bool) -> None:
-        """The node is closed; whether the server was ever met."""
+        """Clean up after the node is closed. `met`: whether the party ever met the server."""
 
     def ended(self, end: End, relay_refused: int | None) -> None:
-        """Write the summary, and say so. `relay_refused`: frames of others; None: there is no relay."""
+        """Write the summary and log the end. `relay_refused`: bad frames from the relay; None without a relay."""
 
 
 class Stalled(Exception):
-    """No party that could move the run on has come back in time."""
+    """The parties that the run needs did not come back within `give_up_s`."""
 
 
 def end_of(node: Node) -> End:
-    """How a node's run ended, in a word and a note; raises an error that is no end of a run."""
+    """How a node's run ended, as status and note; raises an error that is no end of a run."""
     error = node.error
     if isinstance(error, TrainingDiverged):
         return End("diverged", str(error))

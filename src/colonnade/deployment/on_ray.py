@@ -1,8 +1,8 @@
-"""A whole federation on Ray: every role an actor, with the streams, the folders and the recovery of the processes.
+"""A whole federation on Ray: every role is an actor, with the streams, folders and recovery of the processes.
 
-A role that is lost, alone or with its node, is made anew by Ray, where there is room, and is then its checkpoint
-and its log, as any process that was killed. So the folder must lie on storage that all nodes share. A server that
-comes back elsewhere writes its new address there, and the parties look it up whenever they dial.
+If a role is lost, alone or with its node, Ray makes it again where there is room. The role then loads its checkpoint
+and replays its journal, like any process that was killed. So the folder must be on storage that all nodes share. A
+server that restarts on another node writes its new address there. The parties read it whenever they connect.
 """
 
 import asyncio
@@ -33,32 +33,32 @@ from colonnade.protocol.errors import CheckpointError, ColonnadeError, ConfigErr
 
 __all__ = ["FederationOnRay"]
 
-RESTARTS = 20  # of one actor by Ray; then something is wrong with it
-LOOK_S = 1.0  # between two questions whether a role is up, or Ray's head
+RESTARTS = 20  # of one actor by Ray; after that it has failed
+LOOK_S = 1.0  # between two checks whether a role, or Ray's head, is up
 ANSWER_S = 5.0  # of the head
-SAY_AFTER_S = 10.0  # of a role that is not
+SAY_AFTER_S = 10.0  # of a role that is not up
 
 
 def own_node_address() -> str:
-    """Another port each time: on this node of Ray's the old one may belong to another process."""
+    """This node's address with a new port: on this node the old port may belong to another process."""
     return f"{ray.util.get_node_ip_address()}:0"
 
 
 class ServerFile:
-    """Finds the server by the file that it writes."""
+    """Finds the server by the file with its address."""
 
     def __init__(self, path: Path, otherwise: str) -> None:
         self._path, self._known = path, otherwise
 
     def __call__(self) -> str:
-        """As it is now, or was when the storage last answered."""
+        """The current address, or the last one that could be read."""
         with suppress(OSError):
             self._known = self._path.read_text() or self._known
         return self._known
 
 
 class RoleActor:
-    """One role in a worker of Ray's, which Ray makes anew when it is lost."""
+    """One role in a worker of Ray. Ray makes it again when it is lost."""
 
     def __init__(self, nodes: str, name: str, home: str) -> None:
         self._folder, self._name = Path(nodes) / name, name
@@ -67,28 +67,28 @@ class RoleActor:
         self._stopped = False
         if Path(home).is_dir():
             os.chdir(home)
-            sys.path.append("")  # `package.module:Class` may lie there
+            sys.path.append("")  # `package.module:Class` may be there
         file = os.open(self._folder / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         for stream in (1, 2):
-            os.dup2(file, stream)  # as of a process of its own
+            os.dup2(file, stream)  # as of a separate process
         os.close(file)
         self._log = Log(name, as_json=True, stream=sys.stderr)
         node = ray.get_runtime_context().get_node_id()
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")  # as Ray has set it
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")  # as set by Ray
         self._log.info("actor", host=ray.util.get_node_ip_address(), node=node, pid=os.getpid(), gpus=gpus)
 
     async def here(self) -> tuple[str, int]:
-        """Where it runs."""
+        """The node and the process in which it runs."""
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     async def stop(self) -> None:
-        """End cleanly, the state saved."""
+        """Stop cleanly, with the state saved."""
         self._stopped = True
         if self._process is not None:
             self._process.node.stop()
 
     async def run(self) -> str:
-        """Until training ends; how. Asked twice (Ray could not tell whether it was heard), it runs once."""
+        """Run until training ends; returns the status. If Ray repeats the call, the role still runs once."""
         if self._running is None:
             self._running = asyncio.ensure_future(self._run())
         return await asyncio.shield(self._running)
@@ -96,7 +96,7 @@ class RoleActor:
     async def _run(self) -> str:
         try:
             with tls_refusals_to(self._log):
-                self._process = await asyncio.to_thread(self._make)  # `here` answers meanwhile
+                self._process = await asyncio.to_thread(self._make)  # `here` can answer meanwhile
                 if self._stopped:
                     self._process.node.stop()
                 ended: Any = await self._process.run()
@@ -119,7 +119,10 @@ class RoleActor:
         return process
 
     def _wait_for_the_one_before(self, lock: Path) -> None:
-        """A node that was cut off, and that Ray calls lost, notices it after minutes: until then its role lives on."""
+        """Wait until the role's earlier worker has ended.
+
+        A node that was cut off, and that Ray reports as lost, notices it only after minutes. Until then its role runs.
+        """
         if not lock.is_file():
             return
         try:
@@ -133,22 +136,22 @@ ROLE: Any = ray.remote(RoleActor)
 
 
 class ActorChild:
-    """One role's actor, seen from here; the counterpart of a process."""
+    """One role's actor as the driver's process sees it. It has the interface of `Child`."""
 
-    hopeless = True  # Ray has started it again as often as it makes sense
+    hopeless = True  # Ray has already restarted it often enough
 
     def __init__(self, name: str, nodes: Path, amounts: dict[str, float]) -> None:
         self.name, self.log, self._nodes, self.amounts = name, nodes / name / "log.jsonl", nodes, amounts
         self._actor: Any = None
         self._end: Any = None
-        self._asked: Any = None  # where it is
+        self._asked: Any = None  # the pending call that asks where it is
         self._asked_at = self._up_at = 0.0
         self._place: tuple[str, int] | None = None
         self._error: Exception | None = None
         self._status = ""
 
     async def start(self) -> None:
-        """Ask Ray for it."""
+        """Ask Ray to create the actor."""
         custom = {name: amount for name, amount in self.amounts.items() if name not in ("CPU", "GPU")}
         role = ROLE.options(
             num_cpus=self.amounts["CPU"],
@@ -168,7 +171,7 @@ class ActorChild:
 
     @property
     def code(self) -> int | None:
-        """As a process's: 0 or 1: it ended by itself; 2: it failed; None: it runs, or Ray starts it again."""
+        """Like a process: 0 or 1 if it ended by itself, 2 if it failed, None while it runs or Ray restarts it."""
         if self._error is None and not self._status and self._end is not None and _is_there(self._end):
             try:
                 self._status = ray.get(self._end)
@@ -184,7 +187,7 @@ class ActorChild:
         return _words(self._error)
 
     def look(self) -> str | None:
-        """Ask now and then where it is; the answer if it is a new one."""
+        """Ask from time to time where the actor is; returns a message if it was restarted."""
         if self._actor is None or self.code is not None:
             return None
         if not _is_there(self._asked):
@@ -193,7 +196,7 @@ class ActorChild:
         try:
             place: tuple[str, int] = ray.get(self._asked)
         except RayError:
-            return None  # `code` will know
+            return None  # `code` will report it
         self._place, self._up_at = place, now
         if now - self._asked_at >= LOOK_S:
             self._ask()
@@ -201,12 +204,12 @@ class ActorChild:
 
     @property
     def silent_s(self) -> float:
-        """How long it has not been up."""
+        """Seconds in which it has not been up."""
         running = self._actor is not None and self.code is None
         return time.monotonic() - self._up_at if running else 0.0
 
     def stop(self) -> None:
-        """Ask it to stop cleanly; one that is nowhere yet is not waited for."""
+        """Ask it to stop cleanly. An actor that is not placed yet is killed."""
         if self._actor is None:
             return
         if self._place is None:
@@ -215,7 +218,7 @@ class ActorChild:
             self._actor.stop.remote()
 
     async def gone(self, timeout_s: float) -> None:
-        """Wait until it has ended, and give back what it held."""
+        """Wait until it has ended, and free its resources."""
         if self._actor is None:
             return
         end = time.monotonic() + timeout_s
@@ -230,13 +233,13 @@ class ActorChild:
 
 
 class FederationOnRay(FederationUp):
-    """Roles as actors of the Ray that this process is connected to."""
+    """Runs the roles as actors of the Ray to which this process is connected."""
 
     children: dict[str, ActorChild]
 
     @staticmethod
     def refuse(config: Config, parties: tuple[str, ...]) -> None:
-        """What the cluster could never run."""
+        """Raise ConfigError for what the cluster can never run."""
         unknown = [name for name in config.resources.parties if name not in parties]
         if unknown:
             raise ConfigError("resources.parties", unknown[0], f"there is no such party; known: {', '.join(parties)}")
@@ -254,12 +257,12 @@ class FederationOnRay(FederationUp):
         return ActorChild(name, self.nodes, self.config.resources.of(name).amounts)
 
     async def start(self) -> None:
-        """If all nodes see the same folder."""
+        """Start the roles; raises ConfigError unless all nodes see the same folder."""
         refuse_unshared(self.nodes / "certificates" / "members.toml")
         await super().start()
 
     async def look_after(self) -> None:
-        """Say who was restarted, and who waits for what."""
+        """Report which roles were restarted, and which wait for resources."""
         await self._look_at_head()
         await super().look_after()
         for child in self.children.values():
@@ -274,7 +277,7 @@ class FederationOnRay(FederationUp):
                 raise ColonnadeError(f"{_waits(child)} (network.give_up_s)")
 
     async def _look_at_head(self) -> None:
-        """Without it Ray ends this process after a minute, in many words that say neither why nor what to do."""
+        """Report a head that does not answer: Ray would end this process after a minute without a useful message."""
         if time.monotonic() - self._looked_at < LOOK_S:
             return
         self._looked_at = time.monotonic()
@@ -309,7 +312,7 @@ def _is_there(reference: Any) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """The role's own, or Ray's."""
+    """The role's own message, or Ray's."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, ColonnadeError):
         return str(cause)

@@ -1,4 +1,4 @@
-"""What every process has of its own: a config, a folder, a log, a certificate; and what it does with them."""
+"""What every member has in its own process: a config, a folder, a log and a certificate."""
 
 import asyncio
 import signal
@@ -31,7 +31,7 @@ SHARE = ".safetensors"  # the suffix of a share that was made on this machine
 
 
 class OwnSide:
-    """One member of a federation, and the fingerprints of all."""
+    """One member of a federation, with the fingerprints of all members."""
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         self.config, self.out, self.log = config, out, log
@@ -39,7 +39,7 @@ class OwnSide:
 
 
 def alignment_of(path: str | None, name: str, section: str) -> Alignment | None:
-    """The order that `colonnade align` wrote for this side; None: its rows are in order as they stand."""
+    """The row order that `colonnade align` wrote for this member; None if its rows are in order already."""
     if path is None:
         return None
     if not Path(path).expanduser().is_file():
@@ -57,7 +57,7 @@ def limits_of(config: Config) -> Limits:
 
 
 def load_identity(config: Config) -> Identity:
-    """This side's certificate, checked before anything is dialled."""
+    """This member's certificate, checked before any connection; raises ConfigError."""
     network = config.network
     for key in ("certificate", "key", "authority"):
         if getattr(network, key) is None:
@@ -66,7 +66,7 @@ def load_identity(config: Config) -> Identity:
 
 
 def members_of(config: Config) -> dict[str, str]:
-    """The pinned fingerprints of all members."""
+    """The pinned fingerprints of all members; raises ConfigError if one is missing."""
     if config.network.members is None:
         raise ConfigError("network.members", None, "name the list of members that `colonnade certs sign` keeps")
     members = read_members(Path(config.network.members))
@@ -77,19 +77,19 @@ def members_of(config: Config) -> dict[str, str]:
 
 
 def refuse_joint(plan: Plan) -> None:
-    """An oracle over everybody's data has no sides."""
+    """Raise ConfigError for a joint method, which needs all columns in one place."""
     if plan.method.joint is not None:
         advice = "needs all columns in one place: it runs in the simulator only"
         raise ConfigError("protocol.name", plan.method.name, advice)
 
 
 def stop_on_signals(node: Node) -> None:
-    """SIGINT and SIGTERM stop the node cleanly."""
+    """Make SIGINT and SIGTERM stop the node cleanly."""
     if threading.current_thread() is not threading.main_thread():
         return  # signals belong to the main thread
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        if sys.platform == "win32":  # its loops take no signals
+        if sys.platform == "win32":  # asyncio cannot handle signals there
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(node.stop))
         else:
             loop.add_signal_handler(number, node.stop)

@@ -1,4 +1,4 @@
-"""A party of a federation in this process: it dials, talks and closes, whatever its application is."""
+"""A party of a federation in this process: it connects, talks and closes, for any application."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,11 +27,11 @@ class PartyHost(Generic[A_co]):
         side = application.side
         self.config, self.out, self.log = side.config, side.out, side.log
         self.node = application.node
-        self._server_at = server_at or self._usual_address  # asked at every try: the server may come back elsewhere
+        self._server_at = server_at or self._usual_address  # called at every try: the server may move
         self._switchboard = Switchboard(self.node, side.identity, side.pins) if application.peers else None
 
     async def run(self) -> End:
-        """Take part until the server says that it is over."""
+        """Take part until the server sends END."""
         application, node = self.application, self.node
         if (over := application.told_before()) is not None:
             self.log.info("this run is over; for a new one choose another --out", folder=self.out, status=over.status)

@@ -1,6 +1,6 @@
-"""A party's own side of a training: its columns, the plan that all agree upon, its role, its folder.
+"""A party's own side of a training: its columns, the plan that all members agree on, its role and its folder.
 
-A training runs the role; predictions read what the training made of it.
+A training runs the role. Predictions read the state that the training left.
 """
 
 import json
@@ -30,12 +30,12 @@ from colonnade.protocol.role import Releasing
 
 __all__ = ["PartySide", "features_digest", "load_share"]
 
-MOST_DIGESTED = 100_000  # rows: of more only blocks are
+MOST_DIGESTED = 100_000  # rows; of a larger table only blocks are digested
 DIGESTED_BLOCKS, DIGESTED_ROWS = 64, 64
 
 
 class PartySide(OwnSide):
-    """Made before anything runs: all that a config can get wrong is said here."""
+    """Made before anything runs; raises ConfigError for every mistake that a config can contain."""
 
     def __init__(self, config: Config, name: str, out: Path, log: Log) -> None:
         self.name, self.parties = name, parties_of(config)
@@ -66,35 +66,35 @@ class PartySide(OwnSide):
 
     @property
     def others(self) -> list[str]:
-        """The parties that this one talks to, in methods whose parties do."""
+        """The other parties, if the method's parties talk to each other; else none."""
         return [name for name in self.parties if name != self.name] if self.plan.method.capabilities.peers else []
 
     def make_node(self, keeper: Keeper | None = None) -> Node:
-        """Keeps the role's state in this folder."""
+        """A node that keeps the role's state in this folder."""
         payloads, limits = self.plan.method.payloads, limits_of(self.config)
         return Node(self.role, payloads, self.out / "state", (SERVER,), limits, self.log, keeper, far=self.others)
 
     def read(self) -> None:
-        """Make the role what the training left. Nothing is written."""
+        """Load the state that the training left, without writing."""
         self.make_node().read()
 
     def open_ledger(self) -> None:
-        """What was spent before counts."""
+        """Open the ledger with the releases of earlier starts, which count."""
         if self.guard is not None and not self.guard.is_kept:
             self.guard.keep(LedgerFile(self.out / "ledger.jsonl", threading.Lock()))
 
     def close_ledger(self) -> None:
-        """Another process may write it now."""
+        """Close the ledger, so that another process can write it."""
         if self.guard is not None:
             self.guard.close()
 
     def hello(self, shared: dict[str, Any], instance: int, position: Position) -> Hello:
-        """What it says first to the server."""
+        """The party's HELLO."""
         share = self.share
         return Hello(PROTOCOL, __version__, shared, share.rows, share.ids_sha256, self.width, DTYPE, instance, position)
 
     def refuse_others_state(self) -> None:
-        """A state fits only what it was made with."""
+        """Raise ConfigError if the state was made with another config or other data; else record both."""
         share = self.share
         made_with = {
             "shared": self.shared,
@@ -113,7 +113,7 @@ class PartySide(OwnSide):
         replace_file(path, [json.dumps(made_with).encode()], 0o600)
 
     def meet(self, run: str) -> None:
-        """What was learnt with one server does not belong into another one's model."""
+        """Raise ConfigError for another run id: a state that one server trained does not fit another server's model."""
         path = self.out / "state" / "run_id"
         before = path.read_text(encoding="ascii") if path.is_file() else run
         if before != run:
@@ -126,7 +126,7 @@ class PartySide(OwnSide):
 
 
 def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
-    """A party's optimiser and rate are its own business."""
+    """The plan with this party's own optimiser and learning rate."""
     index, training = plan.parties.index(name), plan.training
     optimisers, rates, measured = list(training.party_optimisers), list(training.party_rates), training.measured
     if config.party.optimiser is not None:
@@ -144,7 +144,6 @@ def _with_own_settings(plan: Plan, config: Config, name: str) -> Plan:
 
 
 def load_share(config: Config, name: str) -> PartyShare:
-    """This party's columns."""
     party, data = config.party, config.data
     if party.data is None:
         raise ConfigError("party.data", None, "name the file with this party's columns")
@@ -169,10 +168,10 @@ def load_share(config: Config, name: str) -> PartyShare:
 
 
 def features_digest(share: PartyShare) -> str:
-    """What was trained on: other numbers under the same ids are another table.
+    """A digest of the columns, because other numbers under the same ids are another table.
 
-    Of many rows only some blocks are looked at, from the first to the last: a table with other numbers in other places
-    alone is not told apart.
+    Of a large table only some blocks between the first and the last row are digested. A table that differs only
+    elsewhere has the same digest.
     """
     digest = sha256()
     for part in (share.train, share.test):

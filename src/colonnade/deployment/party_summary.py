@@ -1,4 +1,4 @@
-"""What a party's process writes to its own summary.json when a run is over, and what it tells the server of it."""
+"""What a party's process writes to its own summary.json at the end of a run, and what it sends to the server."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["bye_of", "write_summary"]
 
 
 def write_summary(out: Path, end: End, node: Node, relay_refused: int | None) -> None:
-    """`relay_refused`: frames that came over the relay; None: the parties do not talk to each other."""
+    """Write summary.json. `relay_refused` counts bad frames from the relay; None if there is no relay."""
     said = node.role.summary()
     summary = {
         "party": node.role.name,
@@ -32,10 +32,10 @@ def write_summary(out: Path, end: End, node: Node, relay_refused: int | None) ->
 
 
 def bye_of(node: Node) -> Bye:
-    """How it was.
+    """The party's BYE with its summary.
 
-    An accounted party tells no digest. Its weights are not perturbed: with the digest the server could check a guess
-    about the data.
+    A party with privacy accounting sends no digest. Its weights are not perturbed, so the server could check a guess
+    about the data with the digest.
     """
     said = node.role.summary()
     spent = said.get("privacy")

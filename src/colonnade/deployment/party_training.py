@@ -18,12 +18,12 @@ __all__ = ["PartyTraining", "training_party"]
 
 
 def training_party(config: Config, name: str, out: Path, log: Log) -> PartyHost["PartyTraining"]:
-    """A party of a training that begins, or goes on, in this folder."""
+    """The party of a training that starts, or continues, in this folder."""
     return PartyHost(PartyTraining(PartySide(config, name, out, log)))
 
 
 class PartyTraining(Keeper):
-    """Begins afresh, or goes on with the state that fits it."""
+    """Starts, or continues from the state of an earlier start if that state fits the config."""
 
     def __init__(self, side: PartySide) -> None:
         self.side = side
@@ -32,45 +32,41 @@ class PartyTraining(Keeper):
         self._followed = side.role if isinstance(side.role, Following) else None
 
     def update(self) -> int | None:
-        """For the log."""
         return None if self._followed is None else self._followed.k
 
     def told_before(self) -> End | None:
-        """The end that an earlier start of this process heard of: the server may be gone since."""
+        """The end that this process received before a restart: the server may be gone by now."""
         path = self.side.out / "summary.json"
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"status": "stopped"}
         over = found["status"] in ("finished", "diverged")  # a stalled server may be started again
         return End(found["status"], found["note"]) if over else None
 
     def prepare(self) -> None:
-        """The state and the ledger of an earlier start count."""
+        """Check the state and open the ledger of an earlier start."""
         self.side.refuse_others_state()
         self.side.open_ledger()
 
     def say_start(self, server: str) -> None:
-        """With the digest that people compare."""
+        """Log the address and the digest, which people compare."""
         self.side.log.info("dialling", server=server, digest=shared_digest(self.side.shared)[:16])
 
     def hello(self, instance: int, position: Position) -> Hello:
-        """What it says first to the server."""
         return self.side.hello(self.side.shared, instance, position)
 
     def meet(self, run: str) -> None:
-        """Refuse another run than before."""
         self.side.meet(run)
 
     def farewell(self, end: End, relay_refused: int | None) -> Bye:
-        """The summary is written before the server hears of it and goes."""
+        """Write the summary before the server gets the BYE and ends."""
         write_summary(self.side.out, end, self.node, relay_refused)
         return bye_of(self.node)
 
     def closed(self, met: bool) -> None:
-        """A party that was refused, say, begins afresh at the next try, with another config."""
+        """Remove the state if the server was never met, so that a refused party can try again with another config."""
         self.side.close_ledger()
         if not met:
             shutil.rmtree(self.side.out / "state")
 
     def ended(self, end: End, relay_refused: int | None) -> None:
-        """Write the summary, and say so."""
         write_summary(self.side.out, end, self.node, relay_refused)
         self.side.log.info("ended", status=end.status)

@@ -1,4 +1,4 @@
-"""One role as a process: its event loop, the parent that it ends with, and how it leaves."""
+"""One role as a process: its event loop, the parent that it ends with, and how it exits."""
 
 import asyncio
 import gc
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 def run_process(work: Coroutine[Any, Any, T], parent: int | None) -> T:
-    """A server or party until its end; if the parent process goes away, it stops as if by SIGTERM.
+    """Run a server or party to its end. If the parent process ends, it stops as if by SIGTERM.
 
-    On uvloop, which costs less for each message than asyncio's own loop; Windows has only the latter. What the start
-    has made stays: walking over all of it would stop the traffic for 90 ms now and then.
+    It uses uvloop, which costs less per message than asyncio's own loop; Windows has only asyncio's. `gc.freeze` keeps
+    the garbage collector from scanning the objects of the start, which would stop the traffic for 90 ms now and then.
     """
     if sys.platform == "win32":
         run = asyncio.run
@@ -31,13 +31,13 @@ def run_process(work: Coroutine[Any, Any, T], parent: int | None) -> T:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return run(_with_parent(work, parent))
-    finally:  # a closed uvloop would go on swallowing signals: the next phase could not be ended
+    finally:  # a closed uvloop would still swallow signals, and the next phase could not be ended
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def leave_if_stopped(node: "Node") -> None:
-    """Python would wait for a job that runs, which may take minutes; a node that starts again computes it again."""
+    """Exit without waiting for a running job, which may take minutes. After a restart the node computes it again."""
     if node.stopped and node.jobs.running:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The server of a federation in this process: it listens, watches and closes, whatever its application is."""
+"""The server of a federation in this process: it listens, watches and closes, for any application."""
 
 import asyncio
 import time
@@ -53,11 +53,11 @@ class ServerHost(Generic[A_co]):
     # The life of the process
 
     async def run(self) -> Mapping[str, Any]:
-        """Serve until it is over; the summary."""
+        """Serve until the end of the run; returns the summary."""
         torch.set_num_threads(1)
         stop_on_signals(self.node)
         port = self.application.metrics_port
-        # First: if the port is taken, nothing has begun and no party has come.
+        # First: if the port is taken, nothing has started and no party is connected.
         stop_metrics = serve_metrics(port, self._ask_from_thread()) if port is not None else lambda: None
         try:
             try:
@@ -81,7 +81,7 @@ class ServerHost(Generic[A_co]):
         return summary
 
     async def _serve(self) -> None:
-        """Until the node ends."""
+        """Serve until the node ends."""
         self.node.open()
         self.application.opened()
         self._warn_of_expiry()
@@ -96,10 +96,10 @@ class ServerHost(Generic[A_co]):
                     task.cancel()
 
     def _usual_address(self) -> str:
-        """A port that the system chose at the first start is kept: the parties know it."""
+        """Keep the port that the system chose at the first start, because the parties know it."""
         address, path = self.config.network.address, self.out / "address"
         before = path.read_text() if address.endswith(":0") and path.is_file() else ""
-        here = before.startswith(address[:-1])  # and not, say, on a node of Ray's
+        here = before.startswith(address[:-1])  # not on another machine, such as a node of Ray
         return before if here else address
 
     def _warn_of_expiry(self) -> None:
@@ -110,7 +110,7 @@ class ServerHost(Generic[A_co]):
     # Waiting
 
     async def _watch_progress(self) -> None:
-        """Say for which parties the run waits and for how long; give up when that is hopeless."""
+        """Log which parties the run waits for and how long; fail with Stalled after `give_up_s`."""
         while True:
             await asyncio.sleep(0.5)
             update = self.application.update() or 0
@@ -138,7 +138,7 @@ class ServerHost(Generic[A_co]):
     # For people
 
     def status(self) -> dict[str, Any]:
-        """The live table, as data."""
+        """The live table as data."""
         pace = self._pace()
         return {
             "clock_s": round(self.node.clock() / NANOSECONDS, 1),
@@ -150,7 +150,7 @@ class ServerHost(Generic[A_co]):
         }
 
     def _ask_from_thread(self) -> Callable[[], dict[str, Any]]:
-        """`status` for a thread that is not the event loop's."""
+        """`status` for threads outside the event loop."""
         loop = asyncio.get_running_loop()
 
         async def ask() -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The server's own side of a training: its labels, the plan that all agree upon, its role, its folder.
+"""The server's own side of a training: its labels, the plan that all members agree on, its role and its folder.
 
-A training runs the role; predictions read what the training made of it.
+A training runs the role. Predictions read the state that the training left.
 """
 
 import secrets
@@ -26,7 +26,7 @@ __all__ = ["ServerSide", "load_share"]
 
 
 class ServerSide(OwnSide):
-    """Made before anything runs: all that a config can get wrong is said here."""
+    """Made before anything runs; raises ConfigError for every mistake that a config can contain."""
 
     def __init__(self, config: Config, out: Path, log: Log) -> None:
         super().__init__(config, out, log)
@@ -47,26 +47,30 @@ class ServerSide(OwnSide):
         self.shared = shared_part(config, self.pins)
 
     def make_node(self, keeper: Keeper | None = None) -> Node:
-        """Keeps the role's state in this folder."""
+        """A node that keeps the role's state in this folder."""
         payloads, limits = self.plan.method.payloads, limits_of(self.config)
         return Node(self.role, payloads, self.out / "state", self.parties, limits, self.log, keeper)
 
     def read(self) -> bool:
-        """Make the role what the training left; whether a training has ended here. Nothing is written."""
+        """Load the state that the training left, without writing; returns whether a training has ended here."""
         node = self.make_node()
         return node.read() and node.finished != ""
 
     def terms(self, shared: dict[str, Any]) -> Terms:
-        """What a party's hello must say beside what is shared."""
+        """What a party's HELLO must contain, besides the shared part."""
         widths = dict(zip(self.parties, self.plan.widths, strict=True))
         return Terms(shared, self.share.rows, self.share.ids_sha256, widths)
 
     def folder(self) -> RunFolder:
-        """New, or gone on with."""
+        """A new run folder, or the one of the run that continues."""
         return self.reopened() or RunFolder.create(self.out, self.config)
 
     def reopened(self) -> RunFolder | None:
-        """None: no run lies there. Addresses, paths and own limits may have changed since, nothing else."""
+        """The folder of an earlier run; None if there is none.
+
+        Only addresses, paths and own limits in `[network]`, and `[predict]`, may have changed since. Another change
+        raises CheckpointError.
+        """
         if not (self.out / "config.toml").is_file():
             return None
         before, now = from_dict(read_toml(self.out / "config.toml")), self.config.network
@@ -77,7 +81,7 @@ class ServerSide(OwnSide):
         )  # fmt: skip
 
     def run_id(self) -> str:
-        """Tells this run from every other; a server that goes on keeps it."""
+        """An id that is unique to this run. A server that continues the run keeps it."""
         path = self.out / "run_id"
         if not path.is_file():
             replace_file(path, [secrets.token_hex(16).encode()], 0o600)
@@ -85,13 +89,13 @@ class ServerSide(OwnSide):
 
 
 def load_share(config: Config) -> ServerShare:
-    """The labels; if the parties have them, how many rows there are."""
+    """The labels. If the parties have the labels, only the number of rows."""
     server, (method, options) = config.server, method_of(config.protocol)
     if method.capabilities.party_labels and server.data is None:
         if server.rows is None:
             advice = f"{method.name}: the parties have the labels; say how many rows all their tables have"
             raise ConfigError("server.rows", None, advice)
-        assert options.task is not None  # the method says what its parties predict
+        assert options.task is not None  # the method defines what its parties predict
         return share_without_labels(server.rows, options.task, config.data.rows(server.test_rows))
     if server.data is None:
         raise ConfigError("server.data", None, "name the file with the labels")

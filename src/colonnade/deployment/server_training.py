@@ -1,6 +1,6 @@
-"""The server's part of a training: what it keeps in its run folder, what it tells of the run.
+"""The server's part of a training: what it keeps in its run folder, and what it reports.
 
-The same runs across organisations (`serve`), with all others on one machine (`up`), and on Ray.
+The same code runs across organisations (`serve`), with all roles on one machine (`up`), and on Ray.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -41,12 +41,12 @@ __all__ = ["ServerTraining", "training_server"]
 
 
 def training_server(config: Config, out: Path, log: Log) -> ServerHost["ServerTraining"]:
-    """The server of a training that begins, or goes on, in this folder."""
+    """The server of a training that starts, or continues, in this folder."""
     return ServerHost(ServerTraining(ServerSide(config, out, log)))
 
 
 class ServerTraining(Keeper):
-    """Measures, keeps and tells."""
+    """Writes the measurements, the summary and the status of a training."""
 
     service: Service
 
@@ -54,7 +54,7 @@ class ServerTraining(Keeper):
         self.side, self._driver = side, driver
         self.role, plan = side.role, side.plan
         self.folder = side.folder()
-        # Of a run that is over: served again, it is told and left as it is.
+        # Set if the run is over. A server that starts again then only reports the run and leaves its files unchanged.
         self.record: Summary | None = self.folder.record()
         self.rows: list[dict[str, Any]] = []
         self._tracking = Tracking(side.config, self.folder.path)
@@ -65,13 +65,13 @@ class ServerTraining(Keeper):
         self.admit_late, self.metrics_port = network.admit_late, network.metrics_port
 
     def attach(self, service: Service) -> None:
-        """Its attendance is part of the checkpoint."""
+        """Keep the service, because its attendance is part of the checkpoint."""
         self.service = service
 
     # What is kept beside the role
 
     def emitted(self, record: Payload, node: Node) -> None:
-        """A row for metrics.jsonl."""
+        """Write a row of metrics.jsonl."""
         if isinstance(record, Measurement):
             clock_s = node.now / NANOSECONDS
             row = metrics_row(record, self.side.plan.training, clock_s, clock_s, node.traffic)
@@ -84,17 +84,17 @@ class ServerTraining(Keeper):
             self.side.log.info("evaluated", update=record.update, value=row["value"], rows=row["rows"], missing=missing)
 
     def checkpoint_due(self, node: Node) -> bool:
-        """By updates or epochs; by time the node decides itself."""
+        """Whether updates or epochs require a checkpoint. The node itself decides by time."""
         progress = self.role.progress
         return self._checkpoints.due(progress.k, progress.rows)
 
     def save(self) -> dict[str, Any]:
-        """What the checkpoint knows of the folder."""
+        """What the checkpoint must know about the folder."""
         here = self.service.attendance.save(self.node.clock())
         return {"rows": len(self.rows), "checkpoints": self._checkpoints.count, "here": here}
 
     def load(self, saved: dict[str, Any] | None) -> None:
-        """Cut the folder back to the checkpoint; the log brings the rest again."""
+        """Cut the folder back to the checkpoint. Replaying the journal writes the rest again."""
         count = saved["rows"] if saved else 0
         self.rows = self.folder.cut_back(count) if self.record is None else self.folder.rows()[:count]
         self._checkpoints.count = saved["checkpoints"] if saved else 1
@@ -104,7 +104,7 @@ class ServerTraining(Keeper):
     # The life of the run
 
     def opened(self) -> None:
-        """Refuse a folder whose state is lost; say where the run goes on."""
+        """Raise ConfigError for a folder without its state; log where the run continues."""
         node = self.node
         if self.record is not None and not node.finished and node.error is None:
             advice = "holds the record of a run that is over, without its state: choose another --out"
@@ -117,12 +117,12 @@ class ServerTraining(Keeper):
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-        """Nothing beside the service."""
+        """Log the address; nothing else is open beside the service."""
         self.side.log.info("listening", address=address, digest=shared_digest(self.shared)[:16])
         yield
 
     def update(self) -> int:
-        """Of the global model."""
+        """The number of updates of the global model."""
         return self.role.progress.k
 
     def waits_for(self) -> list[str]:
@@ -130,13 +130,13 @@ class ServerTraining(Keeper):
         return self.role.waits_for()
 
     def ended(self) -> End:
-        """The picture is taken before the farewell, which is no part of the training; the parties add theirs there."""
+        """Take the timeline before the farewell, which is not part of the training. The parties send theirs in it."""
         self._lanes_until = end = self.node.clock()
         self._lanes = self.node.jobs.lane.shares(end), self.service.attendance.shares(end)
         return end_of(self.node)
 
     def write(self, summary: Mapping[str, Any]) -> None:
-        """summary.json and what only pictures need."""
+        """Write summary.json and the files that only figures need."""
         if self.record is not None:
             return
         counts = self.role.summary().get("staleness_counts")
@@ -146,7 +146,7 @@ class ServerTraining(Keeper):
         self.folder.write_summary(summary)
 
     def say_end(self, summary: Mapping[str, Any]) -> None:
-        """With the reasons why the numbers may be no result."""
+        """Log the end, with the reasons why the numbers may not be a result."""
         log = self.side.log
         self._tracking.end(summary["status"], None if summary["status"] == "stopped" else summary)
         if self._tracking.note:
@@ -158,7 +158,7 @@ class ServerTraining(Keeper):
     # For people
 
     def status(self, pace: Pace) -> dict[str, Any]:
-        """How far the training is."""
+        """The progress of the training."""
         node, progress, last = self.node, self.role.progress, self.rows[-1] if self.rows else {}
         return {
             "protocol": self.side.plan.method.name,
@@ -168,26 +168,26 @@ class ServerTraining(Keeper):
             "fraction": self._fraction(),
             "metric": self.side.plan.training.metric,
             "value": last.get("value"),
-            "rows": last.get("rows", ""),  # that the value is of
+            "rows": last.get("rows", ""),  # the rows that the value is of
             "parties": parties_now(node, last.get("staleness") or []),
         }
 
     def _fraction(self) -> float:
-        """How much of the run is done, from 0 to 1."""
+        """The finished share of the run, from 0 to 1."""
         limit, progress = self.side.plan.training.limit, self.role.progress
         clock_s = self.node.clock() / NANOSECONDS
         done = {"seconds": clock_s, "updates": progress.k, "epochs": progress.epochs}[limit.unit]
         return float(min(1.0, done / limit.amount))
 
     def _commonest(self) -> Commonest | None:
-        """None where the parties have the labels: the zeros of this side are none."""
+        """None if the parties have the labels: the zeros on the server are no labels."""
         plan, share = self.side.plan, self.side.share
         if plan.method.capabilities.party_labels:
             return None
         return commonest(share.task, share.y_test, plan.training.validation)
 
     def summary(self, end: End) -> Mapping[str, Any]:
-        """summary.json."""
+        """The content of summary.json."""
         if self.record is not None:
             return self.record
         node, plan, byes, principal = self.node, self.side.plan, self.service.byes, self.role.summary()

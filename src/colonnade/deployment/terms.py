@@ -1,7 +1,7 @@
-"""What the members of a federation agree upon, and how they find out that they do not.
+"""What the members of a federation must agree on, and how they notice a difference.
 
-The shared part of a config is everything that shapes the training, and the members' fingerprints; its digest is
-what people compare by telephone, its content is what the handshake compares, so that it can say what differs.
+The shared part of a config is everything that shapes the training, and the members' fingerprints. People compare its
+digest, for example by telephone. The handshake compares its content, so that it can say what differs.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ __all__ = ["SHARED_NETWORK", "Terms", "shared_digest", "shared_part", "shared_pa
 
 DTYPE = "float32"  # of embeddings on the wire
 SHARED_NETWORK = ("parties", "heartbeat_s", "lost_after_s", "max_message_mb", "max_in_flight", "admit_late")
-_OWN_TRAIN = ("checkpoint_every", "trace")  # everybody's own business
+_OWN_TRAIN = ("checkpoint_every", "trace")  # each member may choose these itself
 
 
 def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
-    """The part of a settled config that all members must have alike."""
+    """The part of a settled config that must be the same for all members."""
     tables = to_dict(config)
     train = {key: value for key, value in tables["train"].items() if key not in _OWN_TRAIN}
     privacy = {"privacy": tables["privacy"]} if config.privacy.on else {}
@@ -42,13 +42,13 @@ def shared_part(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
 
 
 def shared_part_of_alignment(config: Config, members: Mapping[str, str]) -> dict[str, Any]:
-    """The same for an alignment, which knows nothing of models."""
+    """The same for an alignment, which has no models."""
     return _always_shared("alignment", to_dict(config), members)
 
 
 def _always_shared(aim: str, tables: Mapping[str, Any], members: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "aim": aim,  # an aligning party at a training server, say, hears of this first
+        "aim": aim,  # an aligning party at a training server gets this difference first
         "align": tables["align"],
         "codec": VERSION,
         "network": {key: tables["network"][key] for key in SHARED_NETWORK},
@@ -57,21 +57,21 @@ def _always_shared(aim: str, tables: Mapping[str, Any], members: Mapping[str, st
 
 
 def shared_digest(shared: Mapping[str, Any]) -> str:
-    """Of the shared part."""
+    """SHA-256 of the shared part in hex."""
     text = json.dumps(shared, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Terms:
-    """The server's side: what a party's hello must say."""
+    """The server's check of a party's HELLO."""
 
     def __init__(self, shared: dict[str, Any], rows: int, ids_sha256: str, widths: Mapping[str, int]) -> None:
-        self._shared = json.loads(json.dumps(shared))  # as it looks after a journey
+        self._shared = json.loads(json.dumps(shared))  # as it looks after encoding and decoding
         self._rows, self._ids, self._widths = rows, ids_sha256, widths
-        self._whose = "the server"  # the ids are
+        self._whose = "the server"  # the owner of the ids
 
     def __call__(self, party: str, hello: Hello) -> str | None:
-        """What differs, or None."""
+        """What differs, in words; None if nothing does."""
         if hello.protocol != PROTOCOL:
             return (
                 f"protocol {hello.protocol} (release {hello.release}) there, {PROTOCOL} ({__version__}) here: "
@@ -83,7 +83,7 @@ class Terms:
             return f"training has ended here, and predictions are answered: start {party} with --predict"
         try:
             differs = difference(hello.shared, self._shared)
-        except (TypeError, RecursionError):  # keys that cannot be sorted, tables without a bottom
+        except (TypeError, RecursionError):  # keys that cannot be sorted, or tables nested too deep
             return f"{party} sends a shared config that is none"
         if differs:
             return f"the shared config differs: {differs} (there: {party}; here: the server)"
@@ -92,7 +92,7 @@ class Terms:
     def _rows_differ(self, party: str, hello: Hello) -> str | None:
         if hello.rows != self._rows:
             return f"{party} has {hello.rows} rows, the server {self._rows}: align the tables first"
-        if not self._ids:  # a server without a table of its own: the others as the first
+        if not self._ids:  # a server without a table: the first party's ids count
             self._ids, self._whose = hello.ids_sha256, party
         if hello.ids_sha256 == self._ids:
             return None

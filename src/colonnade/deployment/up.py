@@ -1,10 +1,10 @@
-"""A whole federation on this machine: every role its own process, over loopback, with throw-away certificates.
+"""A whole federation on this machine: every role is a process, over loopback, with throw-away certificates.
 
     FOLDER/config.toml, metrics.jsonl, summary.json, …    as of any run
     FOLDER/nodes/certificates/                            keys that only this run uses
     FOLDER/nodes/NAME/                                    config, share of the data, log and state of one role
 
-Each process reads its own folder only. One that is killed is started again and goes on.
+Each process reads its own folder only. A process that is killed is started again and continues.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ __all__ = [
     "reopen_up",
 ]
 
-RESTARTS = 5  # of one process within a minute; then something is wrong with it
+RESTARTS = 5  # of one process within a minute; after that it has failed
 FAREWELL_S = 15.0
 COPIED = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
 
@@ -57,7 +57,7 @@ OnStatus = Callable[[dict[str, Any]], None]
 
 
 def refuse_windows(what: str) -> None:
-    """Processes are stopped by SIGTERM, and end with the one that started them: Windows has neither."""
+    """Raise on Windows, which has no SIGTERM and does not end a process with its parent."""
     if sys.platform == "win32":
         raise ColonnadeError(
             f"{what} needs Linux or macOS; on Windows start each side in a terminal of its own, or use WSL"
@@ -65,7 +65,7 @@ def refuse_windows(what: str) -> None:
 
 
 def refuse_network(given: Mapping[str, Any]) -> None:
-    """Keys of `[network]` that a federation started as a whole sets itself are not overridden in silence."""
+    """Raise ConfigError for keys of `[network]` that a federation on one machine sets itself."""
     for key in SET_HERE:
         if key in given:
             own = {
@@ -83,7 +83,7 @@ def prepare_up(
     load_data: Callable[[Config], Partition] = load_partition,
     kind: "type[FederationUp] | None" = None,
 ) -> "FederationUp":
-    """Make the folders of all roles; everything that can be refused is refused here."""
+    """Make the folders of all roles. All checks happen here; raises ConfigError."""
     RunFolder.refuse_used(out)
     check_track(config.track)
     data = load_data(config) if data is None else data
@@ -115,7 +115,7 @@ def prepare_up(
 def reopen_up(
     config: Config, out: Path, predict: bool = False, kind: "type[FederationUp] | None" = None
 ) -> "FederationUp":
-    """Go on with a federation that was stopped; or bring one up that has ended, to predict."""
+    """Continue a federation that was stopped, or start one that has ended for predictions."""
     reopen_folder(config, out)
     nodes = out / "nodes"
     if not (nodes / SERVER / "config.toml").is_file():
@@ -129,7 +129,7 @@ def reopen_up(
 
 
 def reopen_folder(config: Config, out: Path) -> RunFolder:
-    """Of another config it is refused; but the cluster may have changed meanwhile."""
+    """Open the run folder; raises for another config. Only `resources` may differ, as the cluster may have changed."""
     there = out / "config.toml"
     resources = from_dict(read_toml(there)).resources if there.is_file() else config.resources
     return RunFolder.reopen(out, msgspec.structs.replace(config, resources=resources))
@@ -148,7 +148,7 @@ class Child:
         self.starts: list[float] = []
 
     async def start(self) -> None:
-        """Start it, or start it again."""
+        """Start the process, also after it ended."""
         self.starts = [*self.starts[-RESTARTS:], time.monotonic()]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
@@ -157,28 +157,28 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which then stops them in order
                 env=environment,
                 cwd=self._folder,
             )
 
     @property
     def code(self) -> int | None:
-        """How it ended, or None."""
+        """The exit code; None while it runs."""
         return self.process.returncode if self.process is not None else None
 
     @property
     def hopeless(self) -> bool:
-        """Died too often to be started again."""
+        """Whether it ended too often to be started again."""
         return len(self.starts) > RESTARTS and self.starts[-1] - self.starts[-1 - RESTARTS] < 60.0
 
     def stop(self) -> None:
-        """Ask it to stop cleanly."""
+        """Ask the process to stop cleanly."""
         if self.process is not None and self.code is None:
             self.process.send_signal(signal.SIGTERM)
 
     async def gone(self, timeout_s: float) -> None:
-        """Wait until it has ended; a deaf one is killed."""
+        """Wait until the process has ended; kill it after `timeout_s`."""
         if self.process is None:
             return
         try:
@@ -189,13 +189,13 @@ class Child:
             await self.process.wait()
 
     def last_words(self) -> str:
-        """The last line that it wrote, for people."""
+        """The last line of its log, for a message."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1].removeprefix("Error: ") if lines else "it said nothing"
 
 
 class FederationUp:
-    """Starts, watches and stops the roles of a federation; here each is a process."""
+    """Starts, watches and stops the roles of a federation. Here each role is a process."""
 
     def __init__(
         self, config: Config, out: Path, parties: tuple[str, ...], notes: tuple[str, ...], predict: bool = False
@@ -205,16 +205,16 @@ class FederationUp:
         self.server_run = self.nodes / SERVER / "run"
         self.children = {name: self._child(name) for name in (SERVER, *parties)}
         self.stopping = False
-        self.say: Callable[[str], None] = lambda text: None  # a line for people, beside the table
+        self.say: Callable[[str], None] = lambda text: None  # prints a line beside the table
 
     @staticmethod
     def refuse(config: Config, parties: tuple[str, ...]) -> None:
-        """What cannot be run this way, before anything is written."""
+        """Raise for what cannot run this way, before anything is written."""
         refuse_windows("starting all roles on this machine")
 
     @property
     def address(self) -> str:
-        """Where the server listens, once it does."""
+        """The server's address; empty until it listens."""
         path = self.server_run / "address"
         return path.read_text() if path.is_file() else ""
 
@@ -227,7 +227,10 @@ class FederationUp:
         return Child(name, command, folder / "log.jsonl")
 
     def write_config(self, name: str, address: str, rows: tuple[int, int] | None = None) -> None:
-        """What one role is told; of a server without labels: how many rows are to train or validate, and to test on."""
+        """Write one role's config.
+
+        `rows`, for a server without labels: how many rows are to train or validate on, and how many to test on.
+        """
         tables = to_dict(self.config)
         certificates, share = self.nodes / "certificates", str(self.nodes / name / "share.safetensors")
         tables["network"] |= {
@@ -247,10 +250,10 @@ class FederationUp:
         (self.nodes / name / "config.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
 
     async def run(self, on_status: OnStatus | None = None) -> Summary:
-        """Until the server ends; the summary."""
+        """Run until the server ends; returns the summary."""
         try:
             await self.start()
-            while self.children[SERVER].code not in (0, 1):  # killed: it is started again, below
+            while self.children[SERVER].code not in (0, 1):  # killed: `look_after` starts it again
                 await asyncio.sleep(0.25)
                 await self.look_after()
                 if on_status is not None and (status := await self.status()) is not None:
@@ -261,7 +264,7 @@ class FederationUp:
         return self._collect()
 
     async def start(self) -> None:
-        """The server first, then the parties, who must know its address."""
+        """Start the server, then the parties, which need its address."""
         server = self.children[SERVER]
         address = self.server_run / "address"
         before = address.stat().st_mtime_ns if address.exists() else None
@@ -276,7 +279,7 @@ class FederationUp:
             await self.children[name].start()
 
     async def look_after(self) -> None:
-        """A killed process starts again; one that gave up by itself ends all with its own words."""
+        """Restart killed processes. If a process gave up by itself, raise ColonnadeError with its last line."""
         for child in self.children.values():
             code = child.code
             if code is None or (code == 0 and child.name != SERVER):
@@ -287,7 +290,7 @@ class FederationUp:
                 raise ColonnadeError(f"{child.name} ended: {child.last_words()} (see {child.log})")
 
     async def status(self) -> dict[str, Any] | None:
-        """What the server says, or None while it cannot."""
+        """The server's status; None while it cannot answer."""
         try:
             certificates = self.nodes / "certificates"
             pair = certificates / f"{SERVER}.pem", certificates / f"{SERVER}.key"
@@ -299,11 +302,11 @@ class FederationUp:
         return found
 
     async def _farewell(self) -> None:
-        """The server has ended: the parties do so too, by themselves."""
+        """Wait for the parties, which end by themselves after the server."""
         await asyncio.gather(*(self.children[name].gone(FAREWELL_S) for name in self.parties))
 
     async def stop(self) -> None:
-        """Stop cleanly whoever still runs, the parties first."""
+        """Stop the processes that still run, the parties first, and copy the server's results."""
         self.stopping = True
         for name in (*self.parties, SERVER):
             self.children[name].stop()

@@ -1,1 +1,1 @@
-"""Drivers own clocks, links and threads; roles do not."""
+"""Drivers own the clock, the links, the threads and the files. Roles do no I/O."""

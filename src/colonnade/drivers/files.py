@@ -1,4 +1,4 @@
-"""Files that are replaced in one rename, locks, and reads and writes at a place: on Windows, too."""
+"""File operations on POSIX and Windows: atomic replacement, locks, and reads and writes at an offset."""
 
 import os
 import sys
@@ -11,24 +11,24 @@ from colonnade.protocol.errors import CheckpointError
 
 __all__ = ["BINARY", "CUT_OFF_S", "lock_file", "read_at", "replace_file", "sync_folder", "try_lock", "write_at"]
 
-CUT_OFF_S = 600.0  # after so long, a node that was cut off has noticed it (Ray's takes three minutes)
+CUT_OFF_S = 600.0  # within this time a node that was cut off has noticed it (Ray takes three minutes)
 
 
 if sys.platform == "win32":
     import msvcrt
 
-    BINARY = os.O_BINARY  # a flag of os.open: without it Windows changes the bytes of line ends
-    LOCKED_BYTE = 2**31 - 16  # far behind the end: a locked byte cannot be read through another descriptor
+    BINARY = os.O_BINARY  # flag for os.open: without it Windows translates line ends
+    LOCKED_BYTE = 2**31 - 16  # far beyond the end: Windows lets no other descriptor read a locked byte
     _position = threading.Lock()
 
     def try_lock(file: int) -> None:
-        """Lock a file for this process; OSError if another process has it."""
+        """Lock the file for this process; raises OSError if another process holds the lock."""
         with _position:
             os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
 
     def read_at(file: int, buffers: Sequence[memoryview], offset: int) -> int:
-        """Fill the buffers from this place; how many bytes there were."""
+        """Fill the buffers from `offset` on; returns the number of bytes read."""
         found = 0
         with _position:
             os.lseek(file, offset, os.SEEK_SET)
@@ -39,13 +39,13 @@ if sys.platform == "win32":
         return found
 
     def write_at(file: int, parts: Sequence[bytes | memoryview], offset: int) -> int:
-        """Write the parts at this place; how many bytes were written."""
+        """Write the parts at `offset`; returns the number of bytes written."""
         with _position:
             os.lseek(file, offset, os.SEEK_SET)
             return os.write(file, b"".join(parts))
 
     def sync_folder(folder: Path) -> None:
-        """Windows opens no folders: a rename is durable when the file system says so."""
+        """Do nothing: Windows cannot open a folder, so the file system decides when a rename is durable."""
 
 else:
     import fcntl
@@ -54,11 +54,11 @@ else:
     read_at, write_at = os.preadv, os.pwritev
 
     def try_lock(file: int) -> None:
-        """Lock a file for this process; OSError if another process has it."""
+        """Lock the file for this process; raises OSError if another process holds the lock."""
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def sync_folder(folder: Path) -> None:
-        """Make the names in a folder durable."""
+        """Sync the folder, so that renames and new names in it survive a power cut."""
         directory = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(directory)
@@ -67,7 +67,7 @@ else:
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
-    """Write a file beside its place, make it durable, and move it there: a kill leaves the old or the new one whole."""
+    """Replace a file in one rename: a kill leaves either the old file or the new one, complete and durable."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, mode), "wb") as file:
@@ -76,11 +76,15 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview], mode: int = 0
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_folder(path.parent)  # the rename, too
+    sync_folder(path.parent)  # makes the rename durable
 
 
 def lock_file(path: Path, patience_s: float = 0.0) -> int:
-    """Two processes on one state would ruin it; closing the number unlocks, and so does the end of the process."""
+    """Lock a file, because two processes would corrupt one state; returns the descriptor.
+
+    Closing the descriptor unlocks, and so does the end of the process. Raises CheckpointError if another process still
+    holds the lock after `patience_s`.
+    """
     end = time.monotonic() + patience_s
     file = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
     while True:

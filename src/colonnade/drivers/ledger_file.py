@@ -1,4 +1,4 @@
-"""The file of a privacy ledger: appended, synced and locked; what is in it belongs to `privacy.ledger`."""
+"""The file of a privacy ledger: appended, synced and locked. `privacy.ledger` defines the content."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ __all__ = ["LedgerFile", "read_ledger"]
 
 
 class LedgerFile:
-    """See `protocol.ports.Lines`; the file is made and locked when the ledger opens it."""
+    """Implements `protocol.ports.Lines`. `open` creates and locks the file."""
 
     _file: int | None = None
 
@@ -24,14 +24,14 @@ class LedgerFile:
         self.alone = nullcontext() if alone is None else alone  # a lock, if jobs run on several threads
 
     def open(self) -> bytes:
-        """Lock the file for this process; returns what it holds."""
+        """Lock the file and return its content; raises CheckpointError if another process has it open."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
         try:
             self._lock(file)
             if os.fstat(file).st_size:
                 return self.read()
-            sync_folder(self.path.parent)  # the name of a new file, too
+            sync_folder(self.path.parent)  # makes the name of a new file durable
             return b""
         except BaseException:
             self.close()
@@ -44,11 +44,10 @@ class LedgerFile:
             raise CheckpointError(f"{self.path}: another process writes this ledger; stop it first") from None
 
     def read(self) -> bytes:
-        """What the file holds."""
         return _content(self.path)
 
     def append(self, line: bytes) -> None:
-        """Write a line; all of it, or it raises."""
+        """Write the whole line, or raise CheckpointError."""
         try:
             written = os.write(self._number, line)
         except OSError as error:
@@ -57,18 +56,18 @@ class LedgerFile:
             raise CheckpointError(f"{self.path}: only {written} of {len(line)} bytes were written: nothing is uploaded")
 
     def sync(self) -> None:
-        """Until here it survives a power cut."""
+        """Make all lines so far survive a power cut."""
         try:
             os.fsync(self._number)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be synced ({error.strerror}): nothing is uploaded") from None
 
     def cut_back(self, size: int) -> None:
-        """Forget all but so many bytes."""
+        """Keep only the first `size` bytes."""
         os.ftruncate(self._number, size)
 
     def time(self) -> str:
-        """UTC."""
+        """UTC in ISO 8601, with seconds."""
         return datetime.now(UTC).isoformat(timespec="seconds")
 
     @property
@@ -78,7 +77,7 @@ class LedgerFile:
         return self._file
 
     def close(self) -> None:
-        """Write no more, and unlock."""
+        """Close the file, which unlocks it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -88,7 +87,7 @@ class LedgerFile:
 
 
 def read_ledger(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], Account]:
-    """The terms, the releases and what they cost together; refused, with the line, if the chain is broken."""
+    """The terms, the releases and their total cost; raises CheckpointError with the line if the chain is broken."""
     return audit(_content(path), str(path))
 
 

@@ -1,12 +1,15 @@
-"""Rows of bytes in a sparse file, that can be taken back to a checkpoint.
+"""Rows of bytes in a sparse file that a role can take back to a checkpoint.
 
-    NAME.rows     the rows: pages that nobody wrote take no room
-    NAME.undo-N   what was there before, since the last checkpoint (undo.py)
+    NAME.rows     the rows; pages that were never written take no disk space
+    NAME.undo-N   the previous values since the last checkpoint (undo.py)
 
-Rows are read and written by calls (`read_at`, `write_at`), not through a mapping: a full disk is an error with words,
-where a mapped write would end the process with SIGBUS; and nothing of the file counts as this process's memory, where
-one batch of 256 rows was seen to map 279 MB (the kernel maps all that its cache holds together, up to 2 MiB for a row).
-What was written or read is in the system's cache as long as there is room.
+The driver reads and writes rows with calls (`read_at`, `write_at`), not through a memory mapping, for two reasons:
+
+- A full disk raises an error with a message. A write to a mapping would end the process with SIGBUS.
+- The file does not count as memory of this process. With a mapping, one batch of 256 rows mapped 279 MB, because the
+  kernel maps all pages that its cache holds together, up to 2 MiB for a row.
+
+The system's cache keeps the rows that were written or read, as long as there is room.
 """
 
 import itertools
@@ -30,13 +33,12 @@ __all__ = ["FileStorage", "RowFile"]
 
 
 class FileStorage:
-    """A role's tables in a folder; without one, in temporary files that have no name."""
+    """Implements `protocol.ports.Storage` in a folder. Without a folder, tables are temporary files without a name."""
 
     def __init__(self, folder: Path | None = None, *, anew: bool = True) -> None:
-        self._folder, self._anew = folder, anew  # anew: what lies there is of no use
+        self._folder, self._anew = folder, anew  # anew: discard the files that are there
 
     def rows(self, name: str, count: int, row_bytes: int, hint: str = "") -> "RowFile":
-        """See `protocol.ports.Storage`."""
         file = RowFile(count, row_bytes, hint)
         if self._folder is not None:
             file.open(self._folder / "table", name, anew=self._anew)
@@ -44,17 +46,21 @@ class FileStorage:
 
 
 class RowFile:
-    """So many rows of so many bytes; in a file without a name until `open` says where."""
+    """`rows` rows of `row_bytes` bytes, in a temporary file without a name until `open` gives a folder."""
 
     def __init__(self, rows: int, row_bytes: int, hint: str = "") -> None:
-        self._rows, self._row_bytes, self._hint = rows, row_bytes, hint  # the hint: what would need less room
+        self._rows, self._row_bytes, self._hint = rows, row_bytes, hint  # hint: what would need less space
         self._undo: UndoLog | None = None
         self._path: Path | None = None
         self._file = -1
         self._writes = 0  # to a file without a name
 
     def open(self, folder: Path, name: str, *, anew: bool) -> None:
-        """Lie there from now on: empty, or as it was left, for `back_to` to take back to the checkpoint."""
+        """Use the file in this folder from now on.
+
+        If `anew`, the file starts empty. Otherwise it holds what the last process left, and `back_to` must take it back
+        to the checkpoint. Raises CheckpointError if that file is missing or has another size.
+        """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path = folder / f"{name}.rows"
         if anew:
@@ -73,34 +79,34 @@ class RowFile:
             raise self._full(error, self._size, file) from None
 
     def _ready(self) -> None:
-        """Without a folder it lies where temporary files do, and goes with this process."""
+        """Make a temporary file, which disappears with this process, if `open` gave no folder."""
         if self._file < 0:
             with tempfile.TemporaryFile(prefix="colonnade-", suffix=".rows") as file:
-                self._use(os.dup(file.fileno()))  # the file stays as long as it is open
+                self._use(os.dup(file.fileno()))  # the duplicate descriptor keeps the file
 
     @property
     def _size(self) -> int:
         return self._rows * self._row_bytes
 
     def position(self) -> Any:
-        """What `back_to` and `keep_from` take."""
+        """The value that `back_to` and `keep_from` take."""
         return self._writes if self._undo is None else tuple(self._undo.end)
 
     def back_to(self, position: Any) -> None:
-        """Undo what was written since."""
+        """Undo all writes since this position; raises CheckpointError if there is no undo log to do so."""
         if self._undo is not None:
             self._undo.back_to(Position(*position), self._take_back)
         elif self._writes and position != self._writes:
             raise CheckpointError("a table without a run folder cannot go back; give the run an --out")
-        # else: somebody reads the state of a run, and needs its networks only
+        # else: the caller reads the state of a run only for its networks
 
     def keep_from(self, position: Any) -> None:
-        """A checkpoint with this position is on the disk: nobody goes back to before it."""
+        """Drop the undo records before this position, because its checkpoint is on the disk."""
         if self._undo is not None:
             self._undo.keep_from(Position(*position))
 
     def read(self, rows: Array) -> Array:
-        """Sorted rows, uint8 (rows, bytes)."""
+        """Read sorted rows; uint8 (rows, row_bytes)."""
         self._ready()
         values, file, read = np.empty((len(rows), self._row_bytes), np.uint8), self._file, read_at
         flat = values.reshape(-1).data
@@ -109,7 +115,7 @@ class RowFile:
         return values
 
     def replace(self, rows: Array, before: Array, after: Array, spans: list[tuple[int, int]]) -> None:
-        """Sorted rows: note what was there in these spans of bytes, then write."""
+        """Log the previous values of sorted rows in these spans of bytes, then write the new ones."""
         if self._undo is not None:
             parts = [np.ascontiguousarray(before[:, start:stop]).data.cast("B") for start, stop in spans]
             head = np.array([len(rows), len(spans), *itertools.chain(*spans)], "<i8").tobytes()
@@ -118,7 +124,7 @@ class RowFile:
         self._put(rows, after)
 
     def _take_back(self, content: bytes) -> None:
-        """One record of the undo log."""
+        """Write back the old values of one record of the undo log."""
         count, spans = np.frombuffer(content, "<i8", 2).tolist()
         edges = np.frombuffer(content, "<i8", 2 * spans, 16).reshape(-1, 2).tolist()
         offset = 16 * (1 + spans)
@@ -132,7 +138,7 @@ class RowFile:
         self._put(rows, table)
 
     def _put(self, rows: Array, values: Array) -> None:
-        """Sorted rows."""
+        """Write sorted rows."""
         flat, file, write = values.reshape(-1).data, self._file, self._write_all
         for start, stop, place in _runs(rows, self._row_bytes):
             write(file, [flat[start:stop]], place)
@@ -141,7 +147,7 @@ class RowFile:
         wanted = sum(map(len, parts))
         try:
             written = write_at(file, parts, offset)
-            while written < wanted:  # there was room for a part of it: ask for the rest, to hear why not
+            while written < wanted:  # only a part was written: the next call raises the reason
                 written += write_at(file, [b"".join(parts)[written:]], offset + written)
         except OSError as error:
             raise self._full(error, wanted, file) from None
@@ -150,7 +156,7 @@ class RowFile:
         where, mb = self._path or Path(tempfile.gettempdir()) / "a temporary file", 1e6
         free = shutil.disk_usage(where.parent).free
         rest = 0
-        if sys.platform != "win32":  # which takes the room for all of it at once
+        if sys.platform != "win32":  # Windows allocates the whole file at once
             rest = max(self._size - os.fstat(self._file).st_blocks * 512, 0)
         which = where if file == self._file else where.with_suffix(".undo")
         return CheckpointError(
@@ -161,7 +167,7 @@ class RowFile:
 
 
 def _runs(rows: Array, size: int) -> Iterator[tuple[int, int, int]]:
-    """Sorted rows of so many bytes that follow each other: from where to where in memory, and where in the file."""
+    """Group sorted rows into consecutive runs: (start, stop) in memory and the place in the file, all in bytes."""
     if not len(rows):
         return iter(())
     edges = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1, [len(rows)]])

@@ -1,4 +1,4 @@
-"""Exact bytes: by direction and by kind of message, evaluation apart."""
+"""Exact counts of bytes, by direction and by kind of message. Evaluation is counted separately."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -8,12 +8,12 @@ __all__ = ["Traffic"]
 
 @dataclass(slots=True)
 class Traffic:
-    """What crossed the links."""
+    """What crossed the links. A lost transmission counts, too."""
 
     messages: int = 0
     bytes_up: int = 0  # towards the server
     bytes_down: int = 0  # towards the parties
-    bytes_relayed: int = 0  # of those, from party to party
+    bytes_relayed: int = 0  # the part of bytes_down that goes from party to party
     evaluation_bytes: int = 0
     duplicates_dropped: int = 0
     undeliverable: int = 0
@@ -21,7 +21,7 @@ class Traffic:
     by_kind: dict[str, list[int]] = field(default_factory=dict)  # name → [messages, bytes]
 
     def count(self, kind: str, up: bool, size: int, transmissions: int = 1) -> None:
-        """One message, transmitted so many times."""
+        """Count one message of `size` bytes, which was transmitted `transmissions` times."""
         total = size * transmissions
         self.messages += 1
         self.repeated += transmissions - 1
@@ -36,20 +36,18 @@ class Traffic:
         entry[1] += total
 
     def count_between(self, kind: str, size: int, transmissions: int = 1) -> None:
-        """One message from party to party."""
+        """Count one message from party to party."""
         self.count(kind, False, size, transmissions)
         self.bytes_relayed += size * transmissions
 
     def count_relayed(self, size: int) -> None:
-        """The server carried a frame from party to party; whether there is a message in it, it does not know."""
+        """Count a frame that the server carried between parties. The server cannot tell if it holds a message."""
         self.count_between("relayed", size)
         self.messages -= 1
 
     def save(self) -> dict[str, Any]:
-        """As plain values."""
         return asdict(self)
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         for name, value in saved.items():
             setattr(self, name, value)

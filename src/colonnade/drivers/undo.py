@@ -1,12 +1,14 @@
-"""What a file of rows held before it was written over: enough to take it back to any position that is still kept.
+"""The previous values of a file of rows: enough to take the file back to any position that is still kept.
 
     STEM.undo-N   magic "CLU1" · N (8 bytes) · chain of the file before (4) · salt (8) · records
     record        length (4) · chain: crc32 of this record, begun with the chain before it (4) · content
 
-A position is (N, bytes, chain): the chain tells a position of this history from one of another. Records are appended
-before the rows are written, so that a kill at any moment leaves at most a torn last record, whose rows are still as
-they were. Undoing writes old values, newest first, and may itself be killed and begun again. Nothing is made durable:
-after a power cut the rows may be of any time, and this log does not know it.
+A position is (N, bytes, chain). The chain distinguishes a position of this history from one of another history.
+
+A record is appended before its rows are written. So a kill at any moment leaves at most a torn last record, whose rows
+are still unchanged. Undoing writes the old values, newest first. It can be killed and started again.
+
+Nothing here is durable. After a power cut the rows may be of any time, and this log cannot detect it.
 """
 
 import os
@@ -25,11 +27,11 @@ _MAGIC = b"CLU1"
 _HEADER = Struct("<4sQI8s")
 _FRAME = Struct("<II")
 
-Write = Callable[[int, list[bytes | memoryview], int], None]  # file, parts, offset: all of them, or it raises
+Write = Callable[[int, list[bytes | memoryview], int], None]  # file, parts, offset; writes all parts or raises
 
 
 class Position(NamedTuple):
-    """The end of a log at some time."""
+    """The end of the log at some time."""
 
     number: int
     size: int
@@ -37,15 +39,15 @@ class Position(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """One file of the log as it was found."""
+    """One file of the log, as found on the disk."""
 
     number: int
-    before: int  # the chain of the file before it
-    ends: list[Position]  # after its header, and after each whole record
+    before: int  # the chain of the previous file
+    ends: list[Position]  # after the header, and after each complete record
 
 
 class UndoLog:
-    """One log, in one file or in several that follow each other."""
+    """One log, in one file or in several consecutive files."""
 
     def __init__(self, stem: Path, write: Write, *, anew: bool) -> None:
         self._stem, self._write = stem, write
@@ -57,7 +59,7 @@ class UndoLog:
             self._begin(0, 0)
 
     def append(self, content: list[bytes | memoryview]) -> None:
-        """One more record."""
+        """Append one record. The caller writes its rows afterwards."""
         number, size, chain = self.end
         for part in content:
             chain = crc32(part, chain)
@@ -66,7 +68,7 @@ class UndoLog:
         self.end = Position(number, size + _FRAME.size + length, chain)
 
     def keep_from(self, position: Position) -> None:
-        """Nobody goes back to before this position: what leads there is removed."""
+        """Remove the files that only lead back to before this position."""
         if position == self.end:
             self._begin(position.number + 1, position.chain)  # first: one of the two always tells what came before
             position = self.end
@@ -75,7 +77,7 @@ class UndoLog:
                 self._path(number).unlink()
 
     def back_to(self, position: Position, undo: Callable[[bytes], None]) -> None:
-        """Give `undo` what was appended after the position, newest first; then forget it."""
+        """Call `undo` with each record after the position, newest first; then remove these records."""
         segments = self._found(position)
         for segment in reversed(segments):
             for content in self._contents_after(segment, position):
@@ -83,7 +85,7 @@ class UndoLog:
         self._forget(segments, position)
 
     def _found(self, position: Position) -> list[_Segment]:
-        """The files from the position on, which must be part of this log's history."""
+        """The files from the position on; raises CheckpointError if the position is not part of this log's history."""
         read = [self._read(number) for number in self._numbers() if number >= position.number]
         segments = [segment for segment in read if segment is not None]
         first = segments[0] if segments else None
@@ -110,8 +112,8 @@ class UndoLog:
             os.close(file)
 
     def _forget(self, segments: list[_Segment], position: Position) -> None:
-        """The newest first: what is left after a kill still undoes the rest of it."""
-        self.close()  # Windows removes no open file
+        """Remove the newest file first: after a kill, the files that are left can still undo the rest."""
+        self.close()  # Windows cannot remove an open file
         for segment in reversed(segments[1:]):
             self._path(segment.number).unlink()
         first = segments[0]
@@ -136,7 +138,7 @@ class UndoLog:
         self._file, self.end = file, Position(number, len(header), crc32(header))
 
     def _read(self, number: int) -> _Segment | None:
-        """None: it was killed while it was made."""
+        """None if a kill interrupted the writing of the header."""
         with self._path(number).open("rb") as file:
             header = file.read(_HEADER.size)
             if len(header) < _HEADER.size:
@@ -163,7 +165,6 @@ class UndoLog:
         return sorted(int(path.name.rpartition("-")[2]) for path in names)
 
     def close(self) -> None:
-        """No more is written."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

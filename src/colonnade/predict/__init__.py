@@ -1,5 +1,7 @@
-"""Predictions after the training; the roles are the methods' own (`algorithms.prediction`).
+"""Predictions after the training. The methods define the roles (`algorithms.prediction`).
 
-The modules: `processes` (the roles as processes, made from what the training left on the disk), `http` (the server's
-door), `asking` (the client), `in_one_place` (all roles in one process, without messages).
+- `processes`: the roles as processes, made from the state that the training left on the disk
+- `http`: the server's HTTP endpoint
+- `asking`: the client
+- `in_one_place`: all roles in one process, without messages
 """

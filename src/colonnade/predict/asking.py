@@ -1,4 +1,4 @@
-"""Whoever asks: ids from a file, answers from the server's endpoint as a CSV; and a federation brought up for that."""
+"""The client: ids from a file, answers from the server's endpoint as a CSV, and a federation started for that."""
 
 import asyncio
 import contextlib
@@ -24,20 +24,20 @@ __all__ = ["Door", "ask", "door_of", "open_door", "read_ids", "up_for_questions"
 
 PER_REQUEST = 1000
 PATIENCE_S = 60.0
-UP_S = 120.0  # for all roles to come up from their checkpoints
+UP_S = 120.0  # for all roles to start from their checkpoints
 
-SILENCE = (OSError, http.client.HTTPException, ValueError)  # nobody, or somebody else
+SILENCE = (OSError, http.client.HTTPException, ValueError)  # no answer, or not from our server
 Answers = list[dict[str, Any]]
 
 
 class Door(NamedTuple):
-    """Where to ask, and as whom."""
+    """The address of an endpoint, and the token for it."""
 
     address: str
     token: str
 
     def request(self, method: str, path: str, content: Any = None) -> Any:
-        """One request; a refusal is said in the server's words."""
+        """One request; raises ColonnadeError with the server's message if it refuses."""
         connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
         body = None if content is None else json.dumps(content)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
@@ -50,11 +50,11 @@ class Door(NamedTuple):
         return found
 
     def answers(self) -> bool:
-        """Whether anybody is there."""
+        """Whether the server answers."""
         return self.status() is not None
 
     def status(self) -> dict[str, Any] | None:
-        """What the server says of itself; None: it is not there."""
+        """The server's status; None if it does not answer."""
         try:
             found: dict[str, Any] = self.request("GET", "/status")
         except SILENCE:
@@ -63,7 +63,7 @@ class Door(NamedTuple):
 
 
 def door_of(run: Path) -> Door | None:
-    """The endpoint of a server's folder, if it ever had one."""
+    """The endpoint of a server's folder; None if it never had one. Raises ConfigError if the token is unreadable."""
     folder = run / "predict"
     if not (folder / "http").is_file():
         return None
@@ -76,7 +76,10 @@ def door_of(run: Path) -> Door | None:
 
 
 def open_door(config: Path, run: Path | None) -> contextlib.AbstractContextManager[Door]:
-    """The endpoint of the run's server; if it is away and all roles are here, they are up for as long as it is open."""
+    """The endpoint of the run's server.
+
+    If the server is away and all roles are on this machine, they are started and run while this context is open.
+    """
     from_dict(read_toml(config))
     folder = run or usual_folder(config)
     together = nodes_of(folder).is_dir()  # of `up`: all roles are here
@@ -93,7 +96,7 @@ def open_door(config: Path, run: Path | None) -> contextlib.AbstractContextManag
 
 
 def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> tuple[list[str], Answers]:
-    """Classes, and an answer for each id; asked piece by piece, each id once: every question is a release."""
+    """The classes, and an answer for each id. Each id is asked once, because every question is a release."""
     distinct = list(dict.fromkeys(ids))
     classes: list[str] = []
     answers: Answers = []
@@ -112,7 +115,7 @@ def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> t
 
 
 def read_ids(path: Path, column: str | None) -> list[str]:
-    """One id per line; of a .csv, .csv.gz or .parquet a column."""
+    """One id per line, or a column of a .csv, .csv.gz or .parquet file; raises ConfigError."""
     if not path.is_file():
         raise ConfigError("--ids", str(path), "there is no such file")
     if format_of(path, None, TABLES, "--file") is None:
@@ -133,7 +136,7 @@ def read_ids(path: Path, column: str | None) -> list[str]:
 
 
 def write_answers(path: Path, classes: Sequence[str], answers: Answers) -> None:
-    """A row for each id; what is several names is separated by spaces."""
+    """One row per id. Several names in a cell are separated by spaces."""
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         chances = [f"probability of {name}" for name in classes]
@@ -147,7 +150,7 @@ def write_answers(path: Path, classes: Sequence[str], answers: Answers) -> None:
 
 @contextlib.contextmanager
 def up_for_questions(federation: FederationUp) -> Iterator[Door]:
-    """Bring all roles of a finished run up from their checkpoints, and stop them afterwards."""
+    """Start all roles of a finished run from their checkpoints, and stop them at the end."""
     with asyncio.Runner() as runner:
         try:
             yield runner.run(_bring_up(federation))
@@ -156,7 +159,7 @@ def up_for_questions(federation: FederationUp) -> Iterator[Door]:
 
 
 async def _bring_up(federation: FederationUp) -> Door:
-    """Wait until all parties are connected: then answers rest on all of them."""
+    """Wait until all parties are connected, so that answers use all of them."""
     door, missing = None, list(federation.parties)
     (federation.server_run / "predict" / "http").unlink(missing_ok=True)  # of a server that was killed
     with contextlib.suppress(TimeoutError):

@@ -1,11 +1,11 @@
-"""The server's door: a small HTTP endpoint, on loopback unless told otherwise, for whoever has the token.
+"""The server's HTTP endpoint, on loopback by default, for callers with the token.
 
     POST /predict   {"ids": ["17", "42"]}   →  {"classes": [...], "answers": [{"id", "prediction", "probabilities",
                     "parties", "cached", "fallback", "refused"}, ...]}, one for each id, in their order
-    GET  /status    who is connected, for whom something stands in
+    GET  /status    which parties are connected, and which have a fallback
 
-Both want `Authorization: Bearer TOKEN`. Ids are never logged. It speaks plain HTTP: beyond this machine, put a proxy
-with TLS before it.
+Both need `Authorization: Bearer TOKEN`. Ids are never logged. The endpoint speaks plain HTTP. For callers beyond this
+machine, put a proxy with TLS in front of it.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ MAX_REQUESTS = 64  # at the same time
 
 
 class Closed(Exception):
-    """No more answers: the server is stopping."""
+    """The server is stopping and gives no more answers."""
 
 
 class Predictor(Protocol):
-    """What stands behind the door."""
+    """What the endpoint calls."""
 
     log: Any
 
     async def ask(self, ids: list[str]) -> dict[str, Any]:
-        """Predictions for ids."""
+        """Predictions for ids; raises Closed when the server stops."""
 
     def status(self) -> dict[str, Any]:
-        """How things are."""
+        """The server's status."""
 
 
 class _Question(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class _Refused(Exception):
 
 
 def application(predictor: Predictor, token: str, max_ids: int, max_body_mb: float) -> Any:
-    """The FastAPI application."""
+    """The FastAPI application for `predictor`."""
     from fastapi import FastAPI, Request, Response
 
     app = FastAPI(title="colonnade", docs_url=None, redoc_url=None, openapi_url=None)
@@ -121,7 +121,7 @@ def _ids_of(body: bytes, max_ids: int) -> list[str]:
 
 
 def answers_of(ids: Sequence[str], computed: Computed, parties: Sequence[str], task: Task) -> dict[str, Any]:
-    """A computation in words."""
+    """The JSON answer for a computation."""
     rows = zip(ids, computed.values, computed.blocks, strict=True)
     return {
         "classes": list(task.classes),
@@ -150,7 +150,7 @@ def _those(parties: Sequence[str], what: Any, code: int) -> list[str]:
 
 
 class HttpDoor:
-    """The endpoint while it is open."""
+    """Opens and closes the endpoint."""
 
     def __init__(self, predictor: Predictor, address: str, token: str, max_ids: int, max_body_mb: float) -> None:
         self._predictor, self._address = predictor, address
@@ -159,13 +159,13 @@ class HttpDoor:
         self._serving: asyncio.Task[None] | None = None
 
     async def open(self) -> str:
-        """Listen; the address with the port that was really taken."""
+        """Listen; returns the address with the actual port. Raises ConfigError if the port is taken."""
         import uvicorn
 
         app = application(self._predictor, *self._app_of)
 
         class Quiet(uvicorn.Server):
-            """Signals are the process's business."""
+            """Leaves signals to the process."""
 
             @contextlib.contextmanager
             def capture_signals(self) -> Iterator[None]:
@@ -182,7 +182,7 @@ class HttpDoor:
         return f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
 
     async def close(self) -> None:
-        """Answer what is under way, and no more."""
+        """Finish the requests in progress and accept no more."""
         if self._serving is not None:
             self._server.should_exit = True
             await self._serving

@@ -1,4 +1,4 @@
-"""Predictions where all roles are in one process: what the server would answer, without the messages."""
+"""Predictions with all roles in one process: the server's answers, without messages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["predict_in_one_place", "predictor_of"]
 
 
 def predictor_of(method: Method[Any]) -> Predictor[Any, Any, Any]:
-    """How the method predicts; refused if it does not."""
+    """How the method predicts; raises ConfigError if it does not."""
     if method.predictor is None:
         advice = (
             "never shows the server a party's own embedding, and there is no way yet to predict at its level of privacy"
@@ -26,9 +26,9 @@ def predictor_of(method: Method[Any]) -> Predictor[Any, Any, Any]:
 def predict_in_one_place(
     method: Method[Any], options: Options, task: Task, roles: Sequence[Role], blocks: Sequence[Array], number: int
 ) -> Array:
-    """Class probabilities, or values, of rows that each party has a block of.
+    """Class probabilities, or values, for rows of which each party has a block.
 
-    `roles`: the server and the parties, as trained. `number` names the noise: never the same for two questions.
+    `roles`: the server and the parties, as trained. `number` identifies the noise and must differ for each question.
     """
     server, *parties = roles
     return predictor_of(method).in_one_place(TrainedRoles(options, task, server, tuple(parties)), blocks, number)

@@ -1,12 +1,12 @@
-"""The server's and a party's part of predictions, made from what the training left on the disk.
+"""The server's and a party's part of predictions, made from the state that the training left on the disk.
 
-    OUT/state/          what was trained; read, and left as it is
-    OUT/predict/token   who may ask the server over HTTP; made at the first start, for its owner's eyes
-    OUT/predict/http    where
-    OUT/predict/means   what the parties told to stand in for them
+    OUT/state/                      the trained state; read, never written
+    OUT/predict/token               the token for HTTP callers; made at the first start, readable by its owner only
+    OUT/predict/http                the address of the HTTP endpoint
+    OUT/predict/means.safetensors   the mean embeddings that the parties sent, as fallbacks
 
-The handshake is that of the training (config, certificates, ids) with the phase beside it: a party that still trains
-is not admitted to a server that predicts.
+The handshake is the training's (config, certificates, ids) with the phase added. So a server that predicts does not
+admit a party that still trains.
 """
 
 import asyncio
@@ -49,12 +49,12 @@ PHASE = {"phase": "predict"}
 
 
 def predicting_server(side: ServerSide) -> "ServerHost[ServerPrediction]":
-    """The server that answers from what was trained in its folder."""
+    """The server that predicts with the state in its folder."""
     return ServerHost(ServerPrediction(side))
 
 
 def predicting_party(side: PartySide) -> "PartyHost[PartyPrediction]":
-    """A party that answers from what was trained in its folder."""
+    """A party that predicts with the state in its folder."""
     return PartyHost(PartyPrediction(side))
 
 
@@ -68,13 +68,13 @@ class _BehindTheDoor:
 
 
 class ServerPrediction(Keeper):
-    """The server after the training: its network, its parties, its door."""
+    """The server after the training: its network, its parties and its HTTP endpoint."""
 
     admit_late, metrics_port = True, None
 
     def __init__(self, side: ServerSide) -> None:
         self.side, plan, own = side, side.plan, side.config.predict
-        side.reopened()  # refuses another config than that of the training
+        side.reopened()  # raises for another config than the training's
         predictor = predictor_of(plan.method)
         if not side.read():
             raise ConfigError(
@@ -94,18 +94,18 @@ class ServerPrediction(Keeper):
         self.answered = 0
 
     def attach(self, service: Service) -> None:
-        """Nothing is asked of it."""
+        """Do nothing: the service is not needed."""
 
     def opened(self) -> None:
-        """Make the folder that the door and the parties' means need."""
+        """Make the folder for the endpoint's files and the parties' means."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def waits_for(self) -> list[str]:
-        """The policy stands in for parties that are away."""
+        """No party: the policy decides what to do without parties that are away."""
         return []
 
     def emitted(self, record: Payload, node: Node) -> None:
-        """An answer to a question that waits; or a mean, to be kept."""
+        """Pass an answer to the question that waits for it, or save a party's mean."""
         if isinstance(record, Mean):
             replace_file(_means_file(self.side), state.chunks(dict(self.role.means())), 0o600)
         elif isinstance(record, Computed):
@@ -114,7 +114,7 @@ class ServerPrediction(Keeper):
                 waiting.set_result(record)
 
     async def ask(self, ids: list[str]) -> dict[str, Any]:
-        """Predictions for ids, with what each rests on; an id that is among them more than once is asked for once."""
+        """Predictions for ids, with the parties that each rests on. A repeated id is asked once. Raises Closed."""
         if self.node.ended.is_set():
             raise Closed
         self._number += 1
@@ -133,7 +133,7 @@ class ServerPrediction(Keeper):
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:
-        """The door is open; when it closes, questions that wait are refused."""
+        """Open the HTTP endpoint. When it closes, waiting questions fail with Closed."""
         own, log = self.side.config.predict, self.side.log
         behind = _BehindTheDoor(log, self.ask, status)
         door = HttpDoor(behind, own.http, _token(self._folder / "token"), own.max_ids, own.max_body_mb)
@@ -150,7 +150,7 @@ class ServerPrediction(Keeper):
             await door.close()
 
     def status(self, pace: Pace) -> dict[str, Any]:
-        """For the live table, and for callers at the door."""
+        """For the live table and for HTTP callers."""
         return {
             "protocol": self.side.plan.method.name,
             "state": "predicting",
@@ -166,20 +166,19 @@ class ServerPrediction(Keeper):
         }
 
     def ended(self) -> End:
-        """It answers until it is stopped."""
+        """Always "stopped": the server predicts until it is stopped. Raises the node's error."""
         if self.node.error is not None:
             raise self.node.error
         return End("stopped")
 
     def summary(self, end: End) -> Mapping[str, Any]:
-        """How much it answered."""
         return {"status": end.status, "note": end.note, "answered": self.answered}
 
     def write(self, summary: Mapping[str, Any]) -> None:
-        """The training's summary stays."""
+        """Do nothing: the training's summary stays."""
 
     def say_end(self, summary: Mapping[str, Any]) -> None:
-        """How much it answered."""
+        """Log the number of answered ids."""
         self.side.log.info("ended", answered=self.answered)
 
 
@@ -213,41 +212,39 @@ class PartyPrediction:
         self._shared = side.shared | PHASE
 
     def update(self) -> None:
-        """It trains no more."""
+        """None: the party no longer trains."""
 
     def told_before(self) -> None:
-        """The end of the training is no end here."""
+        """None: the end of the training does not end predictions."""
 
     def prepare(self) -> None:
-        """All was read when it was made."""
+        """Do nothing: `__init__` has read everything."""
 
     def say_start(self, server: str) -> None:
-        """With the digest that people compare."""
+        """Log the address and the digest, which people compare."""
         self.side.log.info("predicting", server=server, rows=self._rows, digest=shared_digest(self._shared)[:16])
 
     def hello(self, instance: int, position: Position) -> Hello:
-        """As in the training, and the phase."""
+        """The training's HELLO with the phase added."""
         return self.side.hello(self._shared, instance, position)
 
     def meet(self, run: str) -> None:
-        """Refuse another run than that of the training."""
         self.side.meet(run)
 
     def farewell(self, end: End, relay_refused: int | None) -> Bye:
-        """Nothing to tell."""
+        """An empty BYE."""
         return Bye("", 0.0)
 
     def closed(self, met: bool) -> None:
-        """What was trained stays."""
+        """Close the ledger. The trained state stays."""
         self.side.close_ledger()
 
     def ended(self, end: End, relay_refused: int | None) -> None:
-        """The training's summary stays."""
+        """Log the end. The training's summary stays."""
         self.side.log.info("ended")
 
 
 def _setup_of(side: ServerSide) -> PredictServerSetup[Any, Any]:
-    """What the predicting server is made from."""
     plan, own, means = side.plan, side.config.predict, _means_file(side)
     return PredictServerSetup(
         options=plan.options,
@@ -265,7 +262,10 @@ def _setup_of(side: ServerSide) -> PredictServerSetup[Any, Any]:
 
 
 def _taught(side: ServerSide) -> tuple[bool, ...]:
-    """The parties whose fallback the training taught: all with party dropout, else those that lacked rows."""
+    """For which parties the server may have learned a fallback.
+
+    With party dropout, or if no party lacks rows, all parties; else the parties that lacked training rows.
+    """
     absent = side.share.absent
     if side.config.train.party_dropout or absent is None:
         return (True,) * len(side.parties)
@@ -273,16 +273,15 @@ def _taught(side: ServerSide) -> tuple[bool, ...]:
 
 
 def _means_file(side: ServerSide) -> Path:
-    """What the parties told to stand in for them."""
     return side.out / "predict" / "means.safetensors"
 
 
 def _rows_to_tell(side: PartySide) -> Array | None:
-    """Those whose mean embedding stands in for the party when it is away."""
+    """The rows whose mean embedding is the party's fallback; None if the party sends no mean."""
     share = side.share
     accounted = side.guard is not None and side.guard.on  # a mean would spend much of a budget
     taught = side.config.train.party_dropout or (share.present is not None and not share.present[0].all())
-    return None if taught or accounted else share.train  # taught: the server has learned what stands in for it
+    return None if taught or accounted else share.train  # taught: the server has learned a fallback
 
 
 def _files(config: Config) -> list[str]:
@@ -297,7 +296,7 @@ def _files(config: Config) -> list[str]:
 
 
 def _token(path: Path) -> str:
-    """Made at the first start; nobody but its owner reads it."""
+    """The token, made at the first start with mode 0600; raises CheckpointError if it is too short."""
     if not path.is_file():
         replace_file(path, [secrets.token_urlsafe(32).encode()], 0o600)
     token = path.read_text(encoding="ascii").strip()

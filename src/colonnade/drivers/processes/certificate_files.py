@@ -1,7 +1,7 @@
 """Certificates and keys as PEM files.
 
-Private keys are created readable by their owner alone and refused where others can read them; nothing is overwritten
-unless it is to be replaced, and a set of files is written whole or not at all.
+Private keys are created with mode 0600, and a key that others can read is refused. `write_new` never overwrites a file,
+and writes either all files of a set or none. Only `replace` overwrites.
 """
 
 import os
@@ -30,25 +30,25 @@ def _os_errors(key: str, path: Path, what: str) -> Iterator[None]:
 
 
 def read(key: str, path: Path) -> bytes:
-    """The bytes of a file; `key` names the setting, should it not be there."""
+    """The bytes of a file; raises ConfigError for the setting `key` if it cannot be read."""
     with _os_errors(key, path, "read"):
         return path.read_bytes()
 
 
 def read_certificate(key: str, path: Path) -> x509.Certificate:
-    """The one certificate in a file."""
+    """The certificate in a file that must hold exactly one; raises ConfigError."""
     try:
         certificates = x509.load_pem_x509_certificates(read(key, path))
     except (ValueError, x509.InvalidVersion) as error:
         raise ConfigError(key, str(path), "is not a certificate in PEM") from error
     if len(certificates) != 1:
-        # All of a bundle would be trusted, and only the first was looked at.
+        # A bundle would be trusted as a whole, although only the first certificate was checked.
         raise ConfigError(key, str(path), f"holds {len(certificates)} certificates; one is wanted")
     return certificates[0]
 
 
 def read_key(key: str, path: Path) -> PrivateKeyTypes:
-    """A private key that nobody else can read."""
+    """A private key; raises ConfigError if other users can read the file."""
     with _os_errors(key, path, "read"), path.open("rb") as file:
         mode, data = os.fstat(file.fileno()).st_mode, file.read()
     if os.name == "posix" and mode & 0o077:
@@ -62,7 +62,7 @@ def read_key(key: str, path: Path) -> PrivateKeyTypes:
 
 
 def read_p256_key(key: str, path: Path) -> ec.EllipticCurvePrivateKey:
-    """A private key of the kind that we make."""
+    """A private key of the kind that Colonnade makes; raises ConfigError for another kind."""
     private = read_key(key, path)
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise ConfigError(key, str(path), "must be a P-256 key, as `colonnade certs init` makes it")
@@ -70,7 +70,7 @@ def read_p256_key(key: str, path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def write_new(files: Mapping[Path, bytes], advice: str) -> None:
-    """All of them or none; never over a file that is there."""
+    """Write all files or none; raises ConfigError if one of them exists."""
     for path in files:
         with _os_errors("file", path, "written"):
             there = path.exists()
@@ -91,7 +91,7 @@ def write_new(files: Mapping[Path, bytes], advice: str) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Readers see the old file or the new one."""
+    """Replace a file in one step: a reader sees the old file or the new one."""
     with _os_errors("file", path, "written"):
         replace_file(path, [data], _mode(path))
 
@@ -108,10 +108,9 @@ def _mode(path: Path) -> int:
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """As text."""
     return certificate.public_bytes(Encoding.PEM)
 
 
 def pem_of_key(key: PrivateKeyTypes) -> bytes:
-    """As text, without a passphrase."""
+    """In PEM, without a passphrase."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,15 +1,15 @@
-"""Who is who in a federation: one authority, a certificate for each member, and the list of members.
+"""The certificates of a federation: one authority, a certificate for each member, and the list of members.
 
-Everybody makes their own private key and keeps it:
+Each party makes its own private key and keeps it:
 
     the federation   init      ca.key  ca.pem  server.key  server.pem  members.toml
     a party          request   NAME.key  NAME.csr                        the request travels to the federation
     the federation   sign      NAME.pem, and a line in members.toml      both travel back, with ca.pem
 
-A certificate says who somebody is; `members.toml` says who may take part, by the SHA-256 fingerprint of the
-certificate. Both must agree, so that deleting a member's line shuts that member out before the certificate expires.
+A certificate names a member. `members.toml` lists the members that may take part, by the SHA-256 fingerprint of their
+certificates. Both must agree, so deleting a member's line excludes that member before its certificate expires.
 
-Of a request only the public key and the name are used: what a certificate may do is decided in `signing`.
+Of a request only the public key and the name are used. `signing` decides what a certificate may do.
 """
 
 from collections.abc import Iterable, Mapping
@@ -66,7 +66,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Where a federation's own files lie."""
+    """The paths of a federation's own files."""
 
     key: Path
     certificate: Path
@@ -76,7 +76,7 @@ class Authority:
 
     @classmethod
     def at(cls, dir: Path) -> "Authority":
-        """In the federation's folder."""
+        """The paths in the federation's folder."""
         names = ("ca.key", "ca.pem", f"{SERVER}.key", f"{SERVER}.pem", "members.toml")
         return cls(*(dir / name for name in names))
 
@@ -84,7 +84,7 @@ class Authority:
 def init(
     dir: Path, hosts: Iterable[str] = (), days: int = 365, ca_days: int = 3650, *, now: datetime | None = None
 ) -> Authority:
-    """Makes a federation: its authority, its server, and the list of members with the server on it."""
+    """Make a federation: its authority, its server, and the list of members with the server on it."""
     signer = Signer.make(ca_days, whole_seconds(now))
     key, certificate = signer.server(hosts, days, whole_seconds(now))
     paths = Authority.at(dir)
@@ -102,7 +102,7 @@ def init(
 
 
 def renew_server(dir: Path, hosts: Iterable[str] = (), days: int = 365, *, now: datetime | None = None) -> Path:
-    """A new certificate for the server's key, with the hosts it had and those given."""
+    """Make a new certificate for the server's key, with the hosts that it had and the given ones; returns its path."""
     paths = Authority.at(dir)
     signer = Signer.load(paths.certificate, paths.key, whole_seconds(now))
     members = read_members(paths.members)
@@ -117,7 +117,7 @@ def renew_server(dir: Path, hosts: Iterable[str] = (), days: int = 365, *, now: 
 
 
 def request(name: str, dir: Path = Path()) -> Path:
-    """Makes a party's private key and the request to have its public half signed; returns the request's path."""
+    """Make a party's private key and a request to sign its public key; returns the request's path."""
     check_party_name(name)
     key = new_key()
     csr = x509.CertificateSigningRequestBuilder(subject(name)).sign(key, hashes.SHA256())
@@ -130,7 +130,7 @@ def request(name: str, dir: Path = Path()) -> Path:
 
 
 def sign(csr: Path, dir: Path, days: int = 365, renew: bool = False, *, now: datetime | None = None) -> Path:
-    """Signs a party's request and puts the party on the list; returns the certificate's path."""
+    """Sign a party's request and add the party to the list; returns the certificate's path."""
     name, public_key = _read_request(csr)
     paths, path = Authority.at(dir), dir / f"{name}.pem"
     signer = Signer.load(paths.certificate, paths.key, whole_seconds(now))
@@ -143,7 +143,7 @@ def sign(csr: Path, dir: Path, days: int = 365, renew: bool = False, *, now: dat
 
 
 def _check_standing(name: str, members: Mapping[str, str], path: Path, renew: bool) -> None:
-    """A new member is added, a known one renewed, and neither by mistake for the other."""
+    """Raise ConfigError if a new member would replace a known one, or a renewal would add a new one."""
     known = name in members or path.exists()
     if twin := next((other for other in members if other != name and other.lower() == name.lower()), None):
         raise ConfigError("name", name, f"differs from the member {twin!r} by capitals alone; choose another name")
@@ -154,7 +154,7 @@ def _check_standing(name: str, members: Mapping[str, str], path: Path, renew: bo
 
 
 def throw_away(names: Iterable[str], dir: Path, days: int = 30, *, now: datetime | None = None) -> None:
-    """A whole federation for one machine. The authority's key is never written, so nobody can join later."""
+    """Make all files of a federation on one machine. No member can join later, as the authority's key is not saved."""
     signer = Signer.make(days, whole_seconds(now))
     key, certificate = signer.server((), days, whole_seconds(now))
     members = {SERVER: fingerprint(certificate)}
@@ -171,7 +171,7 @@ def throw_away(names: Iterable[str], dir: Path, days: int = 30, *, now: datetime
 
 
 def describe(path: Path) -> dict[str, str]:
-    """What a certificate says, in words, for printing."""
+    """A certificate's content in words, for printing."""
     certificate = read_certificate("file", path)
     rows = {
         "name": names_in(certificate.subject),
@@ -195,7 +195,7 @@ def _hosts_of(certificate: x509.Certificate) -> list[str]:
 
 
 def _read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
-    """A request's name and public key; whatever else it asks for is left unread."""
+    """A request's name and public key. All other requested properties are ignored."""
     try:
         csr = x509.load_pem_x509_csr(read("request", path))
         key, valid = csr.public_key(), csr.is_signature_valid

@@ -1,8 +1,9 @@
-"""A conversation: both directions of what one node and one peer say to each other, each message once.
+"""A conversation: both directions of the messages between a node and one peer, each message exactly once.
 
-Messages are numbered from 1 in each direction and kept until the other has logged them. A conversation has a
-number, drawn by the server; a side that has lost its memory, or lost messages, no longer fits the other's
-position, and they begin anew with another number. (sender, conversation, sequence) names a message for ever.
+Messages are numbered from 1 in each direction and kept until they are in the other side's journal. A conversation has
+a number, which the server draws (between two parties: the answerer). If a side has lost its state or some messages, its
+position no longer fits the other's. Then the conversation restarts with another number. So (sender, conversation,
+sequence) identifies a message uniquely.
 """
 
 from collections import deque
@@ -13,23 +14,23 @@ from colonnade.protocol.errors import RemoteProtocolError
 
 __all__ = ["GIVEN_UP", "NEVER_MET", "Conversation"]
 
-NEVER_MET, GIVEN_UP = 0, -1  # in place of a number; what is queued before the first contact is kept
+NEVER_MET, GIVEN_UP = 0, -1  # instead of a number; messages queued before the first contact are kept
 
 
 class Conversation:
-    """One side's memory of it."""
+    """One side's state of a conversation."""
 
     def __init__(self, peer: str, max_queue: int) -> None:
         self.peer, self._max_queue = peer, max_queue
         self.number = NEVER_MET
         self.sent = self.received = 0
-        self.outbox: deque[tuple[int, bytes]] = deque()  # whole frames, not yet acknowledged
+        self.outbox: deque[tuple[int, bytes]] = deque()  # complete frames without an acknowledgement
         self.repeats_dropped = 0
         self.lost = 0  # own messages that were given up
 
     @property
     def acknowledged(self) -> int:
-        """Own messages up to here are with the peer."""
+        """The peer has our messages up to this sequence."""
         return self.outbox[0][0] - 1 if self.outbox else self.sent
 
     def put(self, frame: bytes) -> None:
@@ -39,25 +40,25 @@ class Conversation:
 
     @property
     def overflows(self) -> bool:
-        """More waits than the peer may keep us waiting with."""
+        """Whether more than `max_queue` messages wait for an acknowledgement."""
         return len(self.outbox) > self._max_queue
 
     def give_up(self) -> None:
-        """Nothing that was said can be relied on: the next contact begins anew."""
+        """Discard all messages and numbers, so that the next contact restarts the conversation."""
         self.lost += len(self.outbox)
         self.outbox.clear()
         self.number = GIVEN_UP
         self.sent = self.received = 0
 
     def heard(self, acknowledged: int) -> None:
-        """The peer has logged our messages up to here."""
+        """Drop our messages up to here, which are in the peer's journal; raises RemoteProtocolError if not sent yet."""
         if acknowledged > self.sent:
             raise RemoteProtocolError(self.peer, f"acknowledges message {acknowledged} of {self.sent}")
         while self.outbox and self.outbox[0][0] <= acknowledged:
             self.outbox.popleft()
 
     def is_news(self, sequence: int) -> bool:
-        """Whether to take this message: the next one yes, a repeat no, a gap is the peer's mistake."""
+        """Whether this message is the next one; False for a repeat. A gap raises RemoteProtocolError."""
         if sequence <= self.received:
             self.repeats_dropped += 1
             return False
@@ -70,9 +71,9 @@ class Conversation:
         return Position(self.number, self.sent, self.acknowledged, self.received)
 
     def goes_on_with(self, other: Position) -> bool:
-        """Whether both sides remember the same conversation, without a hole in either direction.
+        """Whether both sides remember the same conversation, without a gap in either direction.
 
-        One who never met us may also miss only the welcome: then nothing has been taken from it or by it yet.
+        A peer that never met us may have missed only the WELCOME, if neither side has taken a message yet.
         """
         untouched = other.number == NEVER_MET and self.acknowledged == self.received == 0
         if self.number == GIVEN_UP or not (other.number == self.number or untouched):
@@ -82,22 +83,20 @@ class Conversation:
         return ours_fit and theirs_fit
 
     def agrees(self, other: Position) -> bool:
-        """Whether the other side's wish to go on fits; a first contact brings the number."""
+        """Whether the other side may continue from this position. At a first contact the number is new."""
         met = self.number in (NEVER_MET, other.number)
         return met and self.acknowledged <= other.received <= self.sent and other.acknowledged <= self.received
 
     def begin(self, number: int, anew: bool) -> None:
-        """From now on this number holds; anew: what was queued belongs to the past."""
+        """Use this number from now on. If `anew`, discard the queued messages."""
         if anew:
             self.give_up()
         self.number = number
 
     def save(self) -> dict[str, Any]:
-        """For the checkpoint."""
         return {name: getattr(self, name) for name in _PLAIN} | {"outbox": list(self.outbox)}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         for name in _PLAIN:
             setattr(self, name, saved[name])
         self.outbox = deque(saved["outbox"])

@@ -1,4 +1,4 @@
-"""A party's side of the network: dial the server, talk, and dial again when the line breaks."""
+"""A party's side of the network: connect to the server, talk, and connect again when the connection breaks."""
 
 import asyncio
 import contextlib
@@ -43,15 +43,15 @@ from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtoco
 __all__ = ["Dialler", "ServerGone", "ask_status"]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-SERVER_NAME = "server"  # in the server's certificate, wherever it runs
+SERVER_NAME = "server"  # in the server's certificate, on any host
 
 
 class ServerGone(ColonnadeError):
-    """The server could not be reached for too long."""
+    """The server could not be reached for longer than `give_up_s`."""
 
 
 class NotYet(Exception):
-    """The server asks to come again later, and says why."""
+    """The server asks the party to come again later, with a reason."""
 
 
 class Dialler:
@@ -61,30 +61,30 @@ class Dialler:
         self,
         node: Node,
         identity: Identity,
-        address: str | Callable[[], str],  # or how to find it: asked at every try
+        address: str | Callable[[], str],  # or a function that finds it, called at every try
         hello: Callable[[int, Position], Hello],
         farewell: Callable[[End], Bye],
         meet: Callable[[str], None] = lambda run: None,
         switchboard: Switchboard | None = None,
-        pinned: str = "",  # the server's fingerprint; none: whom the authority calls the server
+        pinned: str = "",  # the server's fingerprint; "": any server of the authority
     ) -> None:
         self._node, self._identity, self._where = node, identity, address
         self._address = ""
         self._hello, self._farewell, self._meet, self._switchboard = hello, farewell, meet, switchboard
-        self._pinned, self._certificate = pinned, b""  # the server's, once it was seen to be the pinned one
+        self._pinned, self._certificate = pinned, b""  # the server's certificate, once compared with the pin
         self._server = node.peers[SERVER_NAME]
         self._instance = secrets.randbelow(2**62)
         self._complaints = Once(node.log)
         self.end: End | None = None
 
     async def run(self) -> End:
-        """Until the server says that it is over."""
+        """Stay connected until the server sends END; raises ServerGone or RemoteProtocolError."""
         pause = FIRST_PAUSE_S
         since = time.monotonic()
         while self.end is None:
             before = time.monotonic()
             cause = await self._connect()
-            if self._server.last_heard > before:  # it was there
+            if self._server.last_heard > before:  # the server answered
                 since, pause = time.monotonic(), FIRST_PAUSE_S
             if self.end is not None:
                 break
@@ -97,7 +97,7 @@ class Dialler:
         return self.end
 
     async def _connect(self) -> str:
-        """One connection from hello to its end; why it ended."""
+        """One connection from HELLO to its end; returns why it ended."""
         self._address = self._where if isinstance(self._where, str) else self._where()
         if self._pinned and not self._certificate:
             try:
@@ -118,7 +118,7 @@ class Dialler:
             except grpc.aio.AioRpcError as error:
                 cause = explain(error)
                 if cause == NOT_OURS:
-                    self._certificate = b""  # is there another now? the next look will tell
+                    self._certificate = b""  # the server may have a new one: fetch it at the next try
                 return cause
             except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError):
                 return "connection lost"
@@ -190,7 +190,7 @@ class Dialler:
 
 
 async def _until_it_hangs_up(call: Any) -> None:
-    """The server does so when it has our goodbye; who cancels the call before takes it back."""
+    """Wait until the server has our BYE and closes the call; cancelling the call earlier would discard the BYE."""
     with contextlib.suppress(TimeoutError, *BROKEN):
         async with asyncio.timeout(FAREWELL_S):
             while await call.read() is not grpc.aio.EOF:
@@ -203,14 +203,14 @@ def _raise_if_final(refusal: Refusal) -> None:
 
 
 def open_channel(identity: Identity, address: str, limits: Any, pinned: bytes = b"") -> Any:
-    """A channel to the server of this identity's federation, at whatever host it runs; only to the pinned one."""
+    """A channel to this federation's server on any host; with `pinned`, only to the server with that certificate."""
     credentials = grpc.ssl_channel_credentials(pinned or identity.authority, identity.key, identity.certificate)
     options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
     return grpc.aio.secure_channel(address, credentials, [*options, ("grpc.ssl_target_name_override", SERVER_NAME)])
 
 
 def explain(error: grpc.aio.AioRpcError) -> str:
-    """gRPC's words in ours."""
+    """The cause of a gRPC error in our words."""
     details = error.details() or ""
     if "Connection refused" in details:
         return NOBODY
@@ -222,7 +222,7 @@ def explain(error: grpc.aio.AioRpcError) -> str:
 
 
 async def ask_status(identity: Identity, address: str, limits: Any, timeout_s: float = 5.0) -> bytes:
-    """A running server's status, as JSON."""
+    """A running server's status as JSON; raises ConfigError if the server does not answer."""
     async with open_channel(identity, address, limits) as channel:
         try:
             answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(b"", timeout=timeout_s)

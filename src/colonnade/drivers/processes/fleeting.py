@@ -1,6 +1,6 @@
-"""A node that remembers nothing: no log, no checkpoint. Whoever starts it again starts afresh, and its peers learn so.
+"""A node without journal and checkpoint. After a restart it begins from nothing, and its peers are told so.
 
-For roles whose work ends with an answer, about data that should not lie on a disk: predictions, by ids.
+It serves roles that only answer questions about data that should not be on a disk, such as predictions by id.
 """
 
 import asyncio
@@ -15,25 +15,25 @@ __all__ = ["FleetingNode"]
 
 
 class _NoJournal:
-    """In the place of a log."""
+    """Takes the place of a journal and stores nothing."""
 
     size = 0
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
-        """Forget it."""
+        """Discard the record."""
 
     def mark_closed(self) -> None:
-        """Nothing is missing."""
+        """Do nothing: there is nothing to sync."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class FleetingNode(Node):
     """Runs one role until it is stopped."""
 
     def open(self) -> None:
-        """Begin; from here on events are handled."""
+        """Start the role; from here on events are handled."""
         self._loop = asyncio.get_running_loop()
         self._began = time.monotonic()
         self._journal = _NoJournal()  # type: ignore[assignment]
@@ -41,9 +41,9 @@ class FleetingNode(Node):
         self.jobs.begin(self._loop)
 
     def tell(self, event: object) -> None:
-        """The door for what comes from neither a peer nor a clock: an event that only this role knows."""
+        """Give the role an event that comes from neither a peer nor a clock, and that only this role knows."""
         self._give(Record(self.clock(), event))  # type: ignore[arg-type]
 
     def checkpoint(self) -> None:
-        """There is none."""
+        """Only plan the next one: there is nothing to save."""
         self._plan_checkpoint(0)

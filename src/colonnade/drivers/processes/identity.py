@@ -1,7 +1,7 @@
-"""Who a member is, and what is checked before anybody is dialled: its certificate, its key, its federation.
+"""A member's identity and the checks before it connects: its certificate, its key, its federation.
 
-A certificate says who somebody is; `members.toml` says who may take part, by the SHA-256 fingerprint of the
-certificate.
+A certificate names a member. `members.toml` lists the members that may take part, by the SHA-256 fingerprint of their
+certificates.
 """
 
 import re
@@ -37,7 +37,7 @@ __all__ = [
 
 SERVER = "server"
 
-_RESERVED = {SERVER, "ca"}  # their files lie in the federation's folder beside the parties'
+_RESERVED = {SERVER, "ca"}  # their files are in the same folder as the parties'
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _MEMBERS_HEADER = "# Who may take part: name = SHA-256 fingerprint of the certificate.\n"
@@ -45,7 +45,7 @@ _MEMBERS_HEADER = "# Who may take part: name = SHA-256 fingerprint of the certif
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a member shows to the others, in PEM, checked as far as it can be without them."""
+    """What a member shows to the others, in PEM, after all checks that need no connection."""
 
     name: str
     key: bytes = field(repr=False)
@@ -56,7 +56,7 @@ class Identity:
 
     @classmethod
     def load(cls, certificate: Path, key: Path, authority: Path, *, now: datetime | None = None) -> "Identity":
-        """Reads the three files; a ConfigError says what is wrong with which."""
+        """Read and check the three files; raises ConfigError for the one that is wrong."""
         own = read_certificate("network.certificate", certificate)
         private = read_key("network.key", key)
         ca = read_certificate("network.authority", authority)
@@ -70,7 +70,7 @@ class Identity:
 
 
 def fingerprint(certificate: bytes | x509.Certificate) -> str:
-    """SHA-256 of the certificate (PEM, or parsed), in hex: what members.toml holds."""
+    """SHA-256 of the certificate (PEM or parsed) in hex, as in members.toml."""
     if isinstance(certificate, bytes):
         certificate = x509.load_pem_x509_certificate(certificate)
     return certificate.fingerprint(hashes.SHA256()).hex()
@@ -83,7 +83,7 @@ def expires_in_days(identity: Identity, *, now: datetime | None = None) -> int:
 
 
 def read_members(path: Path) -> dict[str, str]:
-    """Name to fingerprint, from members.toml."""
+    """The members' fingerprints by name, from members.toml; raises ConfigError."""
     key, text = "network.members", read("network.members", path)
     try:
         tables = tomllib.loads(text.decode())
@@ -103,12 +103,11 @@ def read_members(path: Path) -> dict[str, str]:
 
 
 def members_toml(members: Mapping[str, str]) -> bytes:
-    """The reverse of `read_members`."""
     return (_MEMBERS_HEADER + tomli_w.dumps({"members": dict(members)})).encode()
 
 
 def check_party_name(name: str) -> None:
-    """A party's name is also the name of its files."""
+    """Raise ConfigError if a party cannot have this name, which is also the name of its files."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             "name", name, "a party's name has 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit"
@@ -118,7 +117,7 @@ def check_party_name(name: str) -> None:
 
 
 def common_name(key: str, path: Path, subject: x509.Name) -> str:
-    """The one name in a certificate or request."""
+    """The name in a certificate or request; raises ConfigError unless there is exactly one valid name."""
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1 or not _NAME.fullmatch(str(names[0].value)):
         raise ConfigError(key, str(path), f"must have one name that a member can bear, has {names_in(subject)!r}")
@@ -126,7 +125,7 @@ def common_name(key: str, path: Path, subject: x509.Name) -> str:
 
 
 def names_in(subject: x509.Name) -> str:
-    """All of them, for printing."""
+    """All common names, for printing."""
     return ", ".join(str(attribute.value) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME))
 
 
@@ -138,7 +137,7 @@ def _check_issued_by(key: str, path: Path, certificate: x509.Certificate, ca: x5
 
 
 def check_authority(key: str, path: Path, ca: x509.Certificate, now: datetime) -> None:
-    """It may sign, and still does."""
+    """Raise ConfigError unless this certificate may sign others and is valid now."""
     try:
         is_authority = ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -165,10 +164,10 @@ def _how_to_renew(name: str) -> str:
 
 
 def date_in_words(moment: datetime) -> str:
-    """To the minute."""
+    """In UTC, to the minute."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def whole_seconds(now: datetime | None) -> datetime:
-    """Now, as certificates count it."""
+    """`now`, or the current time, without fractions of a second, as certificates have none."""
     return (now or datetime.now(UTC)).replace(microsecond=0)

@@ -1,7 +1,7 @@
-"""A role's jobs on a real machine: one on the lane, those aside beside it, none of them in the event loop's way.
+"""A role's jobs on a real machine: one on the lane, others aside, and none of them blocks the event loop.
 
-A result from the lane may change the model, which a job aside reads: it is handed over only when none of those is
-running. Jobs that have shown to be short run in the event loop itself: a thread costs two changes of context.
+A result from the lane may change the model, which a job aside reads. So the driver hands over a result from the lane
+only while no job aside runs. Short jobs run in the event loop itself, because a thread costs two context switches.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from colonnade.protocol.messages import Payload
 __all__ = ["Jobs"]
 
 INLINE_S = 0.002
-SMOOTHING = 0.2  # of the newest duration in the running mean
+SMOOTHING = 0.2  # weight of the newest duration in the running mean
 
 
 class Jobs:
-    """What the role has asked for and not yet got."""
+    """The jobs that the role asked for and whose results it does not have yet."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Jobs:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="compute")
         draw_in_turn(Lock())  # the lane and a job aside may both have random layers
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.pending: list[Work] = []  # in the order of asking; a restart runs these again
+        self.pending: list[Work] = []  # in the order of the requests; a restart runs these again
         self._waiting: deque[Work] = deque()
         self._lane: Work | None = None  # running, or its result waits
         self._result: Payload | None = None  # of the lane, while a job aside is running
@@ -46,7 +46,7 @@ class Jobs:
         self.busy_s = self.aside_s = 0.0
 
     def submit(self, work: Work) -> None:
-        """Take a job on; it starts as soon as it may."""
+        """Add a job, which starts as soon as it may; raises LocalProtocolError if the lane is taken."""
         if not work.aside and any(not other.aside for other in self.pending):
             raise LocalProtocolError(f"asks for {work.kind!r} while a job is running")
         self.pending.append(work)
@@ -54,30 +54,30 @@ class Jobs:
         self._start()
 
     def cancel(self, token: int) -> None:
-        """The result of this job is no longer wanted; a running one ends by itself."""
+        """Discard the job's result. A running job still runs to its end."""
         self.pending = [work for work in self.pending if work.token != token]
         self._waiting = deque(work for work in self._waiting if work.token != token)
 
     def settle(self, token: int) -> None:
-        """The result of the oldest job with this token is being handed over."""
+        """Remove the oldest job with this token, whose result is being handed over."""
         for place, work in enumerate(self.pending):
             if work.token == token:
                 del self.pending[place]
                 return
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on jobs run (while a log is replayed they only queue up)."""
+        """Start running jobs. Before this, while the node replays its journal, they only queue up."""
         self._loop = loop
         self._waiting = deque(self.pending)
         self._start()
 
     @property
     def running(self) -> bool:
-        """Whether a thread still computes, or its result waits."""
+        """Whether a thread still computes, or a result waits to be handed over."""
         return self._lane is not None or self._asides > 0
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Start no more jobs."""
         self._loop = None
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -150,6 +150,6 @@ class Jobs:
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
-    """From another thread; the loop may have ended meanwhile."""
+    """Call from another thread; do nothing if the loop has ended."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(call, *arguments)

@@ -1,12 +1,14 @@
-"""The log of a node: every event that its role is given, appended before it is handled.
+"""The journal of a node: every event for its role, appended before the role handles it.
 
     file      magic "CLJ4" · number (8 bytes) · boot id (16) · salt (8) · records
     record    length (4) · checksum over header and record (8) · kind (1) · now (8) · content
 
-A restarted role is its checkpoint and the replayed log. Appends survive `kill -9`; only a machine that goes down
-can lose some, and then the boot id differs. A torn last record was never handled and is left out. Two files take
-turns and are written over, which costs half of what growing a new one does; the salt tells old records from new.
-Secrets are not written: `Started` and `Resumed` stand without their entropy.
+A node that restarts loads its checkpoint and replays the journal. Appends survive `kill -9`. Only a machine that goes
+down can lose some of them, and then the boot id differs. A torn last record was never handled and is left out.
+
+Two files take turns and are overwritten, which costs half as much as growing a new file. The salt separates old records
+from new ones.
+Secrets are not written: `Started` and `Resumed` are stored without their entropy.
 """
 
 import os
@@ -39,28 +41,28 @@ MAX_PARTS = 512  # the system writes 1,024 at once
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One event as it was logged; the numbers belong to the peer's conversation."""
+    """One event in the journal. The numbers belong to the peer's conversation."""
 
     now: int
     event: Event
     conversation: int = 0
     sequence: int = 0
-    acknowledged: int = 0  # own messages that the peer had by then
+    acknowledged: int = 0  # own messages that the peer had at that time
     size: int = 0  # of a message
     evaluation: bool = False  # it was sent for evaluation
 
 
 def boot_id() -> bytes:
-    """The same until the machine starts again."""
+    """An id that changes when the machine restarts; zeros if the system gives none."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return bytes.fromhex(text.strip().replace("-", ""))[:16].ljust(16, b"\0")
     except (OSError, ValueError):
-        return bytes(16)  # not Linux: nothing can be told, so every boot looks the same
+        return bytes(16)  # not Linux: a restart cannot be detected, so every boot looks the same
 
 
 class Journal:
-    """A log that is being written."""
+    """A journal that is open for writing."""
 
     def __init__(self, path: Path, codec: Codec, number: int = 0) -> None:
         self.path, self._codec = path, codec
@@ -71,7 +73,7 @@ class Journal:
         self.size = len(header)
 
     def append(self, record: Record, frame: bytes | memoryview = b"") -> None:
-        """Write one event; `frame` is the message's bytes as they arrived."""
+        """Write one event. `frame` is the message's bytes as they arrived. Raises CheckpointError."""
         now, event = record.now, record.event
         parts: list[bytes | memoryview]
         match event:
@@ -93,7 +95,7 @@ class Journal:
         self._write(parts)
 
     def mark_closed(self) -> None:
-        """The node stopped by itself: nothing is missing, whatever happens to the machine."""
+        """Mark a clean stop and sync: nothing is missing, even if the machine goes down afterwards."""
         self._write([_HEAD.pack(CLOSED, 0)])
         self.sync()
 
@@ -114,11 +116,10 @@ class Journal:
         self.size += written
 
     def sync(self) -> None:
-        """Until here it survives a power cut too."""
+        """Make everything so far survive a power cut."""
         os.fsync(self._file)
 
     def close(self) -> None:
-        """No more is written."""
         os.close(self._file)
 
 
@@ -129,7 +130,7 @@ def _name(name: str) -> bytes:
 
 
 def read_journal(path: Path, codec: Codec, number: int = 0) -> tuple[bool, list[Record]]:
-    """All whole records of the log with this number, and whether none can be missing."""
+    """Whether no record can be missing, and all complete records of the journal with this number."""
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:  # killed while the file was made
@@ -141,14 +142,14 @@ def read_journal(path: Path, codec: Codec, number: int = 0) -> tuple[bool, list[
             return False, []
         seed = xxh3_64_intdigest(header)
         records = list(_records(file, codec, seed))
-        damaged = _whole(file, seed) is not None  # one that cannot be read, with a whole one behind it
+        damaged = _whole(file, seed) is not None  # an unreadable record with a complete one after it
     closed = bool(records) and records[-1] is None
     trusted = closed or (boot == boot_id() and not damaged)
     return trusted, [record for record in records if record is not None]
 
 
 def _records(file: BinaryIO, codec: Codec, seed: int) -> Iterator[Record | None]:
-    """Until the first that is torn, or left over from the file's former use."""
+    """Yield records until the first one that is torn or left over from an earlier use of the file."""
     while (content := _whole(file, seed)) is not None:
         try:
             yield _read(memoryview(content), codec)
@@ -157,7 +158,7 @@ def _records(file: BinaryIO, codec: Codec, seed: int) -> Iterator[Record | None]
 
 
 def _whole(file: BinaryIO, seed: int) -> bytes | None:
-    """The next record, or None if it is not whole."""
+    """The next record; None if it is not complete."""
     frame = file.read(_FRAME.size)
     if len(frame) < _FRAME.size:
         return None

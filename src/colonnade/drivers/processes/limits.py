@@ -1,4 +1,4 @@
-"""How long to wait and how much to take: the `[network]` settings that a node needs."""
+"""The time and size limits of a node, from the section `[network]`."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Checked by the config; the defaults are its defaults."""
+    """The config checks these values and has the same defaults."""
 
     heartbeat_s: float = 2.0
     lost_after_s: float = 10.0
@@ -15,10 +15,10 @@ class Limits:
     max_message_mb: float = 64.0
     max_in_flight: int = 64  # messages to one peer that it has not acknowledged
     max_queue: int = 1024  # messages that wait for one peer
-    max_log_mb: float = 32.0  # then a checkpoint takes the log's place
+    max_log_mb: float = 32.0  # above this size of the journal the node writes a checkpoint
     checkpoint_s: float = 30.0
 
     @property
     def max_message_bytes(self) -> int:
-        """Of one message, without its envelope."""
+        """The limit for one message, without its envelope."""
         return int(self.max_message_mb * 2**20)

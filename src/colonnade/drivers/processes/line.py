@@ -1,13 +1,15 @@
-"""A sealed line: one end of the conversation between two parties, carried through the server, which only passes it on.
+"""A sealed line: one end of the conversation between two parties. The server carries the frames and cannot read them.
 
-    opening, answer    a session is agreed upon (see `agreement`); whoever's name comes first opens
+    opening, answer    both agree on a session (see `agreement`); the party whose name sorts first opens
     HELLO, WELCOME     sealed: the opener's position, the answerer's decision; a HELLO of the answerer asks for one
     MESSAGE, ACK       sealed: the same frames as on a stream to the server
 
-A line begins whenever one of the two has connected to the server anew. Nothing on the way is relied upon: whoever
-misses a message, or an acknowledgement for too long, has both exchange positions again (`_mend`) and go on from there,
-with everything sealed anew. What does not open may be the relay's doing: it is dropped and counted. What does open is
-the peer's, and if that is no frame, the line stays shut until the peer connects again; nobody else notices.
+A line starts again whenever one of the two connects to the server again. It does not rely on the relay. A party that
+misses a message, or waits too long for an acknowledgement, makes both exchange positions again (`_mend`). They continue
+from there and seal everything again.
+
+A frame that does not open may come from the relay: the line drops and counts it. A frame that opens is the peer's. If
+its content is malformed, the line stays shut until the peer connects again. Other lines are not affected.
 """
 
 import asyncio
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER", "OPENING", "SEALED", "Line"]
 
 OPENING, ANSWER, SEALED = b"\1", b"\2", b"\3"  # the first byte of what the relay carries
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0  # until an opening, or a greeting, is tried again
-MAX_WORDS = 4  # a newer handshake makes the older one void
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0  # until an opening or a greeting is sent again
+MAX_WORDS = 4  # a newer handshake replaces an older one
 MAX_NUMBER = 2**62
 
 
@@ -51,36 +53,36 @@ _HELLO = bytes([Kind.HELLO])
 
 
 class Line:
-    """One party's end."""
+    """One party's end of the line."""
 
     def __init__(self, switchboard: "Switchboard", node: "Node", peer: FarPeer, signet: Signet) -> None:
         self._switchboard, self._node, self._peer = switchboard, node, peer
         self.name = peer.name
         self.agreement = Agreement(signet, peer.name)
-        self._words: deque[tuple[Session | None, bytes]] = deque(maxlen=MAX_WORDS)  # before everything else
+        self._words: deque[tuple[Session | None, bytes]] = deque(maxlen=MAX_WORDS)  # written before all else
         self._greetings = 0
-        self._hellos = Pace()  # the peer's
+        self._hellos = Pace()  # limits the peer's greetings
         self._again: asyncio.TimerHandle | None = None
         self._pause = FIRST_PAUSE_S
         self._shut = False
-        self.stands = False  # both know where they are: messages travel
+        self.stands = False  # both know their positions: messages travel
         self._next = 1
-        self._told = 0  # what the peer was told last of what we have received
+        self._told = 0  # the newest sequence that we acknowledged
         self._ack_due = self._ack_planned = False
-        self._flight: deque[tuple[int, int]] = deque()  # sequence and size of what is not yet acknowledged
-        self.flying = 0  # bytes of it
+        self._flight: deque[tuple[int, int]] = deque()  # sequence and size of unacknowledged messages
+        self.flying = 0  # their bytes
         self._moved_at = 0.0
 
-    # The switchboard says
+    # Called by the switchboard
 
     def reach(self) -> None:
-        """One of the two has connected anew, and the peer can be reached."""
+        """Start the line: the peer can be reached, and one of the two has a new connection."""
         self.leave()
         if self.agreement.opens:
             self._open()
 
     def leave(self) -> None:
-        """The peer cannot be reached."""
+        """Close the line: the peer cannot be reached."""
         self._close()
         self._stop_trying()
         self.agreement.forget()
@@ -88,7 +90,7 @@ class Line:
         self._pause, self._shut = FIRST_PAUSE_S, False
 
     def take(self, content: memoryview) -> None:
-        """Something came, in the peer's name."""
+        """Take a frame that arrived in the peer's name; raises RemoteProtocolError if it does not open."""
         if self._shut:
             return
         kind, body = bytes(content[:1]), content[1:]
@@ -102,7 +104,7 @@ class Line:
             raise RemoteProtocolError(self._peer.name, "a relayed frame of no kind that it may send")
 
     def next_frame(self) -> tuple[bytes, bytes] | None:
-        """The kind and content of the one to be written now."""
+        """The kind and content of the next frame to write; None if there is none."""
         if self._words:
             session, word = self._words.popleft()
             return (word[:1], word[1:]) if session is None else (SEALED, session.seal(word))
@@ -119,23 +121,23 @@ class Line:
         self._told, self._ack_due = received, False
         return SEALED, session.seal(frame)
 
-    # The node says
+    # Called by the node
 
     def wake(self) -> None:
-        """There is something to write."""
+        """Tell the switchboard that there is something to write."""
         self._switchboard.wants(self)
 
     def drop(self, cause: str) -> None:
-        """The conversation was given up: it begins anew."""
+        """Exchange positions: the conversation was given up and restarts."""
         self._mend()
 
     def beat(self, heartbeat_s: float) -> None:
-        """What was lost on the way is noticed here, if nothing else comes after it."""
+        """Notice a message that was lost on the way and that no later message reveals."""
         if self._flight and time.monotonic() - self._moved_at > self._node.limits.lost_after_s / 2:
             self._mend()
 
     def finish(self, last_word: bytes) -> None:
-        """The server says when it is over, not a line."""
+        """Do nothing: the server ends the training, not a line."""
 
     # Sessions
 
@@ -154,7 +156,7 @@ class Line:
         before = self.agreement.session
         content = self.agreement.read(frame)
         if content is None:
-            self._switchboard.stale += 1  # under way while a line began
+            self._switchboard.stale += 1  # in transit while a new session started
             return
         if self.agreement.session is not before:
             self._close()
@@ -166,7 +168,7 @@ class Line:
             self._shut_down(error)
 
     def _shut_down(self, error: RemoteProtocolError) -> None:
-        """The peer itself sealed something that is no frame: this line ends, nothing else."""
+        """Shut this line only: the peer itself sealed something malformed."""
         self.leave()
         self._shut = True
         self._switchboard.refused(error)
@@ -174,7 +176,7 @@ class Line:
     # Greetings
 
     def _mend(self) -> None:
-        """Exchange positions, and go on from there."""
+        """Exchange positions with the peer and continue from there."""
         if self.agreement.opens:
             self._greet()
         else:
@@ -183,7 +185,7 @@ class Line:
     def _greet(self) -> None:
         self._close()
         if self.agreement.session is None:
-            return  # one is being agreed upon, and begins with a greeting
+            return  # a session is being agreed on, and starts with a greeting
         self._greetings += 1
         position = msgspec.msgpack.encode(self._peer.conversation.position())
         self._say(self.agreement.session, seal_envelope(Kind.HELLO, self._greetings, 0, position))
@@ -196,7 +198,7 @@ class Line:
             self._try_later(self._ask)
 
     def _hear(self, envelope: Envelope) -> None:
-        """What the peer itself has sealed."""
+        """Handle a frame that the peer itself sealed."""
         if envelope.kind == Kind.HELLO:
             if self.agreement.opens:
                 self._greet()
@@ -211,7 +213,7 @@ class Line:
             self._converse(envelope)
 
     def _welcome(self, envelope: Envelope) -> None:
-        """The answerer decides, as the server does with a party."""
+        """Decide as the answerer whether the conversation continues, as the server does with a party."""
         theirs = read_control(envelope, Kind.HELLO, Position, self._peer.name)
         conversation = self._peer.conversation
         anew = not conversation.goes_on_with(theirs)
@@ -219,7 +221,7 @@ class Line:
         heard = 0 if anew else theirs.received
         self._node.joined(self._peer, number, anew, heard)
         if conversation.number != number:
-            self._mend()  # given up in the same breath
+            self._mend()  # given up at once
             return
         welcome = msgspec.msgpack.encode(Welcome(anew, conversation.position()))
         self._say(self.agreement.session, seal_envelope(Kind.WELCOME, envelope.sequence, 0, welcome))
@@ -227,7 +229,7 @@ class Line:
 
     def _welcomed(self, welcome: Welcome) -> None:
         if not welcome.anew and not self._peer.conversation.agrees(welcome.position):
-            return  # it was given up meanwhile: the next opening says so
+            return  # given up in the meantime: the next opening says so
         number, heard = welcome.position.number, 0 if welcome.anew else welcome.position.received
         if not 0 < number <= MAX_NUMBER:
             raise RemoteProtocolError(self._peer.name, "a conversation without a number")
@@ -235,7 +237,7 @@ class Line:
         if self._peer.conversation.number == number:
             self._stand(heard)
         else:
-            self._mend()  # given up in the same breath
+            self._mend()  # given up at once
 
     # Messages
 
@@ -248,7 +250,7 @@ class Line:
         self.wake()
 
     def _close(self) -> None:
-        """No messages for now."""
+        """Send no messages for now."""
         if self.stands:
             self.stands = False
             self._peer.last_heard = time.monotonic()
@@ -280,8 +282,8 @@ class Line:
             self._node.received(self._peer, envelope.sequence, envelope.body, envelope.evaluation)
         except RemoteProtocolError as error:
             if self._peer.conversation.received == before:
-                raise  # it cannot be read, however often it comes
-            self._switchboard.refused(error)  # the role does not want it, and need not see it again
+                raise  # it cannot be decoded, however often it comes
+            self._switchboard.refused(error)  # the role refused it and need not see it again
 
     def _arrived(self, acknowledged: int) -> None:
         landed = 0

@@ -1,4 +1,4 @@
-"""Logs: one line per change of state, as text or as JSON, without a single data value."""
+"""Logs: one line per change of state, as text or JSON. They never contain a data value."""
 
 import json
 import logging
@@ -12,26 +12,26 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class Log:
-    """`log.info("party lost", peer="bank", after_s=10)`."""
+    """Writes lines, for example `log.info("party lost", peer="bank", after_s=10)`."""
 
     def __init__(self, role: str, *, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
         self.role, self._json, self._level = role, as_json, _LEVELS[level]
         self.stream = stream or sys.stderr
 
     def debug(self, what: str, **fields: Any) -> None:
-        """For those who look closely."""
+        """Log a detail for debugging."""
         self._write(logging.DEBUG, what, fields)
 
     def info(self, what: str, **fields: Any) -> None:
-        """A change of state."""
+        """Log a change of state."""
         self._write(logging.INFO, what, fields)
 
     def warning(self, what: str, **fields: Any) -> None:
-        """Something that a person may want to look at."""
+        """Log something that the operator may want to look at."""
         self._write(logging.WARNING, what, fields)
 
     def error(self, what: str, **fields: Any) -> None:
-        """Something that ends this node."""
+        """Log something that ends this node."""
         self._write(logging.ERROR, what, fields)
 
     def _write(self, level: int, what: str, fields: dict[str, Any]) -> None:
@@ -56,9 +56,9 @@ def _short(value: Any) -> str:
 
 
 class Once:
-    """The same complaint is written once, and then once a minute with its count.
+    """Logs the same complaint once, and then once a minute with its count.
 
-    Whoever thinks of ever new ones does not fill the log.
+    The number of different complaints per minute is limited, too, so that no peer can fill the log.
     """
 
     MAX_KEYS = 1000
@@ -70,7 +70,7 @@ class Once:
         self._since, self._lines = time.monotonic(), 0
 
     def warning(self, what: str, **fields: Any) -> None:
-        """Log it, or count it."""
+        """Log the complaint, or only count it."""
         key = repr((what, fields))
         now = time.monotonic()
         written, count = self._seen.get(key, (-self._every_s - 1, 0))

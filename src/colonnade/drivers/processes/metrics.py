@@ -1,4 +1,4 @@
-"""Numbers for Prometheus at http://127.0.0.1:PORT/metrics: read off the status when asked for, on loopback only."""
+"""Metrics for Prometheus at http://127.0.0.1:PORT/metrics, on loopback only, read from the status on each request."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +27,7 @@ _PARTY = {
 
 
 def serve_metrics(port: int, status: Callable[[], dict[str, Any]]) -> Callable[[], None]:
-    """Answer on loopback from now on; call what is returned to stop."""
+    """Serve metrics on loopback; returns the function that stops it. Raises ConfigError if the port is taken."""
     require_extra("serve", "network.metrics_port", "prometheus_client")
     from prometheus_client import CollectorRegistry, start_http_server
 
@@ -49,13 +49,13 @@ def serve_metrics(port: int, status: Callable[[], dict[str, Any]]) -> Callable[[
 
 
 class _Collector:
-    """Makes the samples when they are asked for."""
+    """Makes the samples on each request."""
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Any]:
-        """All of them."""
+        """Yield the gauges of the run, then those of each party."""
         from prometheus_client.core import GaugeMetricFamily
 
         status = self._status()

@@ -1,7 +1,8 @@
-"""A node: one role in its own process, with its log, its jobs, its timers and its conversations.
+"""A node: one role in its own process, with its journal, jobs, timers and conversations.
 
-Every event is logged, then handled, on the event loop; only jobs leave it. What the role sends is numbered and
-queued; streams come and go and carry the queues. A node that starts again is its checkpoint and its log.
+The event loop writes every event to the journal and then handles it. Only jobs run outside the loop. The role's
+messages are numbered and queued. Streams carry the queues, and may end and start again. A node that restarts loads its
+checkpoint and replays its journal.
 """
 
 import asyncio
@@ -56,24 +57,27 @@ _PLAIN = ("now", "finished")
 
 
 class Keeper:
-    """What an application keeps beside the role: told of records, saved with the checkpoint. This one keeps nothing."""
+    """What an application keeps beside the role. It gets the role's records and is saved in checkpoints.
+
+    This class keeps nothing.
+    """
 
     def emitted(self, record: Payload, node: "Node") -> None:
-        """The role emitted a record (again, when a log is replayed)."""
+        """Take a record that the role emitted. A replayed journal emits it again."""
 
     def checkpoint_due(self, node: "Node") -> bool:
         """Whether the application wants a checkpoint now."""
         return False
 
     def update(self) -> int | None:
-        """The update that the role is at, for the log; None: it has none."""
+        """The role's current update, for the log; None if it has none."""
         return None
 
     def save(self) -> Any:
-        """With the checkpoint."""
+        """What to store in the checkpoint."""
 
     def load(self, saved: Any) -> None:
-        """The reverse of `save`; None: there is no checkpoint."""
+        """Restore what `save` returned; None if there is no checkpoint."""
 
 
 class Node:
@@ -95,7 +99,7 @@ class Node:
         self.guard = role.guard if isinstance(role, Releasing) else None
         self._storing = role if isinstance(role, Storing) else None
         if self._storing is not None:
-            self._storing.open(FileStorage())  # for `read`, which looks at no table
+            self._storing.open(FileStorage())  # for `read`, which needs no table
         self.keeper = keeper or Keeper()
         types = tuple(payloads)
         self._codec = Codec(types)
@@ -109,10 +113,10 @@ class Node:
         self.now = 0
         self.finished = ""
         self.ended: asyncio.Event = asyncio.Event()  # finished, failed or stopped
-        self.stopped = False  # by a signal, or by what runs this process
+        self.stopped = False  # by a signal, or by the program that runs this process
         self.error: Exception | None = None
         self._journal: Journal | None = None
-        self._journals = 0  # the number of the log in use
+        self._journals = 0  # the number of the journal in use
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = time.monotonic()
         self._clock_base = 0
@@ -123,14 +127,14 @@ class Node:
     # Starting and stopping
 
     def open(self) -> None:
-        """Begin, or go on from checkpoint and log; from here on events are handled."""
+        """Start, or continue from checkpoint and journal. From here on events are handled."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = lock_file(self.folder / "lock")
         if self._storing is not None:
             self._storing.open(FileStorage(self.folder, anew=not self._checkpoint_path.exists()))
         known = self._recover()
         if self.error is not None:
-            return  # it had failed before; its files stay as they are, and say so at every start
+            return  # it had failed earlier; its files stay unchanged and report the failure at every start
         self._loop = asyncio.get_running_loop()
         self._began, self._clock_base = time.monotonic(), self.now
         for peer in self.peers.values():
@@ -149,11 +153,11 @@ class Node:
                 self._set_alarm(name, due)
 
     def read(self) -> bool:
-        """Become what checkpoint and log say, and no more: nothing runs, nothing is written; whether there was any."""
+        """Restore checkpoint and journal without running or writing anything; returns whether there were any."""
         return self._recover()
 
     def _recover(self) -> bool:
-        """Checkpoint, then log; whether there was anything."""
+        """Load the checkpoint, then replay the journal; returns whether there were any."""
         checkpoint = self._checkpoint_path
         found = checkpoint.exists()
         self.keeper.load(self._load(checkpoint) if found else None)
@@ -178,12 +182,12 @@ class Node:
                 self.peers[record.event.sender].conversation.heard(record.acknowledged)  # as the stream did then
             self._handle(record)
         except RemoteProtocolError:
-            pass  # it was refused then, too
+            pass  # it was refused at that time, too
         except TrainingDiverged as error:
             self.fail(error)
 
     def checkpoint(self) -> None:
-        """Replace checkpoint and log; a kill in between leaves a pair that fits together."""
+        """Replace checkpoint and journal. A kill in between leaves a pair that belongs together."""
         old = self._journal
         self._journals += 1
         self._journal = Journal(self._journal_path(), self._codec, self._journals)
@@ -205,7 +209,7 @@ class Node:
         return self.folder / "checkpoint.safetensors"
 
     def _journal_path(self) -> Path:
-        return self.folder / f"journal-{self._journals % 2}.log"  # two take turns
+        return self.folder / f"journal-{self._journals % 2}.log"  # two files take turns
 
     def _save(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PLAIN} | {
@@ -242,7 +246,7 @@ class Node:
         return saved["keeper"]
 
     def close(self) -> None:
-        """A clean stop: everything durable, nothing doubtful at the next start."""
+        """Stop cleanly: make everything durable, so that the next start trusts the journal."""
         self.jobs.close()
         for name in list(self._alarms):
             self._alarms.pop(name).cancel()
@@ -252,7 +256,7 @@ class Node:
             if self._journal is not None:
                 self._journal.mark_closed()
         except (CheckpointError, OSError):
-            if self.error is None:  # else a full disk may be why it failed
+            if self.error is None:  # else a full disk may be the cause of the failure
                 raise
         finally:
             if self._journal is not None:
@@ -263,12 +267,12 @@ class Node:
                 self._lock = None
 
     def stop(self) -> None:
-        """End now, in whatever phase: nothing more is waited for, and no other phase follows."""
+        """End now, in any phase: wait for nothing more and start no other phase."""
         self.stopped = True
         self.ended.set()
 
     def fail(self, error: Exception) -> None:
-        """This node cannot go on."""
+        """End with this error. Only the first error is kept."""
         if self.error is None:
             self.error = error
         self.ended.set()
@@ -276,11 +280,11 @@ class Node:
     # Events
 
     def clock(self) -> int:
-        """Nanoseconds of training, without the times at which this node was down."""
+        """Nanoseconds of training, without the time in which this node was down."""
         return max(self.now, self._clock_base + int((time.monotonic() - self._began) * NANOSECONDS))
 
     def received(self, peer: Peer, sequence: int, body: memoryview, evaluation: bool = False) -> None:
-        """A message arrived on a stream: decode, log, handle; a repeat is dropped."""
+        """Decode, journal and handle a message that arrived on a stream. A repeat is dropped."""
         if self.finished or self.error is not None:
             return  # the peer has not heard of it yet
         if not peer.conversation.is_news(sequence):
@@ -292,13 +296,16 @@ class Node:
         self._give(Record(self.clock(), event, conversation.number, sequence, acknowledged, size, evaluation), body)
 
     def joined(self, peer: Peer, number: int, anew: bool, heard: int = 0) -> None:
-        """A stream is open to a peer that has heard so many messages; the role is told unless it never missed it."""
+        """Take note of a stream to a peer that has received `heard` messages.
+
+        The role gets PeerJoined, unless it never noticed that the peer was away.
+        """
         conversation = peer.conversation
-        known = 0 if anew else heard - conversation.acknowledged  # had arrived, though nobody had said so
+        known = 0 if anew else heard - conversation.acknowledged  # had arrived, but the acknowledgement was lost
         if not anew:
-            conversation.heard(heard)  # first: the role may have something to add to a full queue
+            conversation.heard(heard)  # first: the role may add to a full queue
         if self.finished or self.error is not None:
-            conversation.begin(number, anew)  # nothing more is logged: who comes now only hears that it is over
+            conversation.begin(number, anew)  # nothing more is journalled: the peer is only told that it is over
         elif anew or not peer.present or conversation.number != number:
             self._give(Record(self.clock(), PeerJoined(peer.name, anew), number))
         if anew:
@@ -307,7 +314,7 @@ class Node:
         self.log.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
 
     def lost(self, peer: Peer) -> None:
-        """The peer has been silent for too long."""
+        """Tell the role that the peer has been silent for too long."""
         self.log.warning("lost", peer=peer.name, silent_s=round(peer.silent_s(), 1))
         self._give(Record(self.clock(), PeerLost(peer.name)))
 
@@ -321,7 +328,7 @@ class Node:
             self._give(Record(max(self.clock(), due), TimerFired(name, due)))
 
     def _give(self, record: Record, body: bytes | memoryview = b"") -> None:
-        """Log, handle, and let nothing that fails here go unnoticed."""
+        """Journal and handle an event. A failure ends the node, but a bad message ends only the peer's stream."""
         if self.finished or self.error is not None or self._journal is None:
             return
         try:
@@ -334,14 +341,14 @@ class Node:
                 self.fail(error)
             else:
                 self._shorten_log()
-                raise  # costs the peer its stream
+                raise  # ends the peer's stream
         except OSError as error:
             self.fail(CheckpointError(f"{self.role.name}: cannot write beside {self.folder}: {error}"))
         except Exception as error:
             self.fail(error)
 
     def _shorten_log(self) -> None:
-        """Refused messages are in the log, too: they must not fill the disk."""
+        """Write a checkpoint if one is due: refused messages are in the journal, too, and must not fill the disk."""
         try:
             if self._checkpoint_due():
                 self.checkpoint()
@@ -358,7 +365,7 @@ class Node:
         self._log_bytes = max(self.limits.max_log_mb * 2**20, 2 * checkpoint_bytes)
 
     def _handle(self, record: Record) -> None:
-        """The same for a live and for a replayed event."""
+        """Handle a live or a replayed event in the same way."""
         self.now, event = record.now, record.event
         start = time.monotonic()
         header = self._take_note(record)
@@ -370,7 +377,7 @@ class Node:
             self.log.debug("slow handler", of=type(event).__name__, ms=round(seconds * 1000, 1))
 
     def _take_note(self, record: Record) -> bytes:
-        """What the node itself keeps of an event; its name for the trace."""
+        """Update the node's own state for an event; returns the event's name for the trace."""
         match record.event:
             case Received(sender=sender, message=message):
                 peer, kind, size = self.peers[sender], type(message).__name__, record.size
@@ -437,7 +444,7 @@ class Node:
         conversation.put(seal_message(conversation.sent + 1, conversation.received, frame, evaluation))
         if peer.stream is not None:
             peer.stream.wake()
-        if conversation.overflows and self._loop is not None:  # while a log is replayed, nobody acknowledges
+        if conversation.overflows and self._loop is not None:  # during a replay no peer acknowledges
             self._give_up(peer)
 
     def _give_up(self, peer: Peer) -> None:
@@ -461,7 +468,7 @@ class Node:
     # Liveness
 
     def look_around(self) -> None:
-        """Called every now and then: heartbeats out, silent streams down, silent peers lost."""
+        """Send heartbeats, drop silent streams and report silent peers as lost."""
         for peer in self.peers.values():
             if peer.stream is not None:
                 if peer.silent_s() > self.limits.lost_after_s:
@@ -472,13 +479,13 @@ class Node:
                 self.lost(peer)
 
     async def watch(self) -> None:
-        """`look_around` for ever."""
+        """Call `look_around` regularly, until cancelled."""
         while True:
             await asyncio.sleep(min(self.limits.heartbeat_s, self.limits.lost_after_s / 4))
             self.look_around()
 
     def utilisation(self) -> float:
-        """The share of this process's time that the lane was busy."""
+        """The share of the clock in which the lane was busy."""
         return min(1.0, self.jobs.busy_s * NANOSECONDS / max(1, self.clock()))
 
 

@@ -1,4 +1,4 @@
-"""What a node knows of one peer, and the stream that connects them while there is one."""
+"""What a node knows about one peer, and the stream that connects them."""
 
 import asyncio
 import time
@@ -17,35 +17,35 @@ __all__ = ["Aside", "Carrier", "FarPeer", "Peer", "Stream"]
 
 ACK_AFTER_S = 0.02  # an answer usually comes sooner and carries the acknowledgement
 RATE_WINDOW_S = 10.0
-_MESSAGE, _ACK = Kind.MESSAGE, Kind.ACK  # looked up once: every frame is compared with them
-SHORT_BYTES = 48 * 1024  # below the smallest window of HTTP/2, with room for the envelope
+_MESSAGE, _ACK = Kind.MESSAGE, Kind.ACK  # looked up once, because every frame is compared with them
+SHORT_BYTES = 48 * 1024  # below the smallest HTTP/2 window, with room for the envelope
 
 
 class Carrier(Protocol):
-    """What carries a conversation: a stream, or a sealed line through the server."""
+    """Carries a conversation: a stream, or a sealed line through the server."""
 
     def wake(self) -> None:
-        """There is something to write."""
+        """Tell that there is something to write."""
 
     def drop(self, cause: str) -> None:
-        """End this from outside."""
+        """End the connection for this cause."""
 
     def beat(self, heartbeat_s: float) -> None:
-        """Called every now and then."""
+        """Send a heartbeat or notice losses; the node calls this regularly."""
 
     def finish(self, last_word: bytes) -> None:
-        """Write this after everything that is queued."""
+        """Write this frame after everything that is queued."""
 
 
 class Aside(Protocol):
-    """Frames that share a stream with its conversation, and take turns with it."""
+    """Frames that share a stream with its conversation and take turns with it."""
 
     def next_frame(self) -> bytes | None:
-        """The one to be written now."""
+        """The next frame to write; None if there is none."""
 
 
 class Peer:
-    """The lasting part."""
+    """What the node keeps about a peer from one connection to the next."""
 
     far: ClassVar[bool] = False  # behind the relay
 
@@ -53,28 +53,28 @@ class Peer:
         self.name, self.conversation = name, conversation
         self.present = False  # as far as the role knows
         self.stream: Carrier | None = None
-        self.met = False  # in this process's life
+        self.met = False  # since this process started
         self.last_heard = time.monotonic()
         self.messages_in = self.messages_out = self.bytes_in = self.bytes_out = self.bytes_evaluation = 0
-        self._recent: deque[float] = deque(maxlen=10_000)  # arrivals of messages, for the rate
+        self._recent: deque[float] = deque(maxlen=10_000)  # arrival times of messages, for the rate
 
     def silent_s(self) -> float:
-        """How long nothing has been heard."""
+        """Seconds since the node last heard the peer."""
         return time.monotonic() - self.last_heard
 
     def count_in(self, size: int) -> None:
-        """A message came."""
+        """Count a message that arrived."""
         self.messages_in += 1
         self.bytes_in += size
         self._recent.append(time.monotonic())
 
     def count_out(self, size: int) -> None:
-        """A message is queued."""
+        """Count a message that was queued."""
         self.messages_out += 1
         self.bytes_out += size
 
     def rate(self) -> float:
-        """Messages per second, of late."""
+        """Messages per second in the last `RATE_WINDOW_S` seconds."""
         since = time.monotonic() - RATE_WINDOW_S
         while self._recent and self._recent[0] < since:
             self._recent.popleft()
@@ -84,11 +84,9 @@ class Peer:
         return len(self._recent) / span if span > 0 else 0.0
 
     def save(self) -> dict[str, Any]:
-        """For the checkpoint."""
         return {name: getattr(self, name) for name in _PLAIN} | {"conversation": self.conversation.save()}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         for name in _PLAIN:
             setattr(self, name, saved[name])
         self.conversation.load(saved["conversation"])
@@ -98,7 +96,10 @@ _PLAIN = ("present", "messages_in", "messages_out", "bytes_in", "bytes_out", "by
 
 
 class FarPeer(Peer):
-    """A party to another party: heard of as long as the server says that it is here and the sealed line stands."""
+    """A party as another party sees it, through the relay.
+
+    It is not silent as long as the server says that it is connected and the sealed line is open.
+    """
 
     far: ClassVar[bool] = True
 
@@ -107,7 +108,7 @@ class FarPeer(Peer):
         self.here = False
 
     def silent_s(self) -> float:
-        """How long it has not been within reach."""
+        """Seconds since the party was last within reach; 0 if it is now."""
         return 0.0 if self.here and self.stream is not None else super().silent_s()
 
 
@@ -123,47 +124,47 @@ class Stream:
         aside: Aside | None = None,
     ) -> None:
         self._node, self._peer, self._write, self._aside = node, peer, write, aside
-        self._next = heard + 1  # the sequence to be written next: all after what the peer has
+        self._next = heard + 1  # the next sequence to write, after those the peer has
         self._acknowledged = peer.conversation.received  # what the peer was told last
         self._ack_due = self._ack_planned = False
         self._wake = asyncio.Event()
         self._wake.set()
-        self._writing = False  # one at a time
-        self._put_off = False  # the writing task came while the reader was writing
-        self._taking = self._wanted = False  # a message is with the role; something is to be written because of it
+        self._writing = False  # only one write at a time
+        self._put_off = False  # the writing task found the reader writing
+        self._taking = self._wanted = False  # the role handles a message; it made something to write
         self._written_at = time.monotonic()
         self._last_word: bytes | None = None  # END or BYE, after all messages
         self.dropped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
-        """There is something to write; what a message brings forth, its reader may write (see `answer`)."""
+        """Tell that there is something to write. If a message caused it, its reader may write it (see `answer`)."""
         if self._taking:
             self._wanted = True
         else:
             self._wake.set()
 
     def wake_aside(self) -> None:
-        """There is something to write that no reader writes."""
+        """Tell that the writing task has something to write."""
         self._wake.set()
 
     def drop(self, cause: str) -> None:
-        """End this stream from outside."""
+        """End this stream with this cause."""
         if not self.dropped.done():
             self.dropped.set_result(cause)
 
     def beat(self, heartbeat_s: float) -> None:
-        """A sign of life, if nothing else gave one."""
+        """Send a heartbeat unless something was written within `heartbeat_s`."""
         if time.monotonic() - self._written_at >= heartbeat_s:
             self._ack_due = True
             self.wake()
 
     def finish(self, last_word: bytes) -> None:
-        """Write this after everything that is queued."""
+        """Write this frame after everything that is queued."""
         self._last_word = last_word
         self.wake()
 
     def take(self, data: bytes) -> int:
-        """A frame arrived; its kind. Messages go to the role."""
+        """Take a frame and return its kind. A message goes to the role."""
         peer, conversation = self._peer, self._peer.conversation
         envelope = open_envelope(data, peer.name)
         peer.last_heard = time.monotonic()
@@ -177,7 +178,7 @@ class Stream:
                     self._node.received(peer, envelope.sequence, envelope.body, envelope.evaluation)
                 finally:
                     self._taking = False
-                self._wanted = self._next <= conversation.sent  # the window may also have opened
+                self._wanted = self._next <= conversation.sent  # the window may have opened, too
             elif self._next <= conversation.sent:
                 self.wake()
         return envelope.kind
@@ -197,7 +198,7 @@ class Stream:
             self.wake()
 
     async def write_queue(self) -> None:
-        """Write whatever there is whenever there is something; until cancelled."""
+        """Write what is queued whenever there is something, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -211,14 +212,13 @@ class Stream:
                 self._writing = False
 
     async def answer(self) -> None:
-        """Called by the reader: a short answer to a peer that has all the rest is written at once.
+        """Write a short answer at once, if the peer has everything else. The reader calls this.
 
-        It cannot block, for nothing else is under way; anything longer is left to the writing task, because two
-        readers that wait for each other's reading would wait for ever. (The change of tasks costs a fifth of the
-        round trips.)
+        The write cannot block, because nothing else is in flight. Longer answers go to the writing task: two readers
+        that wait for each other to read would be stuck. (The change of tasks costs a fifth of the round trips.)
         """
         if self.dropped.done():
-            return  # the conversation may have been given up, and its numbers begin again
+            return  # the conversation may have restarted with new numbers
         outbox = self._peer.conversation.outbox
         alone = len(outbox) == 1 and outbox[0][0] == self._next
         if self._writing or not alone or len(outbox[0][1]) > SHORT_BYTES:
@@ -231,21 +231,21 @@ class Stream:
             await self._write(self._next_message())
         finally:
             self._writing = False
-        if self._put_off or self._last_word is not None:  # the last word waited for this message
+        if self._put_off or self._last_word is not None:  # the last frame waited for this message
             self._put_off = False
             self._wake.set()
 
     async def _write_all(self) -> None:
-        """At most so much beyond what the peer has acknowledged."""
+        """Write up to `max_in_flight` messages beyond the last acknowledged one, then the other frames."""
         conversation, in_flight = self._peer.conversation, self._node.limits.max_in_flight
         while self._next <= min(conversation.sent, conversation.acknowledged + in_flight):
             if self.dropped.done():
-                return  # the conversation may have been given up, and its numbers begin again
+                return  # the conversation may have restarted with new numbers
             await self._write(self._next_message())
             if self._aside is not None:
                 await self._write_aside(self._aside)
         if self._aside is not None and await self._write_aside(self._aside):
-            self._wake.set()  # one for each look at the conversation: neither keeps the other waiting
+            self._wake.set()  # one frame each in turn: neither keeps the other waiting
         if self._ack_due:
             await self._write(self._noted(seal_envelope(Kind.ACK, 0, conversation.received)))
         if self._last_word is not None and self._next > conversation.sent:
@@ -265,7 +265,7 @@ class Stream:
         return self._noted(acknowledge(frame, conversation.received))
 
     def _noted(self, frame: bytes) -> bytes:
-        """Whatever is written acknowledges all that was received, and is a sign of life."""
+        """Note that this frame acknowledges all received messages and serves as a heartbeat."""
         self._acknowledged = self._peer.conversation.received
         self._ack_due = False
         self._written_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""The one certificate that the server may show.
+"""Pins the server's certificate.
 
-The list of members holds its fingerprint, and gRPC compares none. So the certificate is fetched first and compared;
-then it takes the authority's place as the root of the channel, which accepts no other.
+The list of members holds its fingerprint, but gRPC compares no fingerprints. So the party first fetches the certificate
+and compares it. Then the certificate replaces the authority as the root of the channel, which accepts no other.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ CLOSED = "it closed the connection; if this goes on, it may not accept this cert
 
 
 async def pinned_certificate(identity: Identity, address: str, wanted: str) -> bytes:
-    """In PEM, if it has the fingerprint that is wanted."""
+    """The server's certificate in PEM; raises RemoteProtocolError if its fingerprint is not `wanted`."""
     host, _, port = address.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which looks at authority and name
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks authority and name
     context.load_verify_locations(cadata=identity.authority.decode())
     context.load_cert_chain(identity.certificate_file, identity.key_file)
     context.set_alpn_protocols(["h2"])
@@ -37,7 +37,6 @@ async def pinned_certificate(identity: Identity, address: str, wanted: str) -> b
 
 
 def cause_in_words(error: OSError) -> str:
-    """Why the certificate could not be fetched."""
     match error:
         case ConnectionRefusedError():
             return NOBODY

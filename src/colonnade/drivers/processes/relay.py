@@ -1,8 +1,9 @@
-"""The server between two parties: it carries sealed frames, and says who is connected.
+"""The server between two parties: it carries sealed frames and tells which parties are connected.
 
-It keeps no log of them and promises nothing: what it drops, because the receiver is away or somebody sends too much,
-the sender's line sends again (see `line`). What waits is bounded for each sender, and within that for each pair, so
-that nobody takes the room of others; at the receiver the senders take turns with each other and with the server.
+It keeps no log of the frames and guarantees no delivery. It drops a frame if the receiver is away or the sender sends
+too much; the sender's line then sends it again (see `line`). The frames that wait are limited for each sender and, in
+that, for each pair, so that no party takes the room of another. At the receiver, the senders take turns with each other
+and with the server.
 """
 
 import time
@@ -20,48 +21,48 @@ if TYPE_CHECKING:
 
 __all__ = ["Relay", "Room"]
 
-WHOLE_BYTES = 256 * 2**20  # of all that waits, unless single messages may be larger than a fair share of this
-SPARE_FRAMES = 16  # of a pair, beyond those of its window: handshakes and acknowledgements
+WHOLE_BYTES = 256 * 2**20  # limit of all waiting bytes, unless one message may exceed a fair share of it
+SPARE_FRAMES = 16  # per pair, beyond its window: handshakes and acknowledgements
 
 
 class Room:
-    """How much may be under way from one party: both ends reckon with it, so that honest ones lose nothing."""
+    """How much one party may have in flight. Sender and relay use the same limits: an honest sender loses nothing."""
 
     def __init__(self, limits: Limits, parties: int) -> None:
         others = max(1, parties - 1)
         self.largest = limits.max_message_bytes + RELAY_BYTES
         self.sender = max(2 * self.largest, WHOLE_BYTES // max(1, parties))
-        self.pair = self.sender // others  # and one frame of any size
-        self.frames = 2 * limits.max_in_flight + SPARE_FRAMES  # a line that begins again may have two windows there
+        self.pair = self.sender // others  # plus one frame of any size
+        self.frames = 2 * limits.max_in_flight + SPARE_FRAMES  # a line that restarts may have two windows there
 
 
 class Relay:
-    """All outlets, and who is connected."""
+    """All outlets, and which parties are connected."""
 
     def __init__(self, node: "Node") -> None:
         self._node, self._complaints = node, Once(node.log)
         self.room = Room(node.limits, len(node.peers))
         self._connections = 0
         self._here: dict[str, int] = {}
-        self._left: dict[str, float] = {}  # when those who have gone were last heard
+        self._left: dict[str, float] = {}  # when parties that left were last heard
         self.outlets: dict[str, Outlet] = {}
-        self.held = dict.fromkeys(node.peers, 0)  # bytes that wait, by sender
+        self.held = dict.fromkeys(node.peers, 0)  # waiting bytes, by sender
         self.dropped = 0
 
     def outlet(self, name: str) -> "Outlet":
-        """What is to be written to this party beside its own conversation."""
+        """Make the outlet for the frames to this party that are not part of its own conversation."""
         outlet = self.outlets[name] = Outlet(self, name)
         return outlet
 
     def connected(self, name: str, stream: Stream) -> None:
-        """A party can be reached."""
+        """Add a party that can be reached, and tell all parties."""
         self._connections += 1
         self._here[name] = self._connections
         self.outlets[name].stream = stream
         self._tell_all()
 
     def disconnected(self, name: str) -> None:
-        """It cannot any more; what waited for it is dropped."""
+        """Remove a party, drop the frames that wait for it, and tell all parties."""
         outlet = self.outlets.pop(name)
         outlet.stream = None
         for sender in list(outlet.queues):
@@ -71,7 +72,7 @@ class Relay:
             self._tell_all()
 
     def forward(self, sender: str, body: memoryview) -> None:
-        """A RELAY frame came in."""
+        """Pass a RELAY frame on; raises RemoteProtocolError if it is not addressed to another party."""
         name, content = read_relay(body, sender)
         if name not in self._node.peers or name == sender:
             raise RemoteProtocolError(sender, "RELAY to somebody who is no other party")
@@ -85,7 +86,7 @@ class Relay:
         self._node.traffic.count_relayed(len(frame))
 
     def presence(self) -> bytes:
-        """As of now."""
+        """A PRESENCE frame with the current state."""
         now = time.monotonic()
         silent = {name: now - since for name, since in self._left.items() if name not in self._here}
         return control(Kind.PRESENCE, Presence(dict(self._here), silent))
@@ -96,25 +97,25 @@ class Relay:
 
 
 class Outlet:
-    """What waits for one party: the news of who is here, and the others' frames in turn."""
+    """What waits for one party: the newest presence, and the other parties' frames in turn."""
 
     def __init__(self, relay: Relay, name: str) -> None:
         self._relay, self.name = relay, name
         self.stream: Stream | None = None
         self._news = False
-        self.queues: dict[str, deque[tuple[float, bytes]]] = {}  # by sender; whose turn it is stands first
+        self.queues: dict[str, deque[tuple[float, bytes]]] = {}  # by sender; the sender whose turn it is comes first
         self._bytes: dict[str, int] = {}
 
     def tell(self) -> None:
-        """The newest presence is to be written; an older one need not be any more."""
+        """Queue the newest presence; it replaces an older one that was not written yet."""
         self._news = True
         self._wake()
 
     def put(self, sender: str, frame: bytes) -> bool:
-        """Take a frame, if there is room."""
+        """Queue a frame; False if there is no room."""
         queue, room, size = self.queues.get(sender), self._relay.room, len(frame)
         if queue and time.monotonic() - queue[0][0] > self._relay._node.limits.lost_after_s:
-            self._relay.dropped += self.clear(sender)  # a receiver that does not read must not take a sender's room
+            self._relay.dropped += self.clear(sender)  # a receiver that does not read must not take the sender's room
             queue = None
         if self._relay.held[sender] + size > room.sender:
             return False
@@ -127,7 +128,7 @@ class Outlet:
         return True
 
     def next_frame(self) -> bytes | None:
-        """The news, or a frame of the sender whose turn it is."""
+        """The presence if it is new, else a frame of the sender whose turn it is."""
         if self._news:
             self._news = False
             return self._relay.presence()
@@ -142,7 +143,7 @@ class Outlet:
         return None
 
     def clear(self, sender: str) -> int:
-        """Forget what this sender has waiting; how many."""
+        """Drop this sender's waiting frames; returns their number."""
         self._relay.held[sender] -= self._bytes.pop(sender)
         return len(self.queues.pop(sender))
 

@@ -1,14 +1,16 @@
-"""Seals between two parties that the server, which carries them, can neither open nor make.
+"""Encryption between two parties: the server carries the frames, but can neither open nor make them.
 
     opening     initiator → answerer   certificate, a fresh X25519 key e_i, signed
-    answer      answerer → initiator   certificate, a fresh X25519 key e_a, which key it answers, signed
+    answer      answerer → initiator   certificate, a fresh X25519 key e_a, the key that it answers, signed
     sealed      both ways              session (8 bytes) · counter (8) · ChaCha20-Poly1305
 
-The signature is the certificate's, over label, run, both names and the keys; the certificate must be the one that the
-reader's own list of members pins. The keys of both directions are HKDF-SHA256 of X25519(e_i, e_a) over run, names and
-both public keys. A private key serves one session and is never written anywhere: whatever is replayed, and whoever
-starts again from an old state, no nonce is used twice. Counters only grow: a repeated or late frame is refused, a
-missing one is not (what is lost on the way is sealed anew, see `line`).
+The certificate's key signs label, run, both names and the keys. The reader accepts only the certificate that its own
+list of members pins. The keys of both directions are HKDF-SHA256 of X25519(e_i, e_a) over run, names and both public
+keys.
+
+A private key serves one session and is never written to disk. So no nonce is used twice, even if frames are replayed or
+a party restarts from an old state. Counters only grow: a repeated or late frame is refused. A missing frame is not an
+error here; the sender seals lost messages again (see `line`).
 """
 
 import hashlib
@@ -45,16 +47,16 @@ _Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key for one session, and who says so."""
+    """A key for one session, with the certificate and signature of the party that made it."""
 
     certificate: bytes  # DER
     key: _Key  # X25519
     signature: bytes
-    answers: _Key | None = None  # the key of the opening
+    answers: _Key | None = None  # the key in the opening
 
 
 class Signet:
-    """Signs what a party announces, and knows the others' certificates by their fingerprints."""
+    """Signs a party's announcements, and checks those of other parties against their pinned fingerprints."""
 
     def __init__(self, identity: Identity, members: Mapping[str, str]) -> None:
         key = load_pem_private_key(identity.key, password=None)
@@ -66,12 +68,12 @@ class Signet:
         self._certificate = x509.load_pem_x509_certificate(identity.certificate).public_bytes(Encoding.DER)
 
     def announce(self, to: str, key: bytes, answers: bytes | None = None) -> bytes:
-        """This public key is mine, for a session with `to`."""
+        """A signed announcement of this public key for a session with `to`."""
         signature = self._key.sign(_statement(self.run, self.name, to, key, answers), _HASH)
         return msgspec.msgpack.encode(Announcement(self._certificate, key, signature, answers))
 
     def read(self, sender: str, body: bytes | memoryview) -> Announcement:
-        """The announcement of this very sender to us, or a RemoteProtocolError."""
+        """An announcement from `sender` to us; raises RemoteProtocolError if it is not, or not for this run."""
         if len(body) > MAX_ANNOUNCEMENT_BYTES:
             raise RemoteProtocolError(sender, f"an announcement of {len(body)} bytes")
         try:
@@ -86,7 +88,7 @@ class Signet:
         return found
 
     def _public_key(self, sender: str, der: bytes) -> ec.EllipticCurvePublicKey:
-        """Of a pinned certificate; any other is not even parsed."""
+        """The public key of a pinned certificate. Other certificates are not even parsed."""
         if hashlib.sha256(der).hexdigest() != self._members.get(sender):
             raise RemoteProtocolError(sender, "a certificate that is not the one in the list of members")
         certificate = x509.load_der_x509_certificate(der)
@@ -103,7 +105,7 @@ def _statement(run: str, sender: str, receiver: str, key: bytes, answers: bytes 
 
 
 class Session:
-    """One X25519 agreement: seals to the peer, opens what the peer has sealed, each frame once and in order."""
+    """One X25519 agreement: seals frames to the peer and opens the peer's frames, each once and in order."""
 
     def __init__(self, me: str, peer: str, run: str, own: X25519PrivateKey, theirs: bytes, *, initiator: bool) -> None:
         self._peer = peer
@@ -113,7 +115,7 @@ class Session:
             keys.reverse()
         try:
             secret = own.exchange(X25519PublicKey.from_public_bytes(theirs))
-        except ValueError:  # of low order: anybody would know the result
+        except ValueError:  # of low order: the shared secret would be known to anyone
             raise RemoteProtocolError(peer, "a key that is none") from None
         info = msgspec.msgpack.encode([LABEL, run, *names, *keys])
         material = HKDF(hashes.SHA256(), 2 * 32 + SESSION_BYTES, None, info).derive(secret)
@@ -124,13 +126,13 @@ class Session:
         self.sealed = self.opened = 0  # the newest counters
 
     def seal(self, content: bytes) -> bytes:
-        """A frame that only the peer opens."""
+        """A frame that only the peer can open."""
         self.sealed += 1
         head = _HEAD.pack(self.id, self.sealed)
         return head + self._seals.encrypt(_NONCE.pack(self.sealed), content, head + self._to)
 
     def open(self, frame: bytes | memoryview) -> bytes:
-        """What the peer has sealed, or a RemoteProtocolError; then nothing has changed."""
+        """The content of a peer's frame; raises RemoteProtocolError without changing state."""
         if len(frame) < SEAL_BYTES:
             raise RemoteProtocolError(self._peer, f"a sealed frame of {len(frame)} bytes")
         id, counter = _HEAD.unpack_from(frame)
@@ -148,7 +150,6 @@ class Session:
 
 
 def public_bytes(key: X25519PrivateKey) -> bytes:
-    """The public half."""
     return key.public_key().public_bytes_raw()
 
 

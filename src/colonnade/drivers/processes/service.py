@@ -1,8 +1,8 @@
-"""The server's side of the network: who may come in, and one stream for each who did.
+"""The server's side of the network: it admits parties, and holds one stream to each.
 
-Parties dial out, so this is the only port there is. TLS refuses who has no certificate of the federation; here
-follow the allow-list, the pinned fingerprint and the handshake. A refusal costs its cause the connection, is
-logged once, and is answered ever more slowly.
+Parties connect to the server, so this is the only open port. TLS refuses a caller without a certificate of the
+federation. This module then checks the list of parties, the pinned fingerprint and the handshake. A refusal ends the
+connection, is logged once, and is answered more slowly each time.
 """
 
 import asyncio
@@ -42,20 +42,20 @@ __all__ = ["BROKEN", "FAREWELL_S", "JOIN", "SERVICE", "STATUS", "Later", "Servic
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
 HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0
-MAX_ABSENT_S = 10.0  # so much longer for those who are away at the end
+MAX_ABSENT_S = 10.0  # extra time for parties that are away at the end
 REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
 MAX_DELAYED = 64
-MAX_CALLS = 8  # at the same time by one party, and by all who are on no list together
-MAX_CAUSE = 500  # characters of what a guest may have us repeat
+MAX_CALLS = 8  # at the same time, per party, and for all unlisted callers together
+MAX_CAUSE = 500  # characters of a cause, which a guest may choose
 MAX_GUESTS = 1000
-AT_DOOR_S = 5.0  # that a party waits for the others before it is told who is missing, and knocks again
+AT_DOOR_S = 5.0  # a party waits so long for the others, is told which are missing, and tries again
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
-Terms = Callable[[str, Hello], str | None]  # what differs between a party's hello and what was agreed
+Terms = Callable[[str, Hello], str | None]  # what differs between a party's HELLO and the server's terms; None: nothing
 
 
 def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: float) -> list[tuple[str, int]]:
-    """For both sides: sizes, and pings that notice a dead connection below ours."""
+    """gRPC options for both sides: sizes, and pings that notice a dead connection."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes + ENVELOPE_BYTES + RELAY_BYTES),
         ("grpc.max_send_message_length", max_message_bytes + ENVELOPE_BYTES + RELAY_BYTES),
@@ -73,13 +73,13 @@ def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: fl
 
 
 class Later(str):
-    """A difference that time will settle: whoever is refused for it may come again."""
+    """A difference that may pass with time: a party that is refused for it may try again."""
 
     __slots__ = ()
 
 
 class Refused(Exception):
-    """A guest that is sent away."""
+    """A caller that is refused; `final` if trying again is useless, `waited` if it needs no further delay."""
 
     def __init__(self, cause: str, final: bool = True, waited: bool = False) -> None:
         super().__init__(cause)
@@ -88,7 +88,7 @@ class Refused(Exception):
 
 
 class Service:
-    """Admits parties to a node and answers questions about it."""
+    """Admits parties to a node and answers questions about its status."""
 
     def __init__(
         self,
@@ -104,21 +104,21 @@ class Service:
     ) -> None:
         self._node, self._identity, self._members = node, identity, members
         self._terms, self._status, self._admit_late, self._run = terms, status, admit_late, run
-        self.relay = Relay(node) if relay else None  # where parties talk to each other
+        self.relay = Relay(node) if relay else None  # if parties talk to each other
         self._complaints = Once(node.log)
         self._refusals: dict[str, list[float]] = {}
         self._delayed = 0
-        self._calls: dict[str, int] = {}  # under way
+        self._calls: dict[str, int] = {}  # in progress
         self._instances: dict[str, int] = {}
-        self._at_door: list[str] = []  # who waits until all are here
+        self._at_door: list[str] = []  # parties that wait until all are here
         self._all_came = asyncio.Event()
         self.attendance = Attendance(list(node.peers))
         self.byes: dict[str, Bye] = {}
-        self._end: bytes | None = None  # once training is over: what everybody is told
+        self._end: bytes | None = None  # once training is over: the END frame for all
         self._server: Any = None
 
     async def start(self, address: str) -> str:
-        """Listen; the address with the port that was really taken."""
+        """Listen; returns the address with the actual port. Raises ConfigError if the port is taken."""
         limits = self._node.limits
         options = channel_options(limits.max_message_bytes, limits.heartbeat_s, limits.lost_after_s)
         options += [("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S))]  # of TLS
@@ -141,11 +141,11 @@ class Service:
         return f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, end: End) -> None:
-        """Say the end to the parties that are here or come back soon, hear their goodbyes, and close."""
+        """Send END to the parties that are here or come back soon, wait for their BYEs, and close."""
         self._end = control(Kind.END, end)
         met = [peer for peer in self._node.peers.values() if peer.conversation.number != NEVER_MET]
         told = {peer.name for peer in met} | set(self._at_door)
-        self._all_came.set()  # it was in vain
+        self._all_came.set()  # wake the waiting parties, which then get END
         for peer in met:
             if peer.stream is not None:
                 peer.stream.finish(self._end)
@@ -155,7 +155,7 @@ class Service:
         await self._server.stop(0.5)
 
     async def hang_up(self) -> None:
-        """Close without a word: this server will be back."""
+        """Close without END: this server will restart."""
         if self._server is not None:
             await self._server.stop(0.2)
 
@@ -169,7 +169,7 @@ class Service:
         try:
             if self._calls[caller] > MAX_CALLS:
                 self._complaints.warning("refused", peer=name, cause="too many calls at the same time")
-                return  # without a word: who calls that often must not keep the others out
+                return  # without an answer: such a caller must not keep others out
             peer = self._known(name, context)
             hello = await self._hello(name, context)
             await self._admit(peer, hello)
@@ -185,7 +185,7 @@ class Service:
         self._calls[caller] -= 1
 
     def _known(self, name: str, context: Any) -> Peer:
-        """The allow-list and the pinned certificate."""
+        """The peer of this name; raises Refused if it is not on the list or its certificate is not the pinned one."""
         peer = self._node.peers.get(name)
         if peer is None:
             raise Refused(f"{name!r} is not on the list of parties")
@@ -208,7 +208,7 @@ class Service:
         return hello
 
     async def _wait_for_all(self, name: str) -> None:
-        """Nobody is late if training begins when all are here: they wait at the door and come in together."""
+        """Hold a party back until all are here, if training must start with all of them."""
         peers = self._node.peers.values()
         if any(peer.conversation.number != NEVER_MET for peer in peers):
             return
@@ -228,7 +228,7 @@ class Service:
         return [name for name in self._node.peers if name not in self._at_door]
 
     async def _admit(self, peer: Peer, hello: Hello) -> None:
-        """One stream per party: the same process may replace its own, another may not."""
+        """Allow one stream per party. The same process may replace its own stream, another process may not."""
         until = time.monotonic() + HANDSHAKE_S
         while peer.stream is not None:
             if self._instances.get(peer.name) != hello.instance or time.monotonic() > until:
@@ -293,13 +293,13 @@ class Service:
                 await asyncio.sleep(delay)
             finally:
                 self._delayed -= 1
-        with contextlib.suppress(*BROKEN, TimeoutError):  # it may have gone already, or does not listen
+        with contextlib.suppress(*BROKEN, TimeoutError):  # it may have gone, or does not read
             answer = control(Kind.REFUSAL, Refusal(refusal.cause, refusal.final))
             async with asyncio.timeout(FAREWELL_S):
                 await context.write(answer)
 
     def _delay(self, who: str) -> float:
-        """The more often within a minute, the slower."""
+        """Seconds to wait; the more refusals within a minute, the longer."""
         now = time.monotonic()
         if len(self._refusals) > MAX_GUESTS:
             self._refusals.clear()
@@ -319,7 +319,7 @@ class Service:
 
 
 async def until_it_ends(stream: Stream, reading: Any) -> str:
-    """Read and write until one of them ends or the stream is dropped; the cause in words."""
+    """Read and write until one of them ends or the stream is dropped; returns the cause in words."""
     reader, writer = asyncio.ensure_future(reading), asyncio.ensure_future(stream.write_queue())
     try:
         await asyncio.wait({reader, writer, stream.dropped}, return_when=asyncio.FIRST_COMPLETED)
@@ -347,5 +347,5 @@ def _fingerprint(context: Any) -> str:
 
 
 def _host(context: Any) -> str:
-    """Without the port, which differs every time."""
+    """The caller's address without the port, which differs every time."""
     return str(context.peer()).rpartition(":")[0]

@@ -1,7 +1,7 @@
-"""An authority at work. What a certificate may do is decided here, never by the request.
+"""Signs certificates. This module, never the request, decides what a certificate may do.
 
-A party's opens connections (clientAuth); the server's accepts them too (serverAuth), and only the authority signs
-(path length 0). Keys are P-256, which every TLS library speaks.
+A party's certificate may open connections (clientAuth). The server's may also accept them (serverAuth). Only the
+authority may sign (path length 0). Keys are P-256, which every TLS library supports.
 """
 
 import ipaddress
@@ -24,26 +24,25 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["PARTY_USAGE", "SERVER_USAGE", "Signer", "new_key", "subject"]
 
 PARTY_USAGE = (ExtendedKeyUsageOID.CLIENT_AUTH,)
-SERVER_USAGE = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)  # the latter to ask for status
+SERVER_USAGE = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)  # clientAuth to ask for the status
 
-_HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*(?![0-9]+$)[A-Za-z0-9_-]{1,63}")  # 300.1.1.1 is no name but a slip
+_HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*(?![0-9]+$)[A-Za-z0-9_-]{1,63}")  # 300.1.1.1 is a typing error
 _MOST_DAYS = 36_500
 _CLOCK_SKEW = timedelta(minutes=5)
-_LOCALLY = (SERVER, "localhost", "127.0.0.1")  # parties ask for "server", wherever it runs
+_LOCALLY = (SERVER, "localhost", "127.0.0.1")  # parties ask for "server", on any host
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """An authority at work: its key and its certificate."""
+    """An authority's key and certificate."""
 
     key: ec.EllipticCurvePrivateKey = field(repr=False)
     certificate: x509.Certificate
 
     @classmethod
     def make(cls, days: int, now: datetime) -> "Signer":
-        """A new authority."""
         key = new_key()
-        name = subject(f"federation {secrets.token_hex(8)}")  # its own, so that two authorities are told apart
+        name = subject(f"federation {secrets.token_hex(8)}")  # unique, to tell two authorities apart
         builder = _builder(name, name, key.public_key(), now, now + _lifetime(days))
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
@@ -51,7 +50,7 @@ class Signer:
 
     @classmethod
     def load(cls, certificate: Path, key: Path, now: datetime) -> "Signer":
-        """From its two files."""
+        """Read the two files; raises ConfigError if they do not belong together or have expired."""
         ca, private = read_certificate("--dir", certificate), read_p256_key("--dir", key)
         if private.public_key() != ca.public_key():
             raise ConfigError("--dir", str(key), f"is not the private key of {certificate}")
@@ -61,7 +60,7 @@ class Signer:
     def server(
         self, hosts: Iterable[str], days: int, now: datetime
     ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-        """A new key and certificate for the federation's server."""
+        """A new key and certificate for the federation's server, valid for the given hosts and for this machine."""
         key = new_key()
         return key, self.issue(SERVER, key.public_key(), SERVER_USAGE, days, now, [*_LOCALLY, *hosts])
 
@@ -74,9 +73,9 @@ class Signer:
         now: datetime,
         hosts: Iterable[str] = (),
     ) -> x509.Certificate:
-        """A member's certificate."""
+        """A member's certificate; it expires with the authority's at the latest."""
         ca, issuer_id = self.certificate, x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
-        until = min(now + _lifetime(days), ca.not_valid_after_utc)  # beyond that nobody would accept it
+        until = min(now + _lifetime(days), ca.not_valid_after_utc)  # no member would accept it after that
         builder = _builder(subject(name), ca.subject, public_key, now, until)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
@@ -110,7 +109,7 @@ def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Of the kind that everybody here has."""
+    """A new P-256 key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -121,7 +120,7 @@ def _lifetime(days: int) -> timedelta:
 
 
 def subject(name: str) -> x509.Name:
-    """Whom a certificate is about."""
+    """A subject with this common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 

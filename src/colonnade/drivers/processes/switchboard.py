@@ -1,4 +1,4 @@
-"""A party's sealed lines to all others: they share its one stream to the server and take turns on it."""
+"""A party's sealed lines to the other parties. They share the party's stream to the server and take turns on it."""
 
 import time
 
@@ -16,27 +16,27 @@ __all__ = ["Switchboard"]
 
 
 class Switchboard:
-    """Opens lines to whoever is connected, and closes those to whoever is not."""
+    """Opens a line to each party that is connected, and closes it when that party leaves."""
 
     def __init__(self, node: Node, identity: Identity, members: dict[str, str], server: str = "server") -> None:
         self._server, self._signet, self._complaints = server, Signet(identity, members), Once(node.log)
         self._peers = {peer.name: peer for peer in node.peers.values() if isinstance(peer, FarPeer)}
         self.lines = {name: Line(self, node, peer, self._signet) for name, peer in self._peers.items()}
         self.room = Room(node.limits, len(self.lines) + 1)
-        self.flying = 0  # bytes of all lines that nobody has acknowledged
+        self.flying = 0  # bytes on all lines without an acknowledgement
         self._stream: Stream | None = None
-        self._connections: dict[str, int] = {}  # of the others, as the server numbers them
-        self._ready: dict[Line, None] = {}  # whose turn it is stands first
-        self._crowded: set[Line] = set()  # there was no room for what they have
+        self._connections: dict[str, int] = {}  # number of each party's connection, as the server counts
+        self._ready: dict[Line, None] = {}  # the line whose turn it is comes first
+        self._crowded: set[Line] = set()  # lines that wait for room
         self.refusals = 0
         self.stale = 0  # frames of sessions that are over
 
     def connected(self, stream: Stream, run: str) -> None:
-        """The server is there; who else is, it will say."""
+        """Use this stream to the server. The server will tell which parties are connected."""
         self._stream, self._signet.run = stream, run
 
     def disconnected(self) -> None:
-        """Without the server nobody can be reached."""
+        """Close all lines: without the server no party can be reached."""
         self._stream = None
         self._connections.clear()
         for name, line in self.lines.items():
@@ -45,7 +45,7 @@ class Switchboard:
         self._crowded.clear()
 
     def presence(self, envelope: Envelope) -> None:
-        """The server says who is connected."""
+        """Open and close lines as the server reports which parties are connected."""
         found = read_control(envelope, Kind.PRESENCE, Presence, self._server)
         for name, line in self.lines.items():
             number, peer = found.here.get(name), self._peers[name]
@@ -60,7 +60,7 @@ class Switchboard:
                 line.reach()
 
     def take(self, envelope: Envelope) -> None:
-        """Something from another party; if it is not, the relay may have made it, and nobody is cut off for it."""
+        """Take a relayed frame. A bad frame is only dropped, because the relay may have made it, not the party."""
         name, content = read_relay(envelope.body, self._server)
         if name not in self.lines:
             raise RemoteProtocolError(self._server, "relays something from nobody")
@@ -70,18 +70,18 @@ class Switchboard:
             self.refused(error)
 
     def refused(self, error: RemoteProtocolError) -> None:
-        """Dropped, counted, and said once."""
+        """Drop the frame, count it and log it once."""
         self.refusals += 1
         self._complaints.warning("refused what came over the relay", peer=error.peer, cause=error.cause)
 
     def wants(self, line: Line) -> None:
-        """A line has something to write."""
+        """Tell that a line has something to write."""
         self._ready[line] = None
         if self._stream is not None:
             self._stream.wake_aside()
 
     def next_frame(self) -> bytes | None:
-        """Of the line whose turn it is."""
+        """The next frame of the line whose turn it is."""
         while self._ready:
             line = next(iter(self._ready))
             del self._ready[line]
@@ -92,14 +92,14 @@ class Switchboard:
         return None
 
     def has_room(self, line: Line, size: int) -> bool:
-        """Whether so much more may be under way; if not, the line is called when it may."""
+        """Whether `size` more bytes may be in flight. If not, the line is called again when there is room."""
         if self.flying + size <= self.room.sender:
             return True
         self._crowded.add(line)
         return False
 
     def landed(self, size: int) -> None:
-        """So much is no longer under way."""
+        """Count `size` bytes as no longer in flight, and wake the lines that wait for room."""
         self.flying -= size
         crowded, self._crowded = self._crowded, set()
         for line in crowded:

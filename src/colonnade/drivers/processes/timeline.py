@@ -1,11 +1,11 @@
-"""timeline.json of a run of processes: when every role was busy, cut off or out of sight, by the run's clock.
+"""timeline.json of a run of processes: when every role was busy, offline or unknown, by the run's clock.
 
-The run's clock is the server's. Every welcome tells a party what it shows. From then on, until the line breaks, the
-party notes when its lane is busy; at the end it tells the server its bins (`LaneBins`). The server notes its own lane
-and which parties are connected. A party's row is early by the time that the welcome took.
+The run's clock is the server's. Every WELCOME tells the party what that clock shows. From then until the connection
+breaks, the party notes when its lane is busy. At the end it sends its bins to the server (`LaneBins`). The server notes
+its own lane and which parties are connected. A party's row is early by the time that the WELCOME took to arrive.
 
-No clock sees both ends of a message, so nothing is said about messages under way: that time is `waiting`. `unknown` is
-what was not reported: a party was gone at the end, or a process was killed and had not saved that part.
+No clock sees both ends of a message, so there is no `transit` here: that time counts as `waiting`. Time is `unknown` if
+it was not reported: the party was gone at the end, or its process was killed before it saved that part.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ Shares = npt.NDArray[np.float64]
 
 
 class Spells:
-    """Rows that are on or off over the run's clock, in bins of bounded number."""
+    """Rows that are on or off over the run's clock, in a bounded number of bins."""
 
     def __init__(self, rows: int) -> None:
         self._timeline = Timeline([""] * rows, [[]] * rows)
@@ -35,7 +35,10 @@ class Spells:
         self._latest = [0] * rows
 
     def switch(self, row: int, on: bool, at: int) -> None:
-        """From this moment on; a clock that went back (a server started again) waits until it is as far as before."""
+        """Switch a row at this time.
+
+        If the clock went back (a restarted server), the row's last time is used until the clock is past it.
+        """
         if self._on[row] is on:
             return
         self._on[row], self._latest[row] = on, max(at, self._latest[row])
@@ -43,16 +46,15 @@ class Spells:
         self._timeline.fold_if_long()
 
     def shares(self, now: int) -> tuple[Shares, int]:
-        """By row and bin, and the length of a bin in nanoseconds."""
+        """The share of each bin that each row was on (row, bin), and the length of a bin in ns."""
         ns, width = self._timeline.nanoseconds(max(now, *self._latest))
         return ns[0::2] / width, width
 
     def save(self, now: int) -> dict[str, Any]:
-        """For a checkpoint: what is on ends now if this process is killed."""
+        """For a checkpoint. After a kill, rows that are on now end at `now`."""
         return {"timeline": self._timeline.save(), "on": self._on, "latest": self._latest, "now": now}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self._timeline.load(saved["timeline"])
         self._on, self._latest = list(saved["on"]), list(saved["latest"])
         for row in range(len(self._on)):
@@ -60,58 +62,57 @@ class Spells:
 
 
 class Lane:
-    """When this node's lane was busy, as far as it knew the run's clock. Moments are those of `perf_counter_ns`."""
+    """When this node's lane was busy, while it knew the run's clock. Arguments are times of `perf_counter_ns`."""
 
     def __init__(self) -> None:
         self._spells = Spells(2)
-        self._ahead: int | None = None  # the run's clock minus this process's; None: not known now
-        self._since = 0  # the moment from which it was known
-        self._began: int | None = None  # the job that runs
+        self._ahead: int | None = None  # the run's clock minus this process's; None: unknown
+        self._since = 0  # when it became known
+        self._began: int | None = None  # start of the running job
 
     def know_clock(self, shows: int) -> None:
-        """The run's clock shows this now."""
+        """Take note that the run's clock shows this value now (ns)."""
         self.lose_clock()
         self._since = perf_counter_ns()
         self._ahead = shows - self._since
         self._spells.switch(KNOWN, True, shows)
 
     def lose_clock(self) -> None:
-        """The server is out of reach: its clock may stand still."""
+        """Stop recording: the server is out of reach, so its clock may stand still."""
         if self._ahead is not None:
             self._note_running_job()
             self._spells.switch(KNOWN, False, self._now())
             self._ahead = None
 
     def begin(self) -> int:
-        """A job begins; called in its thread."""
+        """Note the start of a job; called in the job's thread. Returns the time."""
         self._began = perf_counter_ns()
         return self._began
 
     def end(self, at: int) -> None:
-        """The job that ran has ended at this moment."""
+        """Note that the running job ended at this time."""
         if self._began is not None:
             self._note(self._began, at)
             self._began = None
 
     def bins(self) -> LaneBins:
-        """What a party tells of itself at the end."""
+        """What a party sends to the server at the end."""
         shares, width = self.shares(self._now())
         busy, known = np.rint(shares * PERMILLE).astype(int)
         used = int(np.flatnonzero(known).max(initial=-1)) + 1
         return LaneBins(width // MS, busy[:used].tolist(), known[:used].tolist())
 
     def shares(self, now: int) -> tuple[Shares, int]:
-        """Busy and known, by bin."""
+        """The shares of busy and known by bin, and the length of a bin in ns."""
         self._note_running_job()
         return self._spells.shares(now)
 
     def save(self) -> dict[str, Any]:
-        """For a checkpoint."""
         self._note_running_job()
         return self._spells.save(self._now())
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`; the clock is not known yet."""
+        """Restore a checkpoint. The clock stays unknown until the next WELCOME."""
         self._spells.load(saved)
 
     def _now(self) -> int:
@@ -131,7 +132,7 @@ class Lane:
 
 
 class Attendance:
-    """Which parties are connected to the server."""
+    """When each party was connected to the server. Times are in ns of the run's clock."""
 
     def __init__(self, parties: Sequence[str]) -> None:
         self._rows = {name: row for row, name in enumerate(parties)}
@@ -139,11 +140,11 @@ class Attendance:
         self.save, self.load, self.shares = self._spells.save, self._spells.load, self._spells.shares
 
     def came(self, name: str, at: int) -> None:
-        """Its stream is open."""
+        """Note that the party's stream opened."""
         self._spells.switch(self._rows[name], True, at)
 
     def left(self, name: str, at: int) -> None:
-        """Its stream has ended."""
+        """Note that the party's stream ended."""
         self._spells.switch(self._rows[name], False, at)
 
 
@@ -154,15 +155,15 @@ def picture(
     told: Mapping[str, LaneBins | None],
     end: int,
 ) -> dict[str, Any]:
-    """timeline.json, as the simulator's: shares by role and bin; `unknown` beside them, and no `transit`.
+    """timeline.json in the simulator's form: shares by role and bin, with `unknown` and without `transit`.
 
-    `own` is the server's lane, `here` which party was connected; the server is the first of the roles.
+    `own` is the server's lane, `here` tells which party was connected. The server is the first of the roles.
     """
     width = max(own[1], here[1])
     count = max(1, -(-end // width))
     length = np.minimum(width, end - width * np.arange(count)).clip(1)
     seen, connected = (_resampled(*rows, width, length) for rows in (own, here))
-    # A party that was not connected while the server looked on is offline; that comes first, as in the simulator.
+    # A party that was not connected while the server ran is offline. This comes first, as in the simulator.
     offline = np.concatenate([np.zeros((1, count)), np.clip(seen[KNOWN] - connected, 0.0, 1.0)])
     busy, known = np.zeros((2, len(roles), count))
     busy[0], known[0] = seen
@@ -172,7 +173,7 @@ def picture(
             shares = np.array([bins.busy, bins.known], float) / PERMILLE
             busy[row], known[row] = _resampled(shares, bins.bin_ms * MS, width, length)
             if (places := np.flatnonzero(known[row])).size:
-                known[row, places[-1] :] = 1.0  # it heard the end: what is missing is how early its clock is
+                known[row, places[-1] :] = 1.0  # it heard the end: the gap is its early clock
     known = np.minimum(known, 1.0 - offline)
     return {
         "roles": list(roles),
@@ -186,9 +187,9 @@ def picture(
 
 
 def _resampled(shares: Shares, width: int, onto: int, length: npt.NDArray[np.int64]) -> Shares:
-    """Shares of bins of one width as those of another, of which the last is shorter; widths double from 1 ms."""
+    """Convert shares to bins of another width, of which the last may be shorter. Widths double from 1 ms."""
     bins, count = shares.shape[1], len(length)
-    if width > onto:  # a party's clock may be ahead by a little
+    if width > onto:  # a party's clock may be a little ahead
         place = np.arange(count) * onto // width
         padded = np.pad(shares, ((0, 0), (0, 1)))
         return np.asarray(padded[:, np.minimum(place, bins)])

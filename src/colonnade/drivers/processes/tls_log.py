@@ -1,7 +1,7 @@
-"""Handshakes that TLS itself refused: gRPC writes them to the error stream, from here they go to our log, once.
+"""Logs handshakes that TLS itself refused, once each.
 
-gRPC gives no other way to hear of them. The stream's other lines pass through unchanged. What gRPC says through
-Python's logging (a call was cut at a bad moment) is logged once, too, and without a page of traceback each time.
+gRPC reports them only on the error stream, so this module reads that stream. Other lines pass through unchanged. gRPC's
+own messages through Python's logging (a call was cut at a bad moment) are logged once, too, without their tracebacks.
 """
 
 import logging
@@ -31,7 +31,7 @@ _CAUSES = {
 
 
 def cause_of(line: str) -> str | None:
-    """In our words, why a handshake failed; None: the line is about something else."""
+    """Why a handshake failed, in our words; None if the line is about something else."""
     found = _LINE.match(line)
     if found is None or "andshake failed" not in found["text"]:
         return None
@@ -40,7 +40,7 @@ def cause_of(line: str) -> str | None:
 
 @contextmanager
 def tls_refusals_to(log: Log) -> Iterator[None]:
-    """While this lasts, refused handshakes are logged once each kind, with their count."""
+    """While this context is open, log refused handshakes: each kind once, with its count."""
     complaints = Once(log)
     original = os.dup(2)
     log.stream = open(original, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -87,7 +87,7 @@ def _pass_on(read_end: int, original: int, complaints: Once) -> None:
 
 
 def _without_cut_calls(lines: Iterable[str]) -> Iterator[str]:
-    """Tracebacks of gRPC's own about a call that was cancelled are left out: nothing of ours went wrong."""
+    """Drop gRPC's own tracebacks about a cancelled call, which is not an error of this program."""
     held: list[str] = []
     for line in lines:
         if line.startswith("Traceback ") or (held and line.startswith(" ")):

@@ -1,16 +1,16 @@
 """What travels on a stream between the server and a party.
 
     frame       kind (1 byte) · evaluation (1) · 6 bytes zero · sequence (8) · acknowledged (8) · body
-    HELLO       party → server, once: who I am, what I was told to do, how far our conversation is
-    WELCOME     server → party, once: whether it goes on or begins anew
+    HELLO       party → server, once: the party's terms, and its position in the conversation
+    WELCOME     server → party, once: whether the conversation continues or restarts
     MESSAGE     both ways: a role's message, numbered; the body is a frame of the codec; 1 if sent for evaluation
-    ACK         both ways: how far the other was heard and logged; also the heartbeat
-    END, BYE    server → party: training is over; party → server: how it was, and goodbye
-    REFUSAL     server → party: why not, and whether to try again
-    RELAY       party → server → party: a name (to whom; then, from whom) and what the server cannot read
-    PRESENCE    server → party: which parties are connected; only where parties talk to each other
+    ACK         both ways: the newest message that the journal holds; also the heartbeat
+    END, BYE    server → party: training is over; party → server: a summary, and goodbye
+    REFUSAL     server → party: the reason, and whether to try again
+    RELAY       party → server → party: a name (first the receiver's, then the sender's) and sealed content
+    PRESENCE    server → party: which parties are connected; only if parties talk to each other
 
-Control bodies are msgpack, checked and limited like everything that arrives.
+Control bodies are msgpack, checked and limited in size like everything that arrives.
 """
 
 from enum import IntEnum
@@ -49,7 +49,7 @@ __all__ = [
     "seal_message",
 ]
 
-PROTOCOL = 4  # of this file; the codec has a version of its own
+PROTOCOL = 4  # version of this file; the codec has its own
 MAX_CONTROL_BYTES = 2**20
 MAX_CLOCK_NS = 2**58  # nine years
 MAX_BIN_MS = 2**30
@@ -58,12 +58,10 @@ PERMILLE = 1000
 _HEADER = Struct("<B?6xQQ")
 ENVELOPE_BYTES = _HEADER.size
 MAX_NAME_BYTES = 255
-RELAY_BYTES = 2 * ENVELOPE_BYTES + 1 + MAX_NAME_BYTES + 64  # at most so much more than the message that it carries
+RELAY_BYTES = 2 * ENVELOPE_BYTES + 1 + MAX_NAME_BYTES + 64  # the most that a relayed message grows
 
 
 class Kind(IntEnum):
-    """What a frame is."""
-
     HELLO = 1
     WELCOME = 2
     MESSAGE = 3
@@ -80,7 +78,7 @@ _MESSAGE = int(Kind.MESSAGE)
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """A frame, taken apart."""
+    """The parts of a frame."""
 
     kind: int
     sequence: int
@@ -93,13 +91,13 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far one side is in a conversation."""
 
     number: int
-    sent: int  # sequence of the newest message that it has for the other
-    acknowledged: int  # of its own, up to here, it keeps nothing
-    received: int  # of the other's, up to here, it has them logged
+    sent: int  # sequence of its newest message to the other side
+    acknowledged: int  # it keeps none of its own messages up to here
+    received: int  # its journal holds the other side's messages up to here
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What both sides must agree upon, and where they stand; the name is in the certificate."""
+    """The terms that both sides must agree on, and the party's position. The name is in the certificate."""
 
     protocol: int
     release: str
@@ -113,24 +111,22 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The server's decision."""
+    """The server's answer to a HELLO that it accepts."""
 
     anew: bool
-    position: Position  # the server's; its number holds from now on
-    run: str = ""  # a server that begins afresh has another
-    clock: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLOCK_NS)] = 0  # the run's, in nanoseconds, when this was written
+    position: Position  # the server's; its number is valid from now on
+    run: str = ""  # a server that starts a new run has another
+    clock: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLOCK_NS)] = 0  # the run's, in ns, when this was written
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why not."""
+    """The server's answer to a HELLO that it does not accept."""
 
     cause: str
     final: bool  # trying again without a change is useless
 
 
 class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Training is over."""
-
     status: str
     note: str = ""
 
@@ -139,11 +135,11 @@ Shares = Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=PERMILLE)]], msgspe
 
 
 class LaneBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a party was busy: bins of the run's clock, in thousandths of a bin."""
+    """When a party was busy, in bins of the run's clock. Shares are in thousandths of a bin."""
 
     bin_ms: int  # a power of two
     busy: Shares
-    known: Shares  # the party was connected, and has not forgotten what it did
+    known: Shares  # the party was connected, and still has its record
 
     def __post_init__(self) -> None:
         if not 0 < self.bin_ms <= MAX_BIN_MS or self.bin_ms.bit_count() != 1:
@@ -153,36 +149,35 @@ class LaneBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bye(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a party tells of itself at the end."""
+    """A party's summary at the end."""
 
-    weights: str  # a digest; "": not told
+    weights: str  # a digest; "": not given
     utilisation: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    privacy: Spent | None = None  # where that is accounted
+    privacy: Spent | None = None  # if the party accounts for it
     lane: LaneBins | None = None
 
 
 class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is connected, as the server says."""
+    """Which parties are connected, according to the server."""
 
-    here: dict[str, int]  # name → number of its connection: another number, another connection
-    silent_s: dict[str, float]  # of those who are not, if they were: for how long
+    here: dict[str, int]  # name → number of its connection; a new number is a new connection
+    silent_s: dict[str, float]  # of parties that left: seconds since they were heard
 
 
 _Control = TypeVar("_Control", Hello, Welcome, Refusal, End, Bye, Presence, Position)
 
 
 def seal_envelope(kind: Kind, sequence: int, acknowledged: int, body: bytes = b"") -> bytes:
-    """One frame."""
     return _HEADER.pack(kind, False, sequence, acknowledged) + body
 
 
 def seal_message(sequence: int, acknowledged: int, body: Frame, evaluation: bool = False) -> bytes:
-    """A MESSAGE frame: the one copy that is made of what the role sends."""
+    """A MESSAGE frame. This makes the only copy of what the role sends."""
     return body.after(_HEADER.pack(_MESSAGE, evaluation, sequence, acknowledged))
 
 
 def acknowledge(frame: bytes, acknowledged: int) -> bytes:
-    """The same frame, acknowledging up to here."""
+    """The same frame with another acknowledgement."""
     kind, evaluation, sequence, before = _HEADER.unpack_from(frame)
     if before == acknowledged:
         return frame
@@ -190,7 +185,7 @@ def acknowledge(frame: bytes, acknowledged: int) -> bytes:
 
 
 def open_envelope(data: bytes, peer: str) -> Envelope:
-    """The parts of a frame."""
+    """Split a frame; raises CodecError if it is too short or of unknown kind."""
     if len(data) < ENVELOPE_BYTES:
         raise CodecError(peer, f"frame of {len(data)} bytes is too short")
     kind, evaluation, sequence, acknowledged = _HEADER.unpack_from(data)
@@ -205,7 +200,7 @@ def control(kind: Kind, content: msgspec.Struct) -> bytes:
 
 
 def read_control(envelope: Envelope, kind: Kind, content: type[_Control], peer: str) -> _Control:
-    """The control body of a frame that must be of this kind."""
+    """The control body of a frame; raises CodecError if it is not of this kind, too long or malformed."""
     if envelope.kind != kind:
         raise CodecError(peer, f"frame of kind {Kind(envelope.kind).name}, expected {kind.name}")
     if len(envelope.body) > MAX_CONTROL_BYTES:
@@ -223,7 +218,7 @@ def relay(name: str, *content: bytes | memoryview) -> bytes:
 
 
 def read_relay(body: memoryview, peer: str) -> tuple[str, memoryview]:
-    """The name on a RELAY frame, and what it carries."""
+    """The name on a RELAY frame and its content; raises CodecError."""
     end = 1 + body[0] if len(body) else 1
     if len(body) < end:
         raise CodecError(peer, "RELAY without a name")

@@ -1,1 +1,1 @@
-"""Ray underneath: for one trust domain, a lab's cluster. Needs the extra `ray`."""
+"""Drivers on Ray, for one trust domain such as a lab's cluster. They need the extra `ray`."""

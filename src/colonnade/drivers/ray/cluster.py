@@ -1,9 +1,8 @@
-"""Ray on this machine, bound to loopback, or a cluster that is up already.
+"""Connects to Ray: one on this machine that is bound to loopback, or a cluster that is already up.
 
-Ray listens on all interfaces unless told otherwise, and who reaches it (and has its token, where it asks for one)
-can run code there: it is for one trust domain. `127.0.0.1` as a node's address is not enough: on Linux Ray takes
-that for "find out the address of this machine", unless a switch that was made for other systems says that there is
-no cluster.
+By default Ray listens on all interfaces. Any program that reaches it (and has its token, if Ray asks for one) can run
+code there, so Ray is for one trust domain. `127.0.0.1` as the node's address is not enough: on Linux Ray replaces it by
+the machine's own address, unless a switch that was made for other systems says that there is no cluster.
 """
 
 import logging
@@ -27,15 +26,18 @@ START = f"{NO_CLUSTER}=0 ray start --head --node-ip-address={LOOPBACK} --port=63
 
 @contextmanager
 def connected(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
-    """For a while: a Ray of one's own, or the one at this address, whose nodes were looked at."""
+    """While this context is open: a new local Ray, or the one at this address, after a check of its nodes.
+
+    Raises ConfigError if no suitable Ray answers, and ColonnadeError if Ray would listen beyond loopback.
+    """
     if address is not None:
         _refuse_silence(address)
     on_loopback = address is None or address.rpartition(":")[0] in (LOOPBACK, "localhost")
     if on_loopback:
         os.environ.setdefault(NO_CLUSTER, "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray would report usage statistics
     require_extra("ray", "Ray", "ray")
-    import ray  # noqa: PLC0415 - not before the switches are set
+    import ray  # noqa: PLC0415 - only after the switches are set
 
     common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
@@ -44,7 +46,7 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
                 "address": "local",
                 "num_cpus": cpus,
                 "_node_ip_address": LOOPBACK,
-            }  # "local": whatever else is up
+            }  # "local": a new Ray, even if another one is up
             _start(lambda: ray.init(**own, include_dashboard=False, **common), ray.shutdown)
         else:
             ray.init(address=address, **common)
@@ -63,10 +65,10 @@ def connected(address: str | None = None, cpus: int | None = None) -> Iterator[N
 
 
 def _start(begin: Callable[[], Any], shut_down: Callable[[], None]) -> None:
-    """Start a Ray of one's own; once more if its head did not come up.
+    """Start a local Ray, and try once more if its head did not come up.
 
-    Ray forks this process to start the head. If another thread holds a lock at that moment, the child may wait for it
-    for ever, and all that is seen of it is that the head's file does not appear.
+    Ray forks this process to start the head. If another thread holds a lock at that moment, the child may wait for the
+    lock without end. The only visible sign is that the head's file does not appear.
     """
     try:
         begin()
@@ -78,7 +80,7 @@ def _start(begin: Callable[[], Any], shut_down: Callable[[], None]) -> None:
 
 
 def _refuse_silence(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Raise ConfigError soon if the address does not answer; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError("--address", address, "write host:port, as `ray start --head` prints it")

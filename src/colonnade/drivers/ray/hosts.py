@@ -1,9 +1,9 @@
-"""Roles of a simulation that live in Ray actors: the clock stays here, events go there, effects come back.
+"""Simulated roles in Ray actors: the clock stays in this process, events go to the actors, effects come back.
 
-A role is one half of a pair: `Away` stands in the simulator, the role itself in a `Host`, where its model and its
-columns stay. A job's result never comes here either: a reference to it does, and goes back with the event. A host
-does one thing after the other, so a role is never asked while it computes. A host that is lost takes its roles'
-states with it: that is a WorkerLost, after which all roles have to be made anew.
+A role has two halves: an `Away` in the simulator, and the role itself in a `Host`, where its model and columns stay. A
+job's result stays there, too. Only a reference to it comes here and goes back with the event. A host does one thing
+at a time, so a role never gets an event while it computes. If a host is lost, its roles' states are lost: that raises
+WorkerLost, and all roles must be made again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,8 @@ from colonnade.protocol.role import Role, RoleSummary
 
 __all__ = ["Away", "away"]
 
-ROOM_S = 60.0  # for a first free CPU
-MORE_ROOM_S = 15.0  # for as many as there are
+ROOM_S = 60.0  # wait so long for a first free CPU
+MORE_ROOM_S = 15.0  # then so long for as many CPUs as there are
 CALLS: dict[str, Callable[..., Any]] = {
     "compute": lambda role, job: role.compute(job),
     "save": lambda role: role.save(),
@@ -35,63 +35,62 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 class Host:
-    """Holds several roles; an actor."""
+    """Holds several roles. It runs as a Ray actor."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
         self._roles: dict[str, Role] = {}
 
     def ready(self) -> None:
-        """It is up."""
+        """Return when the actor is up."""
 
     def take(self, name: str, make: Callable[[Any], Role], setup: Any, saved: Any) -> None:
-        """Make a role and let it become what was saved."""
+        """Make a role and load its saved state."""
         self._roles[name] = make(setup)
         self._roles[name].load(saved)
 
     def handle(self, name: str, event: Event, now: int) -> Sequence[Effect]:
-        """An event of the simulator's."""
         return self._roles[name].handle(event, now)
 
     def done(self, name: str, token: int, result: Payload, now: int) -> Sequence[Effect]:
-        """The end of a job, whose result is here."""
+        """Give the role the end of a job, whose result is at this host."""
         return self._roles[name].handle(WorkDone(token, result), now)
 
     def give_back(self, name: str) -> Any:
-        """The role's state; it is not needed here any more."""
+        """Return the role's state and remove the role."""
         return self._roles.pop(name).save()
 
     def call(self, name: str, what: str, *values: Any) -> Any:
-        """One of `CALLS`."""
+        """Call one of `CALLS` on a role."""
         return CALLS[what](self._roles[name], *values)
 
 
 class Ticket:
-    """The promise of a result that lies at a host."""
+    """The promise of a result that is at a host."""
 
     def __init__(self, reference: Any) -> None:
         self.reference = reference
 
     def result(self) -> Payload:
-        """Fetched, for a checkpoint."""
+        """Fetch the result, for a checkpoint."""
         payload: Payload = _fetch(self.reference)
         return payload
 
 
 class Away:
-    """A role that lives elsewhere."""
+    """Stands in the simulator for a role at a host."""
 
     def __init__(self, role: Role, host: Any, make: Callable[[Any], Role], setup: Any) -> None:
         self.name, self._host, self._here = role.name, host, role
         _fetch(host.take.remote(self.name, make, setup, role.save()))
 
     def come_home(self) -> Role:
-        """The role as it was, with what it has become there."""
+        """The original role object, with the state that it reached at the host."""
         self._here.load(_fetch(self._host.give_back.remote(self.name)))
         return self._here
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
-        """Takes its time, as nothing else of this simulation happens before."""
+        """Wait for the effects: nothing else happens in this simulation before they are known."""
         if isinstance(event, WorkDone) and isinstance(event.result, Ticket):
             effects: Sequence[Effect] = _fetch(
                 self._host.done.remote(self.name, event.token, event.result.reference, now)
@@ -101,27 +100,24 @@ class Away:
         return effects
 
     def start(self, job: Payload) -> Ticket:
-        """Compute there, and go on here."""
+        """Start computing at the host without waiting."""
         return Ticket(self._host.call.remote(self.name, "compute", job))
 
     def compute(self, job: Payload) -> Payload:
-        """And wait for it."""
+        """Compute at the host and wait for the result."""
         return self.start(job).result()
 
     def save(self) -> Any:
-        """As it is there."""
+        """The role's state at the host."""
         return self._ask("save")
 
     def load(self, state: Any) -> None:
-        """There, too."""
         self._ask("load", state)
 
     def validate(self) -> None:
-        """There."""
         self._ask("validate")
 
     def summary(self) -> RoleSummary:
-        """Of the one there."""
         found: RoleSummary = self._ask("summary")
         return found
 
@@ -150,7 +146,10 @@ def _cpus() -> float:
 
 
 def _hosts(count: int) -> list[Any]:
-    """Started once for all runs of a connection: a worker takes seconds to load torch. Fewer, where CPUs are taken."""
+    """Start hosts once for all runs of a connection, because a worker takes seconds to load torch.
+
+    There may be fewer than `count`, if CPUs are taken.
+    """
     session = ray.get_runtime_context().get_job_id()
     if _kept.get("session") != session:
         _kept.update(session=session, hosts=[])
@@ -165,7 +164,7 @@ def _hosts(count: int) -> list[Any]:
 
 
 def _up(hosts: list[Any]) -> list[Any]:
-    """Those that found a CPU: all, if they soon do, and else the first."""
+    """The hosts that got a CPU within `MORE_ROOM_S` after the first one; raises ConfigError if there is none."""
     asked = {host.ready.remote(): host for host in hosts}
     ray.wait(list(asked), num_returns=1, timeout=ROOM_S)
     done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=MORE_ROOM_S)
@@ -186,7 +185,7 @@ def _answers(reference: Any) -> bool:
 
 
 def _dismiss() -> None:
-    """What is left holds half of a state."""
+    """Kill all hosts: those that are left hold only a part of the state."""
     for host in _kept.pop("hosts", []):
         ray.kill(host)
     _kept.clear()
@@ -197,7 +196,10 @@ _kept: dict[str, Any] = {}
 
 @contextmanager
 def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, Any]) -> Iterator[None]:
-    """For a while these roles live at Ray's workers, one for each of its CPUs; then they come home."""
+    """While this context is open, the roles in `setups` are at Ray's workers, at most one worker per CPU.
+
+    At its end the roles come back with their states, unless a worker was lost.
+    """
     nodes = [node for node in simulator.nodes if node.role.name in setups]
     hosts = _hosts(max(1, min(len(nodes), int(_cpus()))))
     try:
@@ -207,7 +209,7 @@ def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, An
             simulator.resume(node)  # its state is there, its key is not
         yield
     except WorkerLost:
-        raise  # there is no home to come from
+        raise  # the state is lost
     except BaseException:
         _come_home(simulator, nodes)
         raise

@@ -1,6 +1,6 @@
-"""The nodes of the cluster: whether they have the same software, the same storage, and room for what is asked.
+"""Checks of the cluster's nodes: the same software, the same storage, and room for the roles.
 
-Every node is asked by a task of its own, which is sent as it is: it needs nothing of ours to be installed there.
+Each node is asked by its own task. Ray sends the task's code, so the node needs no installed Colonnade for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from colonnade.protocol.errors import ColonnadeError, ConfigError
 __all__ = ["addresses", "free", "in_words", "refuse_differing", "refuse_lacking", "refuse_unshared"]
 
 ANSWER_S = 60.0  # a node may have to start a worker first
-Amounts = Mapping[str, float]  # of Ray's resources: CPU, GPU and those with names of one's own
+Amounts = Mapping[str, float]  # of Ray's resources: CPU, GPU and custom names
 
 
 def _alive() -> list[dict[str, Any]]:
@@ -25,7 +25,6 @@ def _alive() -> list[dict[str, Any]]:
 
 
 def addresses() -> list[str]:
-    """Of the nodes."""
     return [str(node["NodeManagerAddress"]) for node in _alive()]
 
 
@@ -34,7 +33,7 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 def _ask_all(question: Callable[..., Any], *values: Any) -> dict[str, Any]:
-    """Every node's answer, by its name; one that is lost meanwhile has none."""
+    """Every node's answer by the node's name, without nodes that were lost meanwhile; raises ColonnadeError."""
     task: Any = ray.remote(question)
     asked = {}
     for node in _alive():
@@ -54,7 +53,7 @@ def _ask_all(question: Callable[..., Any], *values: Any) -> dict[str, Any]:
 
 
 def _versions_here() -> Callable[[], dict[str, str]]:
-    def versions() -> dict[str, str]:  # inside: thus Ray sends it, and does not look for it there
+    def versions() -> dict[str, str]:  # nested: so Ray sends the code and does not import it there
         import importlib  # noqa: PLC0415
         import platform  # noqa: PLC0415
         from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
@@ -75,13 +74,13 @@ def _versions_here() -> Callable[[], dict[str, str]]:
 
 
 def refuse_differing() -> None:
-    """Python, Ray, torch and Colonnade must be the same everywhere."""
+    """Raise ColonnadeError unless Python, Ray, torch and Colonnade are the same on all nodes."""
     versions = _versions_here()
     compare_versions(versions(), _ask_all(versions))
 
 
 def compare_versions(here: Mapping[str, str], there: Mapping[str, Mapping[str, str]]) -> None:
-    """Raise if a node has something else than this process."""
+    """Raise ColonnadeError if a node has another version than this process."""
     differences = [
         f"{name} has {what} {found[what]}"
         for name, found in there.items()
@@ -97,7 +96,7 @@ def compare_versions(here: Mapping[str, str], there: Mapping[str, Mapping[str, s
 
 
 def refuse_unshared(file: Path) -> None:
-    """The folder of this file must be the same one on all nodes."""
+    """Raise ConfigError unless all nodes see the same file, so that they share its folder."""
 
     def digest(path: str) -> str:
         from hashlib import sha256  # noqa: PLC0415
@@ -113,29 +112,29 @@ def refuse_unshared(file: Path) -> None:
 
 
 def in_words(amounts: Amounts) -> str:
-    """`0.5 CPU, 1 GPU`."""
+    """For example `0.5 CPU, 1 GPU`."""
     return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items() if amount) or "nothing"
 
 
 def free() -> dict[str, float]:
-    """What nobody uses now, of what a role can ask for."""
+    """The free resources that a role can ask for."""
     found: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
     return _askable(found)
 
 
 def _askable(amounts: Amounts) -> dict[str, float]:
-    """Without what Ray counts for itself."""
+    """Without the resources that Ray manages itself."""
     hidden = ("memory", "object_store_memory")
     return {name: round(have, 4) for name, have in amounts.items() if name not in hidden and ":" not in name}
 
 
 def refuse_lacking(wanted: Mapping[str, Amounts]) -> None:
-    """Raise if these roles could never run on these nodes at the same time, however long they waited."""
+    """Raise ConfigError if these roles can never run on these nodes at the same time, even when all is free."""
     compare_resources(wanted, {_name(node): node["Resources"] for node in _alive()})
 
 
 def compare_resources(wanted: Mapping[str, Amounts], nodes: Mapping[str, Amounts]) -> None:
-    """Each role needs a node that is large enough, and all together the cluster."""
+    """Raise ConfigError unless each role fits on one node, and all together fit into the cluster."""
     has = "; ".join(f"{name} has {in_words(_askable(amounts))}" for name, amounts in nodes.items())
     for role, amounts in wanted.items():
         if not any(_fits(amounts, node) for node in nodes.values()):

@@ -1,4 +1,4 @@
-"""Many calls of one function as Ray tasks, each on a CPU of its own; one whose node is lost is called again."""
+"""Runs many calls of one function as Ray tasks, one CPU each. A call whose node is lost is repeated."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ LOOK_S = 0.5
 
 
 def in_turn(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any] | None]:
-    """Index and result of each call, as they come; of a call that failed, the cause in words; now and then None."""
+    """Index and result of each call as it ends; for a failed call, the cause in words. None every `LOOK_S` seconds."""
     task: Any = ray.remote(_alone).options(num_cpus=1, max_retries=RETRIES)
     waiting = {task.remote(function, *values): index for index, values in enumerate(calls)}
     while waiting:

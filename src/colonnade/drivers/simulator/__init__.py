@@ -1,4 +1,4 @@
-"""Discrete events on a virtual clock: real training, virtual time."""
+"""The simulator: a discrete-event driver with real training on a virtual clock."""
 
 from colonnade.drivers.simulator.clock import ClockConfig, Compute, Fault, Link, ServerClock
 from colonnade.drivers.simulator.engine import Simulator

@@ -1,6 +1,6 @@
-"""The whole simulator as a state: heap, timers, numbers, generators, hash chain, roles.
+"""The whole simulator as plain values: heap, timers, numbers, generators, hash chain, roles.
 
-A simulator that was made in the same way and loads this goes on bit for bit as the saved one would have.
+A simulator that was made in the same way and loads this state continues bit for bit as the saved one would have.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _PORT = ("busy_until", "receiving_until", "last_arrival")
 
 
 def save(simulator: Simulator) -> dict[str, Any]:
-    """Everything that changes during a run."""
+    """Everything that changes during a run. Waits for the jobs that are being computed."""
     codec = simulator.codec
     simulator.settle()
     return {
@@ -44,7 +44,7 @@ def save(simulator: Simulator) -> dict[str, Any]:
 
 
 def load(simulator: Simulator, state: dict[str, Any]) -> None:
-    """The reverse of `save`, into a freshly made simulator of the same run."""
+    """Restore what `save` returned. The simulator must be new and of the same run."""
     codec = simulator.codec
     simulator.now, simulator.number = state["now"], state["number"]
     simulator.pending = state["pending"]
@@ -68,19 +68,18 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
 
 
 def kept(simulator: Simulator, state: dict[str, Any]) -> None:
-    """What `save` gave is on the disk: roles need not be able to go back to before it."""
+    """Tell the roles that this state is on the disk, so that they need not go back further."""
     for node, saved in zip(simulator.nodes, state["nodes"], strict=True):
         if node.storing is not None:
             node.storing.kept(saved["role"])
 
 
 def work_out(work: Work, codec: Codec) -> tuple[Any, ...]:
-    """A job that was asked for, as plain values."""
+    """A requested job as plain values, for `work_in`."""
     return work.token, work.kind, work.amount, bytes(codec.encode(work.job)), work.aside
 
 
 def work_in(fields: tuple[Any, ...], codec: Codec) -> Work:
-    """The reverse of `work_out`."""
     token, kind, amount, job, aside = fields
     return Work(token, kind, amount, codec.decode(job), aside)
 

@@ -36,7 +36,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval_s: float = 300.0  # seconds that one value of a trace holds
 
     def check(self, key: str) -> None:
-        """Refuse what cannot be drawn from."""
+        """Raise ConfigError for parameters that the distribution cannot use."""
         if not 0 <= self.mean_s < inf:
             raise ConfigError(f"{key}.mean_s", self.mean_s, "must be 0 or more seconds")
         if not 0 <= self.sigma < inf:
@@ -48,7 +48,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def many_machines(self) -> bool:
-        """Whether it is a trace from an archive, of which `machine` is one."""
+        """Whether the trace comes from an archive, so that `machine` chooses one file of it."""
         return self.kind == "trace" and self.file is not None and is_archive(self.file)
 
     def _check_trace(self, key: str) -> None:
@@ -62,7 +62,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self.utilisation(key)
 
     def utilisation(self, key: str = "clock.compute") -> np.ndarray:
-        """The trace's CPU use in percent, from the file or the list."""
+        """The trace's CPU use in percent, from the file or the list; raises ConfigError."""
         if self.file is not None:
             return read_trace(key, self.file, self.machine, self.unit)
         try:
@@ -78,7 +78,6 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bandwidth_mbps: float = 100.0  # inf: unlimited
 
     def check(self, key: str) -> None:
-        """Refuse impossible links."""
         if not 0 <= self.latency_s < inf:
             raise ConfigError(f"{key}.latency_s", self.latency_s, "must be 0 or more seconds (one way)")
         if not self.bandwidth_mbps > 0:
@@ -86,7 +85,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The server's own compute and link."""
+    """The server's compute model and link."""
 
     compute: Compute = Compute(mean_s=0.001)  # of the server
     network: Link = Link(latency_s=0.0, bandwidth_mbps=1000.0)  # the server's link
@@ -102,7 +101,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: float = 0.0  # of "loss" and "duplicate": the share of transmissions
 
     def check(self, key: str, names: list[str]) -> None:
-        """Refuse faults of nobody, in no time, or of everything."""
+        """Raise ConfigError for an unknown role, an empty time span or a rate outside (0, 1)."""
         if self.party not in names:
             raise ConfigError(f"{key}.party", self.party, f"no such role; there are: {listing(names)}")
         if not (0 <= self.at_s < inf and self.until_s > self.at_s):
@@ -112,16 +111,16 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of `[clock]`; `compute` and `network` hold for every party, or are lists with one entry for each."""
+    """The section `[clock]`. `compute` and `network` hold for every party, or are lists with one entry per party."""
 
     compute: Compute | list[Compute] = Compute()  # of every party, or a list with one for each party
-    network: Link | list[Link] = Link()  # likewise: the party's link
+    network: Link | list[Link] = Link()  # the link of every party, or a list with one for each party
     server: ServerClock = ServerClock()  # the server's compute model and link
     faults: list[Fault] = []  # what goes wrong, and when
-    lost_after_s: float = 2.0  # a role is given up for lost after so long a silence
+    lost_after_s: float = 2.0  # seconds of silence after which a role counts as lost
 
     def check(self, parties: tuple[str, ...]) -> None:
-        """Refuse before anything starts."""
+        """Raise ConfigError before the run starts."""
         for key, entries, entry_of in (
             ("compute", self.compute, self.compute_of),
             ("network", self.network, self.link_of),
@@ -140,7 +139,7 @@ class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("clock.lost_after_s", self.lost_after_s, "must be 0 or more seconds")
 
     def compute_of(self, party: int) -> Compute:
-        """One party's compute model; of an archive that is given for all, everyone has the machine of its number."""
+        """One party's compute model. If one archive serves all parties, party i gets machine i."""
         if isinstance(self.compute, list):
             return self.compute[party]
         if self.compute.many_machines and self.compute.machine is None:
@@ -148,22 +147,21 @@ class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.compute
 
     def link_of(self, party: int) -> Link:
-        """One party's link."""
         return self.network[party] if isinstance(self.network, list) else self.network
 
 
 class Pace:
-    """Turns an amount of work into nanoseconds; one random draw per job."""
+    """Converts an amount of work into nanoseconds, with one random draw per job."""
 
     def __init__(self, compute: Compute, generator: np.random.Generator) -> None:
         self._compute, self.generator = compute, generator
-        self._speeds, self.trace_s = np.ones(1), inf  # how long it is until the speeds begin anew
+        self._speeds, self.trace_s = np.ones(1), inf  # trace_s: seconds until the trace repeats
         if compute.kind == "trace":
-            self._speeds = np.maximum(1 - compute.utilisation() / 100, 0.01)  # a fully loaded machine still moves
+            self._speeds = np.maximum(1 - compute.utilisation() / 100, 0.01)  # a fully loaded machine still progresses
             self.trace_s = len(self._speeds) * compute.interval_s
 
     def duration(self, amount: float, now: int) -> int:
-        """How long `amount` local steps take from `now` on."""
+        """Nanoseconds that `amount` local steps take from `now` on."""
         if amount == 0.0:
             return 0
         compute, mean = self._compute, self._compute.mean_s
@@ -182,7 +180,7 @@ class Pace:
         return round(seconds * amount * NANOSECONDS)
 
     def _through_trace(self, work_s: float, now: int) -> int:
-        """Spend `work_s` seconds of an idle machine at the trace's changing speed; the trace wraps around."""
+        """Spend `work_s` seconds of an idle machine at the trace's changing speed. The trace repeats at its end."""
         interval, at = self._compute.interval_s, now / NANOSECONDS
         start, index = at, int(at // interval)
         while True:

@@ -1,9 +1,12 @@
-"""The event loop on a virtual clock.
+"""The event loop of the simulator, on a virtual clock.
 
-Heap key: (time in ns, rank, running number). Ranks at equal times: starts and faults, WorkDone, Received,
-TimerFired. A job's result is computed when the job starts and delivered when its virtual time is over: with
-`workers` on other threads meanwhile, and the clock waits for it when it is due, or when its role is to do anything
-else; of a blind job, the promise will do. Evaluation is delivered at once, outside clock, trace and byte totals.
+Heap key: (time in ns, rank, running number). Ranks at equal times: starts and faults, WorkDone, Received, TimerFired.
+
+A job is computed when it starts, and its result is delivered when its virtual time is over. With `workers`, other
+threads compute it in between. The clock then waits for the result when the job is due, or when its role has to do
+anything else. For a blind job the role accepts the promise of the result.
+
+Evaluation is delivered at once. It takes no virtual time and is no part of the trace and the byte totals.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,14 +48,14 @@ from colonnade.protocol.trace import Trace
 __all__ = ["Simulator", "finished"]
 
 FIRST, WORK, MESSAGE, TIMER = range(4)
-IDLE_TIMERS = 100  # so many timers in a row with nothing else pending: nobody will ever move again
+IDLE_TIMERS = 100  # after so many timers in a row with nothing else pending, the run is stalled
 
 # (time, rank, number, node, event, extra); extra: (sender, header, size, message number) of a message.
 Entry = tuple[int, int, int, int, Any, Any]
 
 
 class Simulator:
-    """Runs roles to the end of the principal one."""
+    """Runs the roles until the principal role finishes."""
 
     def __init__(
         self,
@@ -69,9 +72,9 @@ class Simulator:
         peers: bool = False,
     ) -> None:
         self.codec, self._on_emit, self._on_event, self._check = codec, on_emit, on_event, check
-        self.on_send: Callable[[str, Send, int], None] | None = None  # told the sender and the bytes, evaluation, too
-        self.workers: Lanes | None = None  # who computes; nobody: this thread
-        self.stopping = False  # `advance` returns after the event at hand; a signal handler may set it
+        self.on_send: Callable[[str, Send, int], None] | None = None  # gets sender, effect and bytes; evaluation, too
+        self.workers: Lanes | None = None  # computes the jobs; None: this thread does
+        self.stopping = False  # `advance` returns after the current event; a signal handler may set it
         roles = list(roles)
         self._index = {role.name: index for index, role in enumerate(roles)}
         parties = [role.name for role in roles if role.name != "server"]
@@ -80,7 +83,7 @@ class Simulator:
         links = [clock.link_of(parties.index(r.name)) if r.name in parties else clock.server.network for r in roles]
         self.links = Links(links, faults, generator(seed, "links"))
         self._duplicating = any(port.duplicates for port in self.links.ports)
-        # When a role's process does not run; an offline one does, it only cannot be reached.
+        # When a role's process does not run. An offline role runs, but cannot be reached.
         self._down = [Outages([fault for fault in own if fault.kind in ("crash", "late")]) for own in faults]
         self.principal = self.nodes[self._index[principal]]
         self.now = 0
@@ -90,7 +93,7 @@ class Simulator:
         self.timeline = Timeline([role.name for role in roles], [port.outages.spans for port in self.links.ports])
         self._note = self.timeline.note
         self.heap: list[Entry] = []
-        self._instant: list[tuple[Node, Event]] = []  # evaluation to be delivered now
+        self._instant: list[tuple[Node, Event]] = []  # evaluation events to deliver now
         self.pending = 0  # entries in the heap that are not timers
         self.idle_timers = 0
         self.idle_since = 0  # the running number at the first of them
@@ -105,7 +108,7 @@ class Simulator:
         return Node(index, role, Pace(compute, generator(seed, "pace", role.name)))
 
     def _schedule_starts(self) -> None:
-        """Starts, crashes, joins and losses are known beforehand."""
+        """Schedule all starts, crashes, joins and losses, which are known in advance."""
         for node in self.nodes:
             self._schedule_process(node)
         for node in self.nodes:
@@ -129,13 +132,14 @@ class Simulator:
                     self._push(end, FIRST, node.index, "restart")
 
     def _entropy(self, node: Node) -> bytes:
-        """From the seed, the same at every start: a resumed run draws as the uninterrupted one would have."""
+        """The same at every start, from the seed: a resumed run draws the same numbers as an uninterrupted one."""
         return derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
 
     def _push_to_watchers(self, time: int, node: Node, kind: type[PeerJoined] | type[PeerLost]) -> None:
-        """The server watches the parties and they watch the server; who is down hears of it when it is up.
+        """Schedule the news of a join or loss for all roles that watch this node.
 
-        Where parties talk to each other (`peers`), they watch each other, too.
+        The server watches the parties, and the parties watch the server. With `peers`, parties also watch each other.
+        A watcher whose process is down gets the news when it is up again.
         """
         server = self._index.get("server")
         watchers = range(len(self.nodes)) if self._peers or node.index == server else [server]
@@ -154,7 +158,7 @@ class Simulator:
         return number
 
     def advance(self, events: int = 1000) -> bool:
-        """Deliver up to so many events, fewer if it is `stopping`; False when the run is over."""
+        """Deliver up to `events` events, fewer if `stopping` is set; returns False when the run is over."""
         heap, nodes, principal = self.heap, self.nodes, self.principal
         self.timeline.fold_if_long()
         for _ in range(events):
@@ -185,13 +189,13 @@ class Simulator:
         return True
 
     def run(self) -> str:
-        """To the end; how it ended."""
+        """Run to the end; returns "finished" or "stalled"."""
         while self.advance():
             pass
         return self.status
 
     def _is_stalled(self) -> bool:
-        """Many timers in a row, nothing else to come, and all were set after the first: they set themselves anew."""
+        """Whether only timers remain that set themselves again: many fired in a row, all set after the first one."""
         self.idle_timers += 1
         if self.idle_timers == 1:
             self.idle_since = self.number
@@ -220,24 +224,24 @@ class Simulator:
 
     @staticmethod
     def _promised(node: Node, event: Event) -> bool:
-        """Whether the event is the end of a blind job: the role may hear of it while the job runs."""
+        """Whether the event ends a blind job: the role may handle it while the job still runs."""
         return type(event) is WorkDone and event.result is node.running
 
     def _message(self, node: Node, time: int, number: int, event: Any, extra: Any) -> None:
         sender, header, size, message_number = extra
-        if message_number < 0:  # reached the port, still to be read in
+        if message_number < 0:  # has reached the port, but is not read in yet
             arrival = self.links.receive(node.index, size, time)
             self._push(arrival, MESSAGE, node.index, event, (sender, header, size, -message_number))
             return
-        if not node.up:  # crashed meanwhile: the sender repeats it
+        if not node.up:  # crashed in the meantime: the sender repeats it
             back = self.links.ports[node.index].outages.reachable_from(time)
             if back < NEVER:
                 self._push(back, MESSAGE, node.index, event, extra)
-            elif message_number > node.seen.get(sender, 0):  # nobody repeats it for ever
+            elif message_number > node.seen.get(sender, 0):  # the receiver never returns
                 node.seen[sender] = message_number
                 self._note((4 * sender + MESSAGE_ARRIVED, time))
             return
-        if not message_number:  # evaluation that waited for an outage to end
+        if not message_number:  # evaluation that waited for the end of an outage
             self.now = time
             self._instant.append((node, event))
             self._deliver_instants(time)
@@ -251,7 +255,7 @@ class Simulator:
             self._deliver(node, time, MESSAGE, number, event, sender, size, header)
 
     def _deliver_instants(self, time: int) -> None:
-        """What follows from an event comes before the next one: one answer at a time is in memory, not all."""
+        """Deliver an event's effects before the next event, so that one answer at a time is in memory."""
         stack: list[tuple[Node, Event]] = []
         while stack or self._instant:
             stack += reversed(self._instant)
@@ -264,13 +268,13 @@ class Simulator:
     def _work_done(self, node: Node, time: int, number: int, event: WorkDone) -> None:
         job = node.jobs.get(event.token)
         if job is None or job.order != number:
-            return  # cancelled, or cut off by a crash
+            return  # cancelled, or lost in a crash
         del node.jobs[event.token]
         if node.lane == event.token:
             node.lane = None
             self._note((4 * node.index + JOB_ENDED, time))
         if isinstance(event.result, Promise) and not (job.work.blind and event.result is node.running):
-            event = finished(event)  # looked at, or something of the role's is to be computed after it
+            event = finished(event)  # the role reads the result, or a later job of the role is running
         self._deliver(node, time, WORK, number, event, -1, 0, job.work.kind.encode())
 
     def _timer(self, node: Node, time: int, number: int, event: TimerFired) -> None:
@@ -297,7 +301,7 @@ class Simulator:
             self._deliver(node, time, FIRST, number, event, -1, 0, type(event).__name__.encode())
 
     def _crash(self, node: Node, time: int) -> None:
-        """The process dies: its running jobs are gone, its log is not."""
+        """End the process: its running jobs are lost, its journal is not."""
         node.up = False
         for job in node.jobs.values():
             node.charge(job.work, time - job.end)
@@ -308,7 +312,7 @@ class Simulator:
             self._note((4 * node.index + JOB_ENDED, time))
 
     def _restart(self, node: Node, time: int) -> None:
-        """Checkpoint and log give the state of the crash; jobs that were running run again."""
+        """Restore the state at the crash, as checkpoint and journal would; jobs that were running run again."""
         self.now, node.up = time, True
         node.settle()
         node.role.load(node.role.save())
@@ -317,7 +321,7 @@ class Simulator:
         self._perform(node, works)
 
     def resume(self, node: Node) -> None:
-        """After a load, outside the trace: the key that no checkpoint holds."""
+        """Give the role, after a load, the key that no checkpoint holds. This event is not in the trace."""
         if node.started_at >= 0 and node.role.handle(Resumed(self._entropy(node)), self.now):
             raise LocalProtocolError(f"{node.role.name}: effects of Resumed, which has none")
 
@@ -399,7 +403,7 @@ class Simulator:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
 
     def _compute(self, node: Node, work: Work, end: int) -> Any:
-        """The result, or the promise of it; a role computes one thing at a time."""
+        """The result, or a promise of it. A role computes one job at a time."""
         if node.start is not None:
             return node.start(work.job)
         if self.workers is None:
@@ -409,7 +413,7 @@ class Simulator:
         return node.running
 
     def settle(self) -> None:
-        """Wait for all that is being computed."""
+        """Wait for all jobs that are being computed; raises what a job raised."""
         for node in self.nodes:
             node.settle()
 
@@ -432,5 +436,5 @@ class Simulator:
 
 
 def finished(event: WorkDone) -> WorkDone:
-    """With the result in place of its promise."""
+    """The event with the result instead of its promise; waits for the result."""
     return event if isinstance(event.result, Payload) else WorkDone(event.token, event.result.result())

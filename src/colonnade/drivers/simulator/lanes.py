@@ -1,6 +1,7 @@
-"""Threads that compute the roles' jobs: a role's one after the other; of those that could run, the one due first.
+"""Threads that compute the roles' jobs.
 
-The thread of the clock is one of the workers: while it waits for a result, it computes as the others do.
+The jobs of one role run one after the other, in a lane. Among the lanes with a job to run, the one due first is next.
+The clock's thread is one of the workers: while it waits for a result, it computes as the others do.
 """
 
 from collections import deque
@@ -18,11 +19,11 @@ from colonnade.protocol.messages import Payload
 __all__ = ["Lanes", "Promise"]
 
 Compute = Callable[[Any], Payload]
-NOBODY_WAITS = 2**62  # when a job is due whose result nobody looks at
+NOBODY_WAITS = 2**62  # due time of a job whose result the clock never waits for
 
 
 class Promise(Promised):
-    """The result of a job that is computed, or will be."""
+    """The result of a job that is being computed or will be."""
 
     def __init__(self, lanes: "Lanes", lane: int, due: int, compute: Compute, job: Payload) -> None:
         self._lanes, self.lane, self.due = lanes, lane, due
@@ -33,7 +34,7 @@ class Promise(Promised):
         self.error: BaseException | None = None
 
     def result(self) -> Payload:
-        """Wait for it; if the computing failed, it fails here."""
+        """Wait for the result; raises what the job raised."""
         self._lanes.wait(self)
         if self.error is not None:
             raise self.error
@@ -41,20 +42,20 @@ class Promise(Promised):
         return result
 
     def then(self, use: Callable[[Any], None]) -> None:
-        """What is done with it comes before the next job of the same role."""
+        """Call `use` with the result before the role's next job runs."""
         if not self._lanes.add_use(self, use):
             use(self.result())
 
 
 class Lanes:
-    """Between `submit` and the wait for a result, other threads work; what fails in a lane fails all that follows."""
+    """Runs jobs on other threads between `submit` and `wait`. After a failure in a lane, all later jobs there fail."""
 
     def __init__(self, workers: int) -> None:
         self._changed = Condition()
         self._waiting: dict[int, deque[Promise]] = {}
         self._busy: set[int] = set()
         self._failed: dict[int, BaseException] = {}
-        self._ready: list[tuple[int, int, int]] = []  # when due, a running number, lane; some are out of date
+        self._ready: list[tuple[int, int, int]] = []  # (due, running number, lane); some entries are out of date
         self._numbers = count()
         self._closed = False
         self._threads = [Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(1, workers)]
@@ -62,7 +63,7 @@ class Lanes:
             thread.start()
 
     def submit(self, lane: int, due: int | None, compute: Compute, job: Payload) -> Promise:
-        """Behind what else the lane has to do; `due`: when the clock will wait for it."""
+        """Append a job to its lane. `due` is the clock time at which the clock will wait for it; None: never."""
         promise = Promise(self, lane, NOBODY_WAITS if due is None else due, compute, job)
         with self._changed:
             self._waiting.setdefault(lane, deque()).append(promise)
@@ -71,7 +72,7 @@ class Lanes:
         return promise
 
     def wait(self, promise: Promise) -> None:
-        """Until it is done; meanwhile this thread works: on what is waited for, if nobody does, or on the next job."""
+        """Wait for a promise. Meanwhile this thread computes: the promise's lane if it is free, else the next job."""
         while not promise.done:
             with self._changed:
                 lane = self._take(promise.lane)
@@ -81,14 +82,14 @@ class Lanes:
                 self._run(lane)
 
     def add_use(self, promise: Promise, use: Callable[[Any], None]) -> bool:
-        """False: it is done, so whoever asks may use it at once."""
+        """Add a use of the result; False if the promise is done, so the caller must use the result itself."""
         with self._changed:
             if not promise.done:
                 promise.uses.append(use)
             return not promise.done
 
     def close(self) -> None:
-        """The threads end; what is still to be done is left to whoever waits for it."""
+        """End the threads. Jobs that are left run in the thread that waits for them."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -101,7 +102,7 @@ class Lanes:
             heappush(self._ready, (min(promise.due for promise in waiting), next(self._numbers), lane))
 
     def _take(self, wanted: int | None = None) -> int | None:
-        """A lane to work on, with the first job of which that thread must now `_run`."""
+        """Choose a free lane and mark it busy; the calling thread must then `_run` it. None if no lane has a job."""
         lane = wanted
         while lane is None or lane in self._busy or not self._waiting.get(lane):
             if not self._ready:
@@ -133,7 +134,7 @@ class Lanes:
             while use := self._next_use(promise):
                 use(promise.made)
         except BaseException as error:
-            promise.error = self._failed[lane] = error  # for whoever waits for it
+            promise.error = self._failed[lane] = error  # raised again in `Promise.result`
             if not isinstance(error, Exception):
                 raise  # Ctrl-C
         finally:
@@ -144,7 +145,7 @@ class Lanes:
                 self._changed.notify_all()
 
     def _next_use(self, promise: Promise) -> Callable[[Any], None] | None:
-        """The next one to come; when there is none, the promise is done before another can be added."""
+        """The next use. If there is none, the promise becomes done under the lock, so that no use is missed."""
         with self._changed:
             if promise.uses:
                 return promise.uses.pop(0)

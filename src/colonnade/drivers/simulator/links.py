@@ -1,7 +1,7 @@
 """When a message arrives: queueing at the sender, latency, outages, loss with repetition, duplication.
 
-Delivery is reliable and in order, as the network driver's is: what an outage cuts off is sent after it, what a
-loss swallows is sent again (and its bytes counted again); a duplicate reaches the driver twice and the role once.
+Delivery is reliable and in order, as over the real network. A message that an outage cuts off is sent after the outage.
+A lost message is sent again, and its bytes count again. A duplicate reaches the driver twice and the role once.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from colonnade.protocol.events import NANOSECONDS
 __all__ = ["Links", "Outages"]
 
 NEVER = 2**62
-RETRANSMIT_NS = NANOSECONDS // 5  # TCP's smallest time-out, on top of the round trip
+RETRANSMIT_NS = NANOSECONDS // 5  # TCP's smallest time-out, added to the round trip
 
 
 class Outages:
@@ -53,7 +53,7 @@ def _span(fault: Fault) -> tuple[int, int]:
 
 @dataclass
 class Port:
-    """One role's end of its link."""
+    """One role's end of its link. Times are in ns."""
 
     link: Link
     outages: Outages
@@ -71,12 +71,12 @@ class Port:
 
     @property
     def calm(self) -> bool:
-        """Nothing ever goes wrong here."""
+        """Whether this port has no faults at all."""
         return not (self.outages.spans or self.losses or self.duplicates)
 
 
 class Links:
-    """All ports; works out arrivals."""
+    """All ports; computes arrival times."""
 
     def __init__(self, links: list[Link], faults: list[list[Fault]], generator: np.random.Generator) -> None:
         self.ports = [
@@ -104,17 +104,17 @@ class Links:
         return arrival, transmissions
 
     def receive(self, receiver: int, size: int, now: int) -> int:
-        """When a message that reached the port has been read in."""
+        """The time at which a message that reached the port at `now` has been read in."""
         port = self.ports[receiver]
         port.receiving_until = max(now, port.receiving_until) + round(size * port.ns_per_byte)
         return port.receiving_until
 
     def duplicated(self, sender: int, receiver: int, now: int) -> bool:
-        """Whether this message arrives twice."""
+        """Whether this message arrives twice; draws at random for each active fault."""
         return any(self._strikes(fault, now) for port in (sender, receiver) for fault in self.ports[port].duplicates)
 
     def _through_faults(self, source: Port, target: Port, start: int, arrival: int) -> tuple[int, int]:
-        """Repeat the transmission until no outage cuts it and no loss swallows it."""
+        """Repeat the transmission until no outage interrupts it and it is not lost."""
         travel, transmissions = arrival - start, 1
         losses = source.losses + target.losses
         while start < NEVER:

@@ -1,4 +1,4 @@
-"""What the simulator keeps for one role: its lane, its timers, its share of the bytes."""
+"""What the simulator keeps for one role: its lane, its timers and its computing time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ __all__ = ["Job", "Node"]
 
 @dataclass(slots=True)
 class Job:
-    """A running job: what was asked for, when it ends, and the number of its WorkDone."""
+    """A running job: the request, when it started and ends (ns), and the number of its WorkDone."""
 
     work: Work
     start: int
@@ -27,8 +27,6 @@ class Job:
 
 @dataclass(slots=True)
 class Node:
-    """One role inside the simulator."""
-
     index: int
     role: Role
     pace: Pace
@@ -36,16 +34,16 @@ class Node:
     lane: int | None = None  # the token of the job on the lane
     timers: dict[str, int] = field(default_factory=dict)  # name → number of the valid TimerFired
     seen: dict[int, int] = field(default_factory=dict)  # newest message number by sender
-    start: Callable[[Payload], Any] | None = None  # begins a job elsewhere, if the role lives there; gives a promise
+    start: Callable[[Payload], Any] | None = None  # starts a job in the role's own process; returns a promise
     up: bool = True  # not crashed
     finished: str = ""
     started_at: int = -1
     busy_ns: int = 0
     aside_ns: int = 0
-    wait_jobs: list[Work] = field(default_factory=list)  # cut off by a crash, to be run again
-    running: Promise | None = None  # the last that workers compute for it
+    wait_jobs: list[Work] = field(default_factory=list)  # interrupted by a crash, to be run again
+    running: Promise | None = None  # the last job that the workers compute for this role
     storing: Storing | None = field(init=False)  # the role, if it has tables of its own
-    guard: Releases | None = field(init=False)  # of a party that may perturb its uploads
+    guard: Releases | None = field(init=False)  # for a party that may perturb its uploads
 
     def __post_init__(self) -> None:
         role = self.role
@@ -55,20 +53,20 @@ class Node:
             self.storing.open(FileStorage())  # until a run with a folder opens it there
 
     def settle(self) -> None:
-        """Wait until nobody reads the role any more; if that failed, it fails here."""
+        """Wait until the last job no longer uses the role; raises what the job raised."""
         running, self.running = self.running, None
         if running is not None:
             running.result()
 
     def charge(self, work: Work, ns: int) -> None:
-        """Count computing time (negative: give back what a cancelled job did not use)."""
+        """Add computing time; a negative `ns` returns what a cancelled job did not use."""
         if work.aside:
             self.aside_ns += ns
         else:
             self.busy_ns += ns
 
     def utilisation(self, now: int) -> float:
-        """The share of its time that the role's lane was busy."""
+        """The share of the time since its start that the role's lane was busy."""
         lifetime = now - self.started_at
         if self.started_at < 0 or lifetime <= 0:
             return 0.0
@@ -76,11 +74,10 @@ class Node:
         return min(1.0, (self.busy_ns - unfinished) / lifetime)
 
     def save(self) -> dict[str, Any]:
-        """All but role, jobs and pace, which the engine saves."""
+        """The plain fields. `checkpoint` saves the role, the jobs and the pace."""
         return {name: getattr(self, name) for name in _PLAIN}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         for name in _PLAIN:
             setattr(self, name, saved[name])
 

@@ -1,10 +1,15 @@
-"""Who was busy, had a message under way, waited or was out of reach, over the clock.
+"""How long each role was busy, had a message in transit, waited or was offline, over the clock.
 
-A role is in one state at a time; the first that applies counts: out of reach (crashed, late or offline), busy (a job
-on its lane), in transit (a message that it sent has not arrived), else waiting. The engine only notes what happened,
-since it does so for every event; now and then the notes are folded into bins of equal length, as nanoseconds per
-state. When the clock outgrows the bins, two become one and their length doubles. So memory is bounded, an event
-costs O(1), and nothing is rounded.
+A role is in one state at a time. The first state that applies counts:
+
+1. offline: crashed, late or out of reach,
+2. busy: a job is on its lane,
+3. in transit: a message that it sent has not arrived,
+4. waiting.
+
+The engine only notes what happened, because it does so for every event. From time to time `_fold` adds the notes to
+bins of equal length, as nanoseconds per state. When the clock outgrows the bins, two bins become one and the length
+doubles. So memory is bounded, an event costs O(1), and nothing is rounded.
 """
 
 from collections.abc import Sequence
@@ -17,21 +22,21 @@ from colonnade.protocol.events import NANOSECONDS
 
 __all__ = ["JOB_ENDED", "JOB_STARTED", "MESSAGE_ARRIVED", "MESSAGE_LEFT", "Timeline"]
 
-# What can be noted; a message belongs to its sender.
+# The kinds of notes. A message belongs to its sender.
 JOB_STARTED, JOB_ENDED, MESSAGE_LEFT, MESSAGE_ARRIVED = range(4)
-JOBS, FLYING = np.array([1, -1, 0, 0]), np.array([0, 0, 1, -1])  # what each changes
+JOBS, FLYING = np.array([1, -1, 0, 0]), np.array([0, 0, 1, -1])  # what each kind changes
 
 BUSY, TRANSIT, WAITING = range(3)
 BINS = 400
-FEWEST_BINS, ALL_BINS = 50, 100_000  # with many roles, each has fewer bins
+FEWEST_BINS, ALL_BINS = 50, 100_000  # with many roles, each role has fewer bins
 FIRST_BIN_NS = NANOSECONDS // 1000
-FOLD_AT = 2 * 16384  # numbers in the list
+FOLD_AT = 2 * 16384  # numbers in the list of notes
 
 Spans = npt.NDArray[np.int64]
 
 
 class Timeline:
-    """Folds notes, made in the order of time for each role, into shares per role."""
+    """Adds up notes per role and bin. The notes of one role must be in the order of time."""
 
     def __init__(self, roles: Sequence[str], outages: Sequence[Sequence[tuple[int, int]]]) -> None:
         self.roles = list(roles)
@@ -39,17 +44,17 @@ class Timeline:
         bins = max(FEWEST_BINS, min(BINS, ALL_BINS // max(len(roles), 1)))
         self._ns = np.zeros((2 * len(roles), bins), np.int64)  # row: 2·role + state
         self._width = FIRST_BIN_NS
-        self._since, self._jobs, self._flying = np.zeros((3, len(roles)), np.int64)  # as of the last fold
-        self._notes: list[int] = []  # 4·role + what, moment, 4·role + what, moment, …
-        self.note = self._notes.extend  # note((4·role + what, moment)): the cheapest call there is
+        self._since, self._jobs, self._flying = np.zeros((3, len(roles)), np.int64)  # at the last fold
+        self._notes: list[int] = []  # 4·role + kind, time, 4·role + kind, time, …
+        self.note = self._notes.extend  # note((4·role + kind, time)): the cheapest call there is
 
     def fold_if_long(self) -> None:
-        """To be called now and then, so that the notes stay few."""
+        """Keep the list of notes short. The engine calls this from time to time."""
         if len(self._notes) > max(FOLD_AT, 8 * len(self.roles)):
             self._fold()
 
     def nanoseconds(self, now: int) -> tuple[Spans, int]:
-        """By 2·role + state (busy or transit) and bin, with what has not ended yet; and the length of a bin."""
+        """Nanoseconds (2·role + state, bin) for busy and transit, up to `now`, and the length of a bin in ns."""
         self._fold()
         ns, width = self._ns.copy(), self._width
         state = _state(self._jobs, self._flying)
@@ -60,7 +65,7 @@ class Timeline:
         return ns, width
 
     def shares(self, now: int) -> dict[str, Any]:
-        """timeline.json: for every role and bin, the shares of busy, transit and offline; the rest is waiting."""
+        """The content of timeline.json: each role's shares of busy, transit and offline by bin; the rest is waiting."""
         ns, width = self.nanoseconds(now)
         count = max(1, -(-now // width))
         length = np.minimum(width, now - width * np.arange(count)).clip(1)
@@ -91,7 +96,7 @@ class Timeline:
         codes, times = np.fromiter(self._notes, np.int64, len(self._notes)).reshape(-1, 2).T
         self._notes.clear()
         everyone = np.arange(len(self.roles))
-        role = np.concatenate([everyone, codes // 4])  # every role's state before comes first
+        role = np.concatenate([everyone, codes // 4])  # each role's earlier state comes first
         order = np.argsort(role, kind="stable")
         role, time = role[order], np.concatenate([self._since, times])[order]
         first = np.searchsorted(role, everyone)
@@ -102,7 +107,7 @@ class Timeline:
         last = np.append(first[1:], len(role)) - 1
         self._since, self._jobs, self._flying = time[last], jobs[last], flying[last]
         state, until = _state(jobs, flying), np.append(time[1:], 0)
-        state[last] = WAITING  # still open
+        state[last] = WAITING  # has not ended yet
         told = np.flatnonzero(state != WAITING)
         spans = np.stack([2 * role[told] + state[told], time[told], until[told]], 1)
         spans = spans[spans[:, 1] < spans[:, 2]]
@@ -110,7 +115,7 @@ class Timeline:
         _add(self._ns, self._width, self._within_reach(spans))
 
     def _within_reach(self, spans: Spans) -> Spans:
-        """The parts of the spans outside their roles' outages."""
+        """The parts of the spans that lie outside the outages of their roles."""
         for role, outages in enumerate(self._outages):
             for start, end in outages:
                 own = spans[:, 0] // 2 == role
@@ -122,12 +127,10 @@ class Timeline:
         return spans
 
     def save(self) -> dict[str, Any]:
-        """For a checkpoint."""
         self._fold()
         return {name: getattr(self, f"_{name}") for name in _SAVED}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         for name in _SAVED:
             setattr(self, f"_{name}", np.copy(saved[name]) if name != "width" else saved[name])
         self._notes.clear()
@@ -141,7 +144,7 @@ def _state(jobs: Spans, flying: Spans) -> Spans:
 
 
 def _running_sums(changes: Spans, role: Spans, first: Spans) -> Spans:
-    """Of every role by itself; its changes stand together from `first[role]` on."""
+    """The cumulative sums for each role separately. A role's changes are contiguous and start at `first[role]`."""
     sums = np.cumsum(changes)
     before = sums[first] - changes[first]
     result: Spans = sums - before[role]
@@ -149,7 +152,7 @@ def _running_sums(changes: Spans, role: Spans, first: Spans) -> Spans:
 
 
 def _grown(ns: Spans, width: int, end: int) -> tuple[Spans, int]:
-    """Bins that reach to `end`: pairs become one until they do."""
+    """Merge pairs of bins until the bins reach `end`."""
     while end > width * ns.shape[1]:
         padded = np.pad(ns, ((0, 0), (0, ns.shape[1] % 2)))
         halved = padded[:, 0::2] + padded[:, 1::2]
@@ -158,7 +161,7 @@ def _grown(ns: Spans, width: int, end: int) -> tuple[Spans, int]:
 
 
 def _add(ns: Spans, width: int, spans: Spans) -> None:
-    """Add spans (row, start, end) to the bins: the two ends by themselves, whole bins by a running sum."""
+    """Add spans (row, start, end) to the bins: the two ends one by one, full bins between them by a cumulative sum."""
     row, start, end = spans.T
     first, last = start // width, np.maximum(end - 1, start) // width
     inside = first == last

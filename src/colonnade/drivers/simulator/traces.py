@@ -1,15 +1,15 @@
-"""CPU use over time from files: what drives a clock's `kind = "trace"`.
+"""CPU use over time from files, for `kind = "trace"` of the clock.
 
-*.csv            time, utilisation: the last column; comments (#) and one line of headings may be there
-*.tar.gz, *.tgz  a plain file for each machine: a *.csv as above, any other with lines "cpu mem", of which the first
+*.csv            time, utilisation: the last column is used; comments (#) and one line of headings are allowed
+*.tar.gz, *.tgz  one plain file per machine: a *.csv as above, any other file with lines "cpu mem", of which the first
                  column is used; machines are numbered from 0 in the order of their files' sorted names
 
-So come the 1,600 machines of Google's cluster traces (May 2011) that were made for "Virtual Machine Consolidation with
-Multiple Usage Prediction for Energy-Efficient Cloud Data Centers" (IEEE Transactions on Services Computing): 24 hours
-in steps of five minutes. An archive is read in memory, within limits; nothing of it is written to disk.
+The 1,600 machines of Google's cluster traces (May 2011) come in this form: 24 hours in steps of five minutes. They
+were prepared for "Virtual Machine Consolidation with Multiple Usage Prediction for Energy-Efficient Cloud Data Centers"
+(IEEE Transactions on Services Computing). An archive is read in memory, within limits, and never unpacked to disk.
 
-Values are percentages, or with `unit = "fraction"` shares. Where all lie from 0 to 1 they could be either, and one
-reading is a hundred times the other: then `unit` must be said.
+Values are percentages, or shares with `unit = "fraction"`. If all values lie from 0 to 1, they could be either, and the
+two readings differ by a factor of 100. Then the config must give `unit`.
 """
 
 import csv
@@ -32,7 +32,7 @@ __all__ = ["Unit", "ended_note", "is_archive", "percentages", "read_trace"]
 
 Unit = Literal["percent", "fraction"]
 COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")  # gzip, zip, bzip2, xz
-LIMIT_BYTES = 64 * 2**20  # of a file, unpacked; Google's 1,600 machines are 13 MiB
+LIMIT_BYTES = 64 * 2**20  # of an unpacked file; Google's 1,600 machines are 13 MiB
 UNREADABLE = (OSError, EOFError, ValueError, OverflowError, RecursionError, csv.Error, tarfile.TarError, zlib.error)
 
 
@@ -42,7 +42,7 @@ def is_archive(file: str) -> bool:
 
 
 def read_trace(key: str, file: str, machine: int | None, unit: Unit | None = None) -> np.ndarray:
-    """The CPU use in percent, a value per step; `machine` is a number in an archive."""
+    """The CPU use in percent, one value per interval. `machine` is a number in an archive. Raises ConfigError."""
     expected = "a .tar.gz of one file per machine" if is_archive(file) else "a CSV of time, utilisation"
     try:
         found = Path(file).stat()
@@ -51,20 +51,20 @@ def read_trace(key: str, file: str, machine: int | None, unit: Unit | None = Non
             return _in_percent(_from_csv(file, stamp), unit, f"{key}.unit", file)
         machines = _machines(file, stamp)
     except UNREADABLE as error:
-        reason = getattr(error, "strerror", None) or error  # without the path, which stands before it
+        reason = getattr(error, "strerror", None) or error  # without the path, which the message gives already
         raise ConfigError(f"{key}.file", file, f"cannot be read as {expected}: {reason}") from None
     return _from_archive(key, file, machine, machines, unit)
 
 
 def percentages(key: str, values: Iterable[float], unit: Unit | None) -> np.ndarray:
-    """The values of a list in percent, as an array that cannot be written to; ValueError if they are no CPU use."""
+    """The values of a list in percent, as a read-only array; raises ValueError if they are no CPU use."""
     array = np.array(list(values), dtype=float)
     return _in_percent(Column(array, [f"value {place}" for place in range(1, len(array) + 1)]), unit, key, "the list")
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Numbers, and where each stands."""
+    """Numbers, and the place of each in its source, for messages."""
 
     values: np.ndarray
     places: list[str]
@@ -91,7 +91,7 @@ def _in_percent(column: Column, unit: Unit | None, key: str, where: str) -> np.n
 
 
 def ended_note(lengths_s: Mapping[str, float], clock_s: float) -> str:
-    """One line on the roles whose traces were shorter than the run; empty if there are none."""
+    """One line about the roles whose traces were shorter than the run; empty if there are none."""
     over: dict[float, list[str]] = {}
     for name, length_s in lengths_s.items():
         if length_s < clock_s:
@@ -100,7 +100,7 @@ def ended_note(lengths_s: Mapping[str, float], clock_s: float) -> str:
     return f"CPU traces ended and were repeated from their start: {'; '.join(parts)}" if parts else ""
 
 
-@lru_cache(maxsize=4)  # every party may name the same file
+@lru_cache(maxsize=4)  # several parties may name the same file
 def _from_csv(file: str, stamp: tuple[int, int]) -> Column:
     with Path(file).open("rb") as stream:
         content = _content(stream)
@@ -110,7 +110,7 @@ def _from_csv(file: str, stamp: tuple[int, int]) -> Column:
 
 
 def _csv_column(content: bytes) -> Column:
-    """The last column; the first line may be headings."""
+    """The last column. The first line may hold headings."""
     rows: list[tuple[int, list[str]]] = []
     for number, line in enumerate(content.decode("utf-8-sig").splitlines(), start=1):
         if text := line.partition("#")[0].strip():
@@ -126,7 +126,7 @@ def _csv_column(content: bytes) -> Column:
 
 
 def _first_column(content: bytes) -> Column:
-    """Lines of CPU and memory; the first may be headings."""
+    """The first column of lines "cpu mem". The first line may hold headings."""
     rows: list[tuple[int, list[str]]] = []
     for number, line in enumerate(content.decode().splitlines(), start=1):
         if "," in line:
@@ -138,7 +138,7 @@ def _first_column(content: bytes) -> Column:
 
 
 def _without_headings(rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
-    """A first line in which every cell is a word."""
+    """Drop the first line if every cell in it is a word."""
     heads = rows and not any(not cell or _is_number(cell) for cell in rows[0][1])
     return rows[1:] if heads else rows
 
@@ -155,16 +155,16 @@ def _column(cells: Iterable[tuple[int, str]]) -> Column:
     return Column(np.array(values), places)
 
 
-@lru_cache(maxsize=2)  # as above; unpacking takes a tenth of a second
+@lru_cache(maxsize=2)  # as above; unpacking takes 0.1 s
 def _machines(file: str, stamp: tuple[int, int]) -> list[tuple[str, bytes]]:
     with gzip.open(file) as stream:
         content = _content(stream)
     texts: dict[str, bytes] = {}
     with _opened(content) as archive:
         for member in archive:
-            if member.size < 0 or member.issparse():  # tarfile may go round in circles
+            if member.size < 0 or member.issparse():  # tarfile could loop without end
                 raise tarfile.TarError(f"{member.name!r} in it is not a plain file")
-            hidden = Path(member.name).name.startswith(".")  # what a Mac adds about its files
+            hidden = Path(member.name).name.startswith(".")  # extra files that macOS adds
             if member.isreg() and not hidden and (text := archive.extractfile(member)) is not None:
                 texts[member.name] = text.read()
     if not texts:
