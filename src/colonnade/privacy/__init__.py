@@ -1,1 +1,1 @@
-"""What is kept secret, and how: draws that nobody can predict."""
+"""Privacy mechanisms: clipping and noise, accounting, masks, coded shares, and secret random draws."""

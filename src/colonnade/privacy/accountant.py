@@ -1,17 +1,18 @@
-"""What the releases of one party cost, against a server that sees everything it is sent.
+"""The privacy cost of one party's releases, against a server that sees everything it is sent.
 
-Neighbours differ in one record that is replaced, in training or test rows. The server sees the row numbers, so nothing
-is amplified by subsampling. A record's own row moves by at most 2C. And θ_m was trained on that record:
+Neighbouring data sets differ in one record, in the training or test rows, that is replaced. The server sees the row
+numbers, so subsampling amplifies nothing. A record's own row moves by at most 2C. θ_m was trained on that record, so
+other rows may move too:
 
     local_updates   what may move, and so the sensitivity of a message of r rows
     plain           θ_m saw the record without noise, so EVERY row of every message: 2C√r
     dp-sgd          θ_m is a private release by itself (2G for every step with the record): the record's own row, 2C
     answers         θ_m was made from the server's answers alone (zeroth-order): the record's own row, 2C
 
-A row that is in a message k times, under k noises, counts k times (2C√k); a private step has every row at most once.
+A row that is k times in a message, under k noises, counts k times (2C√k). A private step has every row at most once.
 
-Releases are data (events of `dp_accounting`), apart from how they are counted; an event that is not known raises.
-All are Gaussian, so they compose exactly: μ² = Σ (Δ/c)², and (ε, δ) by the exact curve of gaussian.py.
+Releases are data (events of `dp_accounting`), separate from how they are counted. An unknown event raises. All releases
+are Gaussian, so they compose exactly: μ² = Σ (Δ/c)², and (ε, δ) follows from the exact curve of gaussian.py.
 """
 
 from collections import Counter
@@ -32,12 +33,12 @@ __all__ = ["OWN_ROWS", "THEOREM_6", "Account", "Part", "Spent", "UnknownMechanis
 
 GAUSSIAN = "gaussian"
 STEP = "step"
-THEOREM_6, OWN_ROWS = "claim_of_theorem_6", "claim_of_own_rows"  # what a paper counts, told beside the account
-Part = Literal["train", "test", "any"]  # whose rows: to train or to test on, or, unknown, anybody's
+THEOREM_6, OWN_ROWS = "claim_of_theorem_6", "claim_of_own_rows"  # what a paper counts, reported beside the account
+Part = Literal["train", "test", "any"]  # which rows: training rows, test rows, or unknown
 
 
 class Spent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a party tells of its account."""
+    """The totals of a party's account, as it reports them."""
 
     mu: float
     epsilon: float
@@ -50,27 +51,29 @@ class Spent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UnknownMechanism(CheckpointError):
-    """A release that nobody here can account for: counting it as nothing would be wrong."""
+    """A release with an unknown mechanism. It has no known cost, and counting it as free would be wrong."""
 
 
 @dataclass
 class Account:
-    """Running totals; `by_record`: a record pays only for what its own row was in."""
+    """Running totals. With `by_record`, a record pays only for the releases that contain its own row."""
 
     by_record: bool
     train_rows: int
     test_rows: int
-    counts: Counter[tuple[float, float]] = field(default_factory=Counter)  # (Δ, c) of messages; by_record: of `any`
-    square: float = 0.0  # Σ μ² of those
+    counts: Counter[tuple[float, float]] = field(
+        default_factory=Counter
+    )  # (Δ, c) of messages; by_record: of part `any`
+    square: float = 0.0  # Σ μ² of `counts`
 
     def __post_init__(self) -> None:
         sizes = {"train": self.train_rows, "test": self.test_rows}
         self._squares = {part: np.zeros(size if self.by_record else 0) for part, size in sizes.items()}
-        # How often each record's row was in a release of (Δ, c): enough to write down the worst one's events.
+        # How often each record's row was in a release of (Δ, c): enough to list the costliest record's events.
         self._times: dict[tuple[str, float, float], Array] = {}
 
     def square_with(self, mechanism: str, delta: float, noise: float, part: Part, rows: Array | None) -> float:
-        """μ² of everything, this release included."""
+        """μ² of all releases so far and this one; for the record that pays most."""
         one = _square(mechanism, delta, noise)
         if not self.by_record or rows is None:
             return self._worst() + one
@@ -79,7 +82,6 @@ class Account:
         return max(self._worst(), reached)
 
     def add(self, mechanism: str, delta: float, noise: float, part: Part, rows: Array | None) -> None:
-        """Count a release."""
         one = _square(mechanism, delta, noise)
         if not self.by_record or rows is None:
             self.counts[delta, noise] += 1
@@ -95,11 +97,11 @@ class Account:
 
     @property
     def mu(self) -> float:
-        """Of everything so far; of the record that has paid most."""
+        """μ of all releases so far; for the record that has paid most."""
         return sqrt(self._worst())
 
     def squares_by_noise(self, parts: Collection[str] = ("train", "test")) -> dict[float, float]:
-        """For each noise c, the largest μ² that the releases with it cost any record of these parts."""
+        """For each noise c, the largest μ² that its releases cost any record of these parts."""
         found = {noise: 0.0 for _, noise in self.counts} | {noise: 0.0 for _, _, noise in self._times}
         for (delta, noise), count in self.counts.items():
             found[noise] += count * _square(GAUSSIAN, delta, noise)
@@ -124,7 +126,7 @@ class Account:
         return later
 
     def event(self) -> Any:
-        """The same as an event of `dp_accounting`: all messages, or those of the record that has paid most."""
+        """The account as an event of `dp_accounting`: all messages, or those of the record that has paid most."""
         counts = Counter(self.counts)
         if self.by_record:
             part = max(self._squares, key=lambda name: float(self._squares[name].max(initial=0.0)))
@@ -148,18 +150,18 @@ def _square(mechanism: str, delta: float, noise: float) -> float:
 
 
 def _multiplicity(rows: Array) -> tuple[Array, Array]:
-    """Who is in it, and how often."""
+    """The distinct rows, and how often each occurs."""
     who, times = np.unique(rows, return_counts=True)
     return who, times
 
 
 def most_often(rows: Array) -> int:
-    """How often the row that is in it most often is in it; 0 of no rows."""
+    """How often the most frequent row occurs; 0 if there are no rows."""
     return int(_multiplicity(rows)[1].max(initial=0))
 
 
 def composed(counts: Mapping[tuple[float, float], int]) -> Any:
-    """Gaussian releases of (Δ, c), each so often, as an event of `dp_accounting`."""
+    """Gaussian releases as an event of `dp_accounting`; `counts` maps (Δ, c) to a number of releases."""
     from dp_accounting import ComposedDpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent  # takes a second
 
     events = [
@@ -190,16 +192,16 @@ def mu_of(event: Any) -> float:
 
 
 def spent(event: Any, delta: float) -> dict[str, float]:
-    """μ, and the smallest ε for this δ."""
+    """μ of the event, and the smallest ε for this δ."""
     mu = mu_of(event)
     return {"mu": mu, "epsilon": epsilon_of(mu, delta), "delta": delta}
 
 
 def claim_of_own_rows(times: int, delta: float, noise: float) -> float:
-    """μ of the releases of one row, and of nothing else: each is calibrated by itself, and they compose.
+    """μ of the releases of one row alone: each is calibrated by itself, and they compose.
 
-    FedVS's `wait-dp` has an ε′ for one release. This does not hold against the server: θ_m was trained on the record
-    without noise, so that all other rows tell of it, too.
+    FedVS's `wait-dp` states an ε′ for one release. This claim does not hold against the server: θ_m was trained on the
+    record without noise, so all other rows depend on the record too.
     """
     return sqrt(times) * delta / noise
 
@@ -207,7 +209,7 @@ def claim_of_own_rows(times: int, delta: float, noise: float) -> float:
 def claim_of_theorem_6(batches: int, rows: float, of: int, delta: float, noise: float) -> float:
     """μ as VAFL's Thm 6 reads: c = (N_m/N)·√K·Δ/μ, K batches of N_m rows of N; its constant is taken as 1.
 
-    It does not hold against the server: it counts each row by itself and as if nobody knew which rows were drawn, and
-    nothing of θ_m, of the warm-up, of fresh rows and of evaluation.
+    The claim does not hold against the server. It counts each row by itself, and it assumes that the drawn rows are
+    secret. It leaves out θ_m, the warm-up, fresh rows and evaluation.
     """
     return rows / of * sqrt(batches) * delta / noise

@@ -1,11 +1,11 @@
-"""The Gaussian mechanism, exactly: noise for a wanted (ε, δ), and the ε of many releases together.
+"""The exact Gaussian mechanism: the noise for a wanted (ε, δ), and the ε of many releases together.
 
-A release of sensitivity Δ with noise of deviation σ is μ-Gaussian differentially private with μ = Δ/σ; n of them
-together with μ√n (Dong, Roth, Su: Gaussian Differential Privacy, 2022, Cor. 3.3), and μ-GDP is (ε, δ(ε)) for every ε:
+A release of sensitivity Δ with noise of deviation σ is μ-Gaussian differentially private with μ = Δ/σ. n such releases
+together have μ√n (Dong, Roth, Su: Gaussian Differential Privacy, 2022, Cor. 3.3). μ-GDP is (ε, δ(ε)) for every ε:
 
     δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)         (their Cor. 2.13; Balle and Wang 2018, Thm 8)
 
-The textbook's σ = Δ√(2 ln(1.25/δ))/ε holds for ε < 1 only.
+The textbook formula σ = Δ√(2 ln(1.25/δ))/ε holds only for ε < 1.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from scipy.special import log_ndtr, ndtr
 
 __all__ = ["delta_of", "epsilon_of", "mu_for"]
 
-STEPS = 200  # of a bisection: to the last bit
+STEPS = 200  # of a bisection: exact to the last bit
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -36,7 +36,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def _bisect(holds: Callable[[float], bool]) -> float:
-    """The largest number, from 0 on, up to which it holds."""
+    """The largest number ≥ 0 up to which `holds` is true."""
     low, high = 0.0, 1.0
     while holds(high):
         low, high = high, 2 * high

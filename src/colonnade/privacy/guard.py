@@ -1,9 +1,14 @@
 """The guard between a party's network and the wire: it perturbs, accounts, and stops when the budget is spent.
 
-A role plans a release in `handle` (its number is part of the state) and makes it in `compute`, through `released`: the
-ledger's line is written and synced first, then noise is drawn and the job done. So it is accounted before any message
-can leave, a replayed log draws nothing again, and a job that is run anew after a crash is another release with noise
-of its own, and counted as one. The result carries the line's receipt into the role's state.
+A role plans a release in `handle`, and the release's number is part of the role's state. The role makes the release in
+`compute`, through `released`. There the guard writes and syncs the ledger's line first, then draws noise and does the
+job. This order has three effects:
+
+- the ledger has the release before any message can leave;
+- replaying the journal draws no noise again;
+- a job that runs again after a crash is another release with its own noise, and the ledger counts it.
+
+The result carries the line's receipt into the role's state.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,35 +48,35 @@ J = TypeVar("J")
 
 
 class Release(Payload, frozen=True):
-    """A release that is planned: part of a job."""
+    """A planned release: part of a job."""
 
-    draw: int  # names its noise, under the key of the day
+    draw: int  # names its noise, under the current key
     what: str  # "warm-up", "batch", "fresh rows", "evaluation", "prediction"; or a "step" of θ_m
-    rows: Array  # whose; a row that is in it k times leaves under k noises
+    rows: Array  # the rows of the release; a row that is in it k times leaves under k noises
     part: str = "train"
-    copies: int = 1  # how often each row is in it, perturbed anew each time
+    copies: int = 1  # how often each row is in it, with fresh noise each time
 
 
 class Released(Payload, frozen=True, kw_only=True):
-    """A job that the guard has a say in: its result leaves the party, or steps θ_m."""
+    """A job that the guard has to approve: its result leaves the party, or steps θ_m."""
 
     release: Release | None = None
 
 
 class Receipted(Payload, frozen=True, kw_only=True):
-    """The result of such a job."""
+    """The result of a `Released` job."""
 
-    receipt: str = ""  # of the privacy ledger
+    receipt: str = ""  # names a line of the privacy ledger
 
 
 class Withheld(Payload, frozen=True):
-    """A job's result where there is none: the budget would be exceeded."""
+    """The result of a job whose release would exceed the budget."""
 
     why: str
 
 
 class Guard:
-    """One party's; without a mechanism it lets everything through as it is."""
+    """The guard of one party; without a mechanism it passes everything through unchanged."""
 
     def __init__(
         self,
@@ -88,16 +93,16 @@ class Guard:
         self._most = mu_for(budget.epsilon, budget.delta) if budget is not None else inf
         self._train_rows = train_rows
         self.draws = 0  # releases planned so far
-        self._receipt = ""  # of the newest line that the role has heard of
+        self._receipt = ""  # of the newest line that the role knows of
         terms: dict[str, Any] = {"party": who, "train_rows": train_rows, "test_rows": test_rows}
         self._by_own_rows = claim == OWN_ROWS
         terms |= {"claim": claim} if self._by_own_rows else {}
         self.ledger = Ledger(terms | msgspec.to_builtins(settings))
 
-    # Making the network.
+    # Build the network.
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module with its noise inside; refused if the mechanism does not fit it."""
+        """The module with the mechanism's noise inside; raises if the mechanism does not fit the module."""
         settings = self.settings
         if not self.on:
             return module
@@ -112,7 +117,7 @@ class Guard:
         return output_noise(module, settings.clip, settings.noise)
 
     def wrap_function(self, function: Any) -> Any:
-        """The same for a black box."""
+        """The same as `wrap`, for a black-box function."""
         settings = self.settings
         if not self.on:
             return function
@@ -124,7 +129,7 @@ class Guard:
         return PerturbedFunction(function, settings.clip, settings.noise)
 
     def try_out(self, network: Any, columns: int, width: int) -> None:
-        """With "dp-sgd", two rows through `Network.private_gradient`: refused now rather than later."""
+        """With "dp-sgd", run two rows through `Network.private_gradient`, to refuse a module before training starts."""
         if self.settings.dp_sgd is None or not self.on:
             return
         rows, answers = np.zeros((2, columns), np.float32), np.zeros((2, width), np.float32)
@@ -137,34 +142,34 @@ class Guard:
                 f"'dp-sgd' needs: {str(error).splitlines()[0]}"
             ) from None
 
-    # Planning, in `handle`.
+    # Plan releases, in `handle`.
 
     def plan(self, what: str, rows: Array, part: Part = "train", copies: int = 1) -> Release | None:
-        """A release with noise of its own; None where nothing is perturbed."""
+        """Plan a release with its own noise; None if nothing is perturbed."""
         if not self.on:
             return None
         self.draws += 1
         return Release(self.draws, what, rows, part, copies)
 
     def again(self, draw: int, what: str, rows: Array) -> Release | None:
-        """About a release of before, with the very same noise (as long as the key is the same)."""
+        """Use an earlier release again, with exactly the same noise (while the key is the same)."""
         return Release(draw, what, rows) if self.on else None
 
     def note(self, result: Payload) -> None:
-        """The receipt that a result carries."""
+        """Keep the receipt that a result carries."""
         receipt = result.receipt if isinstance(result, Receipted) else ""
         if receipt and (not self._receipt or _number(receipt) > _number(self._receipt)):
             self._receipt = receipt
 
     def resume(self) -> None:
-        """After checkpoint and log: the ledger must have what they know of."""
+        """After checkpoint and journal are loaded, require every ledger line that they name."""
         if self._receipt:
             self.ledger.require(self._receipt)
 
-    # Releasing, in `compute`.
+    # Make releases, in `compute`.
 
     def released(self, release: Release | None, make: Callable[[J], P], job: J) -> P | Withheld:
-        """Account for it, then do the job that makes it."""
+        """Enter the release into the ledger, then do the job that makes it; `Withheld` if the budget has no room."""
         if release is None:
             return make(job)
         receipt = self._enter(release)
@@ -177,9 +182,9 @@ class Guard:
     def stepped(
         self, release: Release | None, plain: Callable[[], P], private: Callable[[float, Callable[[int], Array]], P]
     ) -> P | Withheld:
-        """A step of θ_m: as it is or, with "dp-sgd", clipped and perturbed, which is a release itself.
+        """A step of θ_m: unchanged or, with "dp-sgd", clipped and perturbed, which is itself a release.
 
-        `private` is given the clip and a source of noise that has its deviation already.
+        `private` gets the clip and a source of noise that is already scaled to the standard deviation.
         """
         if release is None:
             return plain()
@@ -197,7 +202,7 @@ class Guard:
 
     @contextmanager
     def drawing(self, release: Release, keep: bool = False) -> Iterator[None]:
-        """Perturbed networks draw this release's noise inside."""
+        """Inside this context, perturbed networks draw the noise of this release."""
         with drawing(Stream(self.key.seed("noise", release.draw), keep)):
             yield
 
@@ -211,33 +216,32 @@ class Guard:
                 raise LocalProtocolError(f"{self._who}: a row is twice in a step: the sum would move by more than 2G")
             sensitivity, noise = 2 * settings.dp_sgd.clip, settings.dp_sgd.noise
         elif settings.by_record:
-            # One record moves as many rows of the message as it is in; in `of` the account counts them by itself.
+            # One record moves as many rows of the message as it is in; for `of`, the account counts them itself.
             often = most_often(rows) if of is None else 1
             sensitivity, noise = 2 * settings.clip * sqrt(release.copies * often), settings.noise
         else:
             sensitivity, noise = 2 * settings.clip * sqrt(release.copies * len(rows)), settings.noise
-        # A step by itself shows nothing: the next upload's line, which is synced, comes after it in the same file.
+        # A step alone reveals nothing: the next upload's line is synced, and it follows this line in the same file.
         durable = release.what != STEP
         return self.ledger.enter(
             release.what, GAUSSIAN, sensitivity, noise, part, release.copies * len(rows), of, self._most, durable
         )
 
     def why(self) -> str:
-        """Why a release was withheld."""
+        """The reason for a withheld release, in words."""
         assert self._budget is not None
         budget = self._budget
         used = epsilon_of(self.ledger.account.mu, budget.delta)
         used_of = f"ε = {used:.4g} of {budget.epsilon:g} at δ = {budget.delta:g}"
         return f"its privacy budget has no room for the next upload ({used_of})"
 
-    # State, and what is told at the end.
+    # State and summary.
 
     def save(self) -> dict[str, Any]:
-        """Neither key nor noise; the receipt is that of the ledger itself, which may know more than the role."""
+        """The state without key and noise. The receipt is the ledger's, which may be ahead of the role's."""
         return {"draws": self.draws, "receipt": self.ledger.head if self.on else ""}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.draws, self._receipt = saved["draws"], saved["receipt"]
 
     def keep(self, lines: Lines) -> None:
@@ -248,7 +252,7 @@ class Guard:
             raise LocalProtocolError(f"{self._who}: a budget without a mechanism")
 
     def cut_back(self) -> None:
-        """In the simulator, where a resumed run makes the same releases once more: to what the checkpoint knows."""
+        """Cut the ledger back to the checkpoint. For the simulator only: its resumed run repeats the same releases."""
         if self.on and self._receipt:
             self.ledger.cut_back(self._receipt)
 
@@ -258,11 +262,10 @@ class Guard:
         return self.ledger.is_open
 
     def close(self) -> None:
-        """Write no more."""
         self.ledger.close()
 
     def summary(self) -> PrivacySpent | None:
-        """μ, ε, δ, and the paper's claim beside it; None where nothing is accounted."""
+        """μ, ε and δ, and the paper's claim beside them; None if nothing is accounted."""
         if not self.on:
             return None
         settings, account, kinds = self.settings, self.ledger.account, self.ledger.kinds
@@ -279,7 +282,7 @@ class Guard:
         }
 
     def _claim(self, batches: int, rows: int) -> float:
-        """μ by the method's paper."""
+        """μ as the method's paper claims it."""
         assert self.settings.clip is not None
         reach, noise = 2 * self.settings.clip, self.settings.noise
         if self._by_own_rows:
@@ -292,7 +295,7 @@ def _number(receipt: str) -> int:
 
 
 def check_budget(settings: PrivacySettings, budget: Budget | None) -> None:
-    """What is not accounted cannot be bounded."""
+    """Raise if there is a budget but no mechanism: releases that are not accounted have no bound."""
     if budget is not None and not settings.on:
         advice = "needs a mechanism: what is not accounted cannot be bounded; set privacy.mechanism, clip and noise"
         raise ConfigError("party.budget", msgspec.structs.asdict(budget), advice)

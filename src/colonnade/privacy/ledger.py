@@ -4,11 +4,11 @@
     line n      {"n", "time", "what", "mechanism", "rows", "sensitivity", "noise", "mu", …, "hash"}
     hash        sha256(hash of the line before ‖ the line without its hash, as JSON with sorted keys)
 
-`mu` is that of everything up to and including the line. A receipt, "n:hash", names a line; the role keeps the newest
-that it has heard of in its state, so that a ledger that lacks the line, or has another in its place, is refused. It may
-be ahead of the role (a job that ran, and whose result nobody saw, is counted all the same), never behind.
+`mu` covers everything up to and including the line. A receipt, "n:hash", names a line. The role's state holds the
+newest receipt that the role knows of. `require` refuses a ledger in which that line is missing or different. The ledger
+may be ahead of the role, because it also counts a job whose result was lost. It is never behind.
 
-The lines are a port that a driver passes in (`protocol.ports.Lines`); this module chains, checks and counts them.
+A driver passes in the lines as a port (`protocol.ports.Lines`). This module chains, checks and counts them.
 """
 
 import base64
@@ -32,7 +32,6 @@ _START = "0" * 64
 
 
 def pack_rows(rows: Array) -> str:
-    """Row numbers as text."""
     return base64.b64encode(zlib.compress(rows.astype("<i4").tobytes())).decode()
 
 
@@ -46,7 +45,7 @@ def _hash(before: str, line: dict[str, Any]) -> str:
 
 
 class Ledger:
-    """What a party has released; in memory until `keep` gives it lines that last."""
+    """A party's releases; in memory until `keep` provides durable lines."""
 
     def __init__(self, terms: dict[str, Any]) -> None:
         self.terms = json.loads(json.dumps({"ledger": FORMAT, **terms}))
@@ -87,18 +86,18 @@ class Ledger:
 
     @property
     def kinds(self) -> dict[str, tuple[int, int]]:
-        """How many releases of each kind, and how many rows in them."""
+        """For each kind, the number of releases and the number of rows in them."""
         with self._alone:
             return dict(self._kinds)
 
     @property
     def most_of_a_row(self) -> int:
-        """How often one row has left at most; a release that does not name its rows may be of any."""
+        """How often any one row has left, at most; a release that does not name its rows may contain any row."""
         with self._alone:
             return self._of_any + max(int(times.max(initial=0)) for times in self._times.values())
 
     def keep(self, lines: Lines) -> None:
-        """Write here from now on; what the lines hold already counts."""
+        """Write to these lines from now on; the releases that they already hold count."""
         held = lines.open()
         self._lines, self._alone = lines, lines.alone
         try:
@@ -112,7 +111,7 @@ class Ledger:
             found, ends = _parse_lines(held, lines.name)
             self._check_terms(lines.name, found[0])
             self._begin(found)
-            lines.cut_back(ends[-1])  # a line that was cut off while it was written: its message never left
+            lines.cut_back(ends[-1])  # this line was cut off during its write, so its message never left
         else:
             self._write(self._line(0, _START, dict(self.terms)))
             lines.sync()
@@ -167,7 +166,7 @@ class Ledger:
             self._lines.append((json.dumps(line) + "\n").encode())
 
     def require(self, receipt: str) -> None:
-        """Refuse to go on if the line that was heard of is not there, or is another."""
+        """Raise if the line that this receipt names is missing or different."""
         number, found = _parse(receipt)
         with self._alone:
             if number >= len(self._hashes):
@@ -182,7 +181,7 @@ class Ledger:
                 )
 
     def cut_back(self, receipt: str) -> None:
-        """To this line: only for a simulator, which makes the very same releases once more."""
+        """Remove the lines after this one. Only the simulator may: it makes exactly the same releases again."""
         self.require(receipt)
         number, _ = _parse(receipt)
         if self._lines is None:
@@ -203,7 +202,6 @@ class Ledger:
         return self._lines is not None
 
     def close(self) -> None:
-        """No more is written."""
         if self._lines is not None:
             self._lines.close()
             self._lines = None
@@ -227,7 +225,7 @@ def _count(account: Account, line: dict[str, Any]) -> None:
 
 
 def audit(data: bytes, name: str) -> tuple[dict[str, Any], list[dict[str, Any]], Account]:
-    """The terms, the releases and what they cost together; refused, with the line, if the chain is broken."""
+    """The terms, the releases and their common cost; raises, with the line, if the chain is broken."""
     lines, _ = _parse_lines(data, name)
     account = account_of(lines[0])
     for place, line in enumerate(lines[1:], start=2):
@@ -238,7 +236,7 @@ def audit(data: bytes, name: str) -> tuple[dict[str, Any], list[dict[str, Any]],
 
 
 def _parse_lines(data: bytes, name: str) -> tuple[list[dict[str, Any]], list[int]]:
-    """All whole lines, checked, and the bytes at which they end."""
+    """All complete lines, checked, and the byte positions at which they end."""
     lines: list[dict[str, Any]] = []
     ends: list[int] = []
     before, end = _START, 0

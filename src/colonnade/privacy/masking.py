@@ -1,9 +1,10 @@
 """Fixed point modulo 2⁶⁴, and masks that hide it: AsySQN Alg. 2 l. 2–5.
 
-A real value becomes round(value·2^bits) modulo 2⁶⁴. There a uniform mask hides a value perfectly (the sum is uniform,
-whatever the value) and masks cancel exactly; floats would round, and leak the magnitude of what they mask.
+A real value becomes round(value·2^bits) modulo 2⁶⁴. There a uniform mask hides a value perfectly: the sum is uniform,
+whatever the value is. Masks also cancel exactly. Floats would round, and would reveal the magnitude of the masked
+value.
 
-A sum of q values is right as long as it stays within ±(2⁶³ − 1) steps of 2^−bits: `bound` says how large each may be.
+A sum of q values is right while it stays within ±(2⁶³ − 1) steps of 2^−bits. `bound` gives the largest allowed value.
 """
 
 from collections.abc import Iterable
@@ -23,14 +24,14 @@ LARGEST = 2**63 - 1
 
 @lru_cache(maxsize=64)
 def bound(parties: int, bits: int) -> float:
-    """The largest |value| for which a sum over so many parties cannot wrap around."""
-    exact = LARGEST // parties  # steps; rounding to them never leads past a whole number of them
+    """The largest |value| for which a sum over this many parties cannot wrap around."""
+    exact = LARGEST // parties  # in steps of 2^−bits; rounding to whole steps never exceeds it
     nearest = float(exact)
     return (nearest if nearest <= exact else nextafter(nearest, 0.0)) / 2.0**bits
 
 
 def check_bound(largest: float, parties: int, bits: int, key: str = "protocol.fraction_bits") -> None:
-    """Refuse to start where values of this size could wrap around."""
+    """Raise if values of this size could wrap around."""
     limit = bound(parties, bits)
     if largest <= limit:
         return
@@ -40,9 +41,9 @@ def check_bound(largest: float, parties: int, bits: int, key: str = "protocol.fr
 
 
 def encode(values: Array, bits: int, parties: int) -> Array:
-    """Fixed-point numbers (uint64) of float64 values, any of which may be one of so many summands."""
+    """Fixed-point numbers (uint64) of float64 values; each may be one of `parties` summands."""
     limit = bound(parties, bits)
-    if len(values) and not (values.max() <= limit and values.min() >= -limit):  # NaN, too
+    if len(values) and not (values.max() <= limit and values.min() >= -limit):  # also true for NaN
         found = np.abs(values).max()
         raise TrainingDiverged(f"a value of {found:.3g} does not fit into masked sums: the bound is {limit:.3g}")
     steps: Array = values * 2.0**bits
@@ -50,13 +51,13 @@ def encode(values: Array, bits: int, parties: int) -> Array:
 
 
 def decode(encoded: Array, bits: int) -> Array:
-    """The reverse of `encode`, for a value or a sum of values."""
+    """Float64 values of fixed-point numbers, each a value or a sum of values."""
     values: Array = encoded.view(np.int64) * 2.0**-bits
     return values
 
 
 def masks(seed: bytes, count: int) -> Array:
-    """Uniform masks (uint64); a seed serves one aggregation, never two."""
+    """Uniform masks (uint64); use a seed for one aggregation only."""
     return uniform(seed, count)
 
 

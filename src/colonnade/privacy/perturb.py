@@ -5,8 +5,8 @@
     Z_l, c_l        uniform on ±√3·`inner`, in inner layers
     Z_L, c          Gaussian of deviation `noise`, before the last activation, on rows that were shrunk to norm `clip`
 
-Everything behind the Gaussian noise depends on nothing but it: σ_L has no parameters. Noise comes from the stream that
-`drawing` opens; without one a perturbed network refuses to run, in training and in evaluation.
+Everything after the Gaussian noise depends only on the perturbed values, since σ_L has no parameters. Noise comes from
+the stream that `drawing` opens. Without a stream, a perturbed network refuses to run, in training and in evaluation.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ from colonnade.protocol.messages import Array
 __all__ = ["Noise", "Perturbed", "PerturbedFunction", "Replay", "Stream", "drawing", "keeping",
            "output_noise", "random_neurons"]  # fmt: skip
 
-# In float32 the norm of a shrunk row may come out above C by its rounding; never by as much as this.
+# In float32, rounding may bring the norm of a shrunk row above C, but never by this much.
 MARGIN = 1e-6
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Noise(Protocol):
-    """Where a perturbed network has its noise from."""
+    """The source of a perturbed network's noise."""
 
     def normal(self, like: Tensor) -> Tensor:
         """Independent standard normals of this shape."""
@@ -43,7 +43,7 @@ class Noise(Protocol):
 
 
 class Stream:
-    """Noise from one secret seed: each call draws anew. What was drawn can be kept, to run the same pass again."""
+    """Noise from one secret seed; each call draws new noise. A caller can keep the draws, to repeat a pass."""
 
     def __init__(self, seed: bytes, keep: bool = False) -> None:
         self._seed, self._calls = seed, 0
@@ -54,11 +54,9 @@ class Stream:
         return normal(self._next(), count)
 
     def normal(self, like: Tensor) -> Tensor:
-        """Independent standard normals of this shape."""
         return self._as(like, self.numbers(like.numel()))
 
     def uniform(self, like: Tensor) -> Tensor:
-        """Independent and uniform on ±1, of this shape."""
         drawn = words(self._next(), like.numel()).astype(np.float64)
         return self._as(like, ((drawn + 0.5) * 2.0**-31 - 1.0).astype(np.float32))
 
@@ -74,13 +72,13 @@ class Stream:
 
 
 class Replay:
-    """What a pass drew, once more, row by row: for gradients of single records."""
+    """Repeats the draws of a pass, row by row: for gradients of single records."""
 
     def __init__(self, drawn: Sequence[Tensor]) -> None:
         self._left = list(drawn)
 
     def normal(self, like: Tensor) -> Tensor:
-        """The next draw."""
+        """The next recorded draw."""
         return self._left.pop(0).reshape(like.shape)
 
     uniform = normal
@@ -91,7 +89,7 @@ _NOISE: ContextVar[Noise | None] = ContextVar("noise", default=None)  # jobs run
 
 @contextmanager
 def drawing(noise: Noise) -> Iterator[None]:
-    """Perturbed networks draw from this inside."""
+    """Inside this context, perturbed networks draw from `noise`."""
     token = _NOISE.set(noise)
     try:
         yield
@@ -100,7 +98,7 @@ def drawing(noise: Noise) -> Iterator[None]:
 
 
 def keeping() -> list[Tensor]:
-    """Where the open stream puts what it draws from now on."""
+    """The list to which the open stream appends its draws from now on."""
     noise = _noise()
     if not isinstance(noise, Stream) or noise.drawn is None:
         raise LocalProtocolError("gradients of single records were asked for where nobody keeps what is drawn")
@@ -139,7 +137,7 @@ class Perturbed(nn.Module):
 
 
 def shrink(rows: Tensor, clip: float) -> Tensor:
-    """Each row at norm `clip` at most."""
+    """Scale rows down to norm `clip`; shorter rows stay."""
     norms = torch.linalg.vector_norm(rows.flatten(1), dim=1, keepdim=True)
     factors = ((1 - MARGIN) * clip / norms.clamp_min(1e-12)).clamp_max(1.0)
     shrunk: Tensor = rows * factors.reshape(-1, *[1] * (rows.ndim - 1))
@@ -147,12 +145,12 @@ def shrink(rows: Tensor, clip: float) -> Tensor:
 
 
 def output_noise(module: nn.Module, clip: float, noise: float) -> Perturbed:
-    """For any module: what it gives is shrunk, and noise is added."""
+    """Shrink the output of any module to `clip`, and add noise to it."""
     return Perturbed([module], nn.Identity(), clip, noise)
 
 
 def random_neurons(module: nn.Module, clip: float, noise: float, inner: float, who: str) -> Perturbed:
-    """A random neuron at every layer of a module that is made of layers; others are refused."""
+    """A random neuron at every layer of a module that consists of layers; raises for other modules."""
     layers = _layers(module)
     places = [place for place, layer in enumerate(layers) if isinstance(layer, _LINEAR)]
     if not places:
@@ -172,7 +170,7 @@ def random_neurons(module: nn.Module, clip: float, noise: float, inner: float, w
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """The layers one after the other; only a plain Sequential says what follows what."""
+    """The layers in order; only a plain Sequential defines this order."""
     if type(module) is nn.Sequential:
         return [layer for part in module for layer in _layers(part)]
     return [module]
@@ -185,12 +183,11 @@ class PerturbedFunction:
         self._function, self._clip, self._noise = function, clip, noise
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """As it is."""
         values: Array = self._function.initial(generator)
         return values
 
     def __call__(self, theta: Array, rows: Array) -> Array:
-        """What is no table of numbers is left for the caller to refuse."""
+        """Returns an output that is not a table of numbers unchanged, so that the caller refuses it."""
         values = self._function(theta, rows)
         if not isinstance(values, np.ndarray) or values.ndim != 2:
             return values  # type: ignore[no-any-return]

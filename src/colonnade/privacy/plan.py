@@ -1,4 +1,4 @@
-"""How much noise a guarantee takes, before anything is run; and which guarantee a noise gives."""
+"""Plan a guarantee before a run: the noise that it takes, or the guarantee that a noise gives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ __all__ = ["Needs", "Noise", "Wish", "Workload", "noise_for", "planned"]
 
 @dataclass(frozen=True)
 class Workload:
-    """What one party uploads in a run."""
+    """One party's uploads in a run."""
 
     rows: int  # N
     batch_size: int
     updates: int
     extra_rows: float = 0.0  # in batches, with each upload
     test_rows: int = 0
-    validation_rows: int = 0  # of every evaluation; then the test rows are of the last one only
+    validation_rows: int = 0  # in every evaluation; if there are any, the test rows are in the last evaluation only
     evaluations: int = 0
     warm_up: bool = True
 
@@ -34,7 +34,7 @@ class Workload:
 
     @property
     def uploaded(self) -> float:
-        """Rows, all messages together: what moves if θ_m saw the record without noise."""
+        """Rows in all messages together: all of them move if θ_m saw the record without noise."""
         training = self.updates * self.batch_size * (1 + self.extra_rows)
         return self.warm_up * self.rows + training + self._evaluated
 
@@ -46,7 +46,7 @@ class Workload:
 
     @property
     def of_record(self) -> int:
-        """How often the same row is uploaded: of a training row, or of one held out, whichever is more."""
+        """How often the same row is uploaded: the larger count of a training row and a held-out row."""
         passes = ceil(self.updates * self.batch_size * (1 + self.extra_rows) / self.rows)
         return max(self.warm_up + passes, self.evaluations if self.test_rows or self.validation_rows else 0)
 
@@ -58,16 +58,16 @@ class Workload:
 
 @dataclass(frozen=True)
 class Wish:
-    """A guarantee that is wanted, or the noise whose guarantee is asked for."""
+    """A wanted guarantee, or a noise whose guarantee is wanted."""
 
     clip: float  # C
     epsilon: float | None = None
     mu: float | None = None
     noise: float | None = None
     delta: float = 1e-5
-    gradient_clip: float | None = None  # G: with private local steps
+    gradient_clip: float | None = None  # G, with private local steps
     gradient_noise: float | None = None
-    share: float = 0.75  # of μ², for the embeddings
+    share: float = 0.75  # the embeddings' share of μ²
 
     def __post_init__(self) -> None:
         asked = [self.epsilon, self.mu, self.noise]
@@ -85,12 +85,12 @@ class Wish:
 
     @property
     def wanted(self) -> float:
-        """μ."""
+        """The wanted μ."""
         return self.mu if self.mu is not None else mu_for(self.epsilon or 0.0, self.delta)
 
 
 def planned(work: Workload, wish: Wish) -> list[str]:
-    """The answer in words: noise for ε or μ, or μ and ε for a noise."""
+    """The plan in words: the noise for ε or μ, or the μ and ε of a noise."""
     lines = _plain(work, wish) if wish.gradient_clip is None else _private(work, wish, wish.gradient_clip)
     if wish.delta >= 1 / work.rows:
         chance = "a whole record may be given away with that chance"
@@ -103,7 +103,7 @@ def _guarantee(mu: float, delta: float) -> str:
 
 
 def _plain(work: Workload, wish: Wish) -> list[str]:
-    """2C√r for every message of r rows: together 2C√(all rows)."""
+    """With plain local updates: 2C√r for every message of r rows, together 2C√(all rows)."""
     clip, sensitivity = wish.clip, 2 * wish.clip * sqrt(work.uploaded)
     c = sensitivity / wish.wanted if wish.noise is None else wish.noise
     claim = claim_of_theorem_6(work.updates, work.batch_size, work.rows, 2 * clip, c)
@@ -116,7 +116,7 @@ def _plain(work: Workload, wish: Wish) -> list[str]:
 
 
 def _private(work: Workload, wish: Wish, gradient_clip: float) -> list[str]:
-    """2C for every upload of the record's own row, 2G for every step with it."""
+    """With private steps: 2C for every upload of the record's own row, 2G for every step with it."""
     of_rows, of_steps = 2 * wish.clip * sqrt(work.of_record), 2 * gradient_clip * sqrt(work.steps)
     if wish.noise is not None and wish.gradient_noise is not None:
         noise, gradient_noise = wish.noise, wish.gradient_noise
@@ -134,30 +134,30 @@ def _private(work: Workload, wish: Wish, gradient_clip: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one party uploads in a run of a config, and what that costs at a noise of 1."""
+    """One party's uploads in a run of a config, and their cost at a noise of 1."""
 
     party: str
     uploads: int
     rows: int
-    steps: int  # private ones
+    steps: int  # private steps
     of_rows: float  # Σ Δ² of its uploads, for the record that pays most
-    of_steps: float  # and of its private steps
+    of_steps: float  # Σ Δ² of its private steps
 
     def mu(self, noise: "Noise") -> float:
-        """Of everything, with this noise; of a record that pays most for both."""
+        """μ of all releases with this noise, for a record that pays most in both sums."""
         return sqrt(self.of_rows / noise.rows**2 + (self.of_steps / noise.steps**2 if noise.steps else 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """privacy.noise, and privacy.dp_sgd.noise where steps are private."""
+    """privacy.noise, and privacy.dp_sgd.noise if steps are private."""
 
     rows: float
     steps: float | None = None
 
 
 def noise_for(parties: Sequence[Needs], wanted: Mapping[str, float], share: float) -> Noise:
-    """The least with which every party keeps its μ: all have the same noise, so the one that uploads most decides."""
+    """The least noise that keeps every party's μ. All have the same noise, so the party that uploads most decides."""
     private = any(need.of_steps for need in parties)
     of_rows, of_steps = (share, 1 - share) if private else (1.0, 0.0)
     rows = max(sqrt(need.of_rows / of_rows) / wanted[need.party] for need in parties)
@@ -166,6 +166,6 @@ def noise_for(parties: Sequence[Needs], wanted: Mapping[str, float], share: floa
 
 
 def _up(value: float) -> float:
-    """To six digits, as they are printed; never down, or the last upload would not fit the budget."""
+    """Round up to the six printed digits; rounding down could leave no room for the last upload in the budget."""
     unit = 10.0 ** (floor(log10(value)) - 5)
     return float(f"{ceil(value / unit) * unit:.6g}")

@@ -1,8 +1,8 @@
-"""Secret draws: a key that is never saved, and streams of numbers from it that nobody without it can tell.
+"""Secret draws: a key that is never saved, and streams of numbers that cannot be predicted without the key.
 
-A role is given its entropy by `Started` or `Resumed`: from the operating system on real drivers, from the seed in
-the simulator. `seed` names one draw; what is made from a seed depends on it alone, so a job may draw, hand back
-the seed in its result, and whoever needs the numbers again makes them again.
+`Started` or `Resumed` gives a role its entropy: from the operating system on real drivers, from the seed in the
+simulator. `seed` names one draw, and the numbers depend on the seed alone. A job may therefore draw numbers and return
+the seed in its result; a later user of the numbers makes them again from the seed.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ class SecretKey:
         self._key = b""
 
     def renew(self, entropy: bytes) -> None:
-        """From now on this key."""
+        """Replace the key; later seeds derive from the new one."""
         self._key = hashlib.blake2b(entropy, digest_size=32, person=b"colonnade-key").digest()
 
     def seed(self, *path: str | int) -> bytes:
-        """32 bytes for the draw that `path` names; no path may be used twice."""
+        """32 bytes for the draw that `path` names; never use a path twice."""
         if not self._key:
             raise LocalProtocolError("a secret was asked for before Started or Resumed brought the entropy")
         text = "/".join(map(str, path)).encode()
@@ -36,7 +36,7 @@ class SecretKey:
 
 
 def words(seed: bytes, count: int) -> Array:
-    """So many uniform 32-bit words: the ChaCha20 key stream of the seed."""
+    """Uniform 32-bit words: the ChaCha20 key stream of the seed."""
     stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(4 * count))
     return np.frombuffer(stream, "<u4")
 
@@ -49,7 +49,7 @@ def uniform(seed: bytes, count: int) -> Array:
 def normal(seed: bytes, count: int) -> Array:
     """Independent standard normals (float32), by Box and Muller.
 
-    In float32 and in place: numpy's float64 cosines alone would take longer than a forward pass.
+    Works in float32 and in place: numpy's float64 cosines alone would take longer than a forward pass.
     """
     pairs = (count + 1) // 2
     uniform = words(seed, 2 * pairs).astype(np.float32)

@@ -1,6 +1,6 @@
-"""`[privacy]`, which all members agree upon, and a party's own `budget`: what is asked for, checked before it starts.
+"""The `[privacy]` section, on which all members agree, and a party's own `budget`; both are checked before a run.
 
-Every `noise` is a standard deviation, in the unit of what it is added to; none is a multiple of a clip.
+Every `noise` is a standard deviation, in the unit of the value it is added to. None is a multiple of a clip.
 """
 
 from math import isfinite
@@ -14,14 +14,14 @@ __all__ = ["Budget", "DpSgd", "PrivacySettings"]
 
 
 class DpSgd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A party's own step as a private release: every record's gradient shrunk to norm `clip`, noise on their sum."""
+    """A party's own step as a private release: each record's gradient shrunk to norm `clip`, noise on their sum."""
 
     clip: float  # G, of the gradient of one record's own loss
     noise: float  # standard deviation of each coordinate of the SUM over the batch
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a party is ready to spend in one run."""
+    """The (ε, δ) that a party is ready to spend in one run."""
 
     epsilon: float  # ε of all that the party releases in one run
     delta: float  # δ of the same account
@@ -34,10 +34,10 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which mechanism stands between a party's network and the wire."""
+    """The mechanism between a party's network and the wire."""
 
-    mechanism: Literal["none", "output", "neurons"] | None = None  # left out: none, and nothing else may be said here
-    clip: float | None = None  # C: the norm that no row before the noise exceeds
+    mechanism: Literal["none", "output", "neurons"] | None = None  # left out: none, and no key but delta may be set
+    clip: float | None = None  # C: the largest norm of a row before the noise
     noise: float = 0.0  # c: standard deviation of the Gaussian noise
     inner: float = 0.0  # c_l: standard deviation of the uniform noise in inner layers ("neurons")
     delta: float = 1e-5
@@ -46,16 +46,16 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def on(self) -> bool:
-        """Whether anything is perturbed, clipped and accounted."""
+        """Whether embeddings are clipped, perturbed and accounted."""
         return self.mechanism in ("output", "neurons")
 
     @property
     def by_record(self) -> bool:
-        """Whether θ_m tells nothing by itself, so that only a record's own row counts."""
+        """Whether θ_m reveals nothing by itself, so that only a record's own row counts."""
         return self.local_updates != "plain"
 
     def check(self) -> None:
-        """Refuse what has no guarantee or no meaning."""
+        """Raise ConfigError for a setting that gives no guarantee or makes no sense."""
         for name in ("noise", "inner"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -91,7 +91,7 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("privacy.dp_sgd", self.dp_sgd, "clip and noise must be above 0")
 
     def notes(self, rows: int) -> tuple[str, ...]:
-        """What a person should know before it starts."""
+        """Warnings for the operator before the run starts."""
         if self.on and self.delta >= 1 / max(rows, 1):
             return (
                 f"delta = {self.delta:g} is not below 1/{rows} (one of {rows} training rows): with that "

@@ -1,14 +1,14 @@
-"""Lagrange coded computing (FedVS, fedvs.txt Sec. 4, Alg. 1; Yu et al. 2019): shares that can be computed with.
+"""Lagrange coded computing (FedVS, fedvs.txt Sec. 4, Alg. 1; Yu et al. 2019): shares that parties can compute with.
 
-Data in K segments and T uniform masks are the values of one polynomial F at β_1 … β_{K+T}; party n holds F(α_n).
-The model is the value of G at every β_1 … β_K, with T masks of its own. Each party multiplies what it holds:
-ψ = Σ F·G has degree 2(K+T−1), so any R = 2(K+T−1) + 1 answers give ψ(β_k) = Σ X_k·W, exactly, whoever straggles
-(Thm 5.1). Any T parties learn nothing (Thm 5.2); T + 1 would find the model, K + T the data.
+Data in K segments and T uniform masks are the values of one polynomial F at β_1 … β_{K+T}; party n holds F(α_n). The
+model is the value of G at every β_1 … β_K, with T masks of its own. Each party multiplies the shares it holds. ψ = Σ
+F·G has degree 2(K+T−1), so any R = 2(K+T−1) + 1 answers give ψ(β_k) = Σ X_k·W, exactly, whichever parties straggle (Thm
+5.1). Any T parties learn nothing (Thm 5.2); T + 1 would find the model, K + T the data.
 
-R answers also give the server all the rest of ψ, which it should not learn: the data's masks being the same in every
-round, for one column the common divisor of two rounds' ψ is F. Hence `blinding`, ours: a fresh random polynomial of
-ψ's degree that vanishes at β_1 … β_K, from every party. Each adds what it got to its answer, which leaves the
-ψ(β_k) as they are and makes all the rest uniform.
+R answers also give the server the rest of ψ, which it should not learn. The data's masks are the same in every round,
+so for one column the common divisor of two rounds' ψ is F. `blinding`, which the paper does not have, prevents this.
+Every party makes a fresh random polynomial of ψ's degree that vanishes at β_1 … β_K. Each party adds the values that it
+received to its answer. The ψ(β_k) stay the same, and all the rest becomes uniform.
 
     K         segments        pieces that the rows are cut into
     T         colluders       parties that may put their shares together
@@ -16,8 +16,8 @@ round, for one column the common divisor of two rounds' ψ is F. Hence `blinding
     R         needed          answers that decode
     β, α      _beta, _alpha   1 … K+T and K+T+1 … K+T+N, so that none is in both
 
-Parties are numbered from 0. Arrays are field elements (uint32); the masks and blinding terms must be
-`field.uniform`, of a seed never used before.
+Parties are numbered from 0. Arrays are field elements (uint32). Masks and blinding terms must come from `field.uniform`
+with a seed that was never used before.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["LagrangeCode", "Segmentation", "feasible"]
 
-Encoder = tuple[Limbs, ...]  # a matrix, some lines after others
+Encoder = tuple[Limbs, ...]  # a matrix, in groups of consecutive lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LagrangeCode:
 
     @property
     def blinding_terms(self) -> int:
-        """Values that a polynomial of ψ's degree is free to take once it vanishes at β_1 … β_K."""
+        """The number of free values of a polynomial of ψ's degree that vanishes at β_1 … β_K."""
         return self.needed - self.segments
 
     def encode_data(self, segments: Array, masks: Array) -> Array:
@@ -80,20 +80,20 @@ class LagrangeCode:
         return _apply(_data_encoder(self.segments, self.colluders, self.parties), values)
 
     def encode_model(self, model: Array, masks: Array) -> Array:
-        """Eq. (4), Alg. 1 l. 17: model (any shape) and masks (T, *shape) to shares (N, *shape); all alike if T = 0."""
+        """Eq. (4), Alg. 1 l. 17: model (any shape), masks (T, *shape) to shares (N, *shape); all equal if T = 0."""
         _check_masks(model.shape, masks, self.colluders)
         values = np.concatenate([model[None], masks]) if len(masks) else model[None]
         return _apply(_model_encoder(self.segments, self.colluders, self.parties), values)
 
     def blinding(self, terms: Array) -> Array:
         """Random terms (blinding_terms, *shape) to the blinding polynomial's values (N, *shape), one for each party."""
-        # DEVIATION: not in the paper; Thm 5.3 is about one answer, the server has R of them.
+        # DEVIATION: not in the paper. Its Thm 5.3 is about one answer, but the server has R of them.
         _check_count("blinding terms", terms, self.blinding_terms)
-        given = terms[self.colluders :]  # values at points that are α of the first parties
+        given = terms[self.colluders :]  # values at the points that are the α of the first parties
         return np.concatenate([given, _apply(_blinder(self.segments, self.colluders, self.parties), terms)])
 
     def limbs(self) -> tuple[float, float, float]:
-        """How many products in float64 a multiply-add takes that encodes data, a model, blinding: 1 to 2."""
+        """Float64 products per multiply-add to encode data, a model and blinding: each from 1 to 2."""
         code = self.segments, self.colluders, self.parties
         blinder = _blinder(*code) if self.blinding_terms else ()
         data, model, blinding = (
@@ -104,7 +104,7 @@ class LagrangeCode:
     def decode(self, answers: Sequence[Array] | Array, who: Sequence[int]) -> Array:
         """Alg. 1 l. 28–29: answers (≥ R, *shape) of the parties `who` to (K, *shape) = ψ(β_1) … ψ(β_K).
 
-        Of more than R answers, those of the R lowest numbers are used.
+        Of more than R answers, those of the R lowest party numbers are used.
         """
         self._check_answers(len(answers), who)
         order = sorted(range(len(who)), key=who.__getitem__)[: self.needed]
@@ -119,7 +119,7 @@ class LagrangeCode:
 
 
 def feasible(parties: int, stragglers: int, colluders: int) -> list[LagrangeCode]:
-    """The codes that stand so many stragglers and colluders (Thm 5.1, 5.2), or more; the most segments first."""
+    """The codes that tolerate at least this many stragglers and colluders (Thm 5.1, 5.2); the most segments first."""
     largest = (parties - stragglers - 1) // 2 + 1  # of K + T, from R ≤ N − stragglers
     return [LagrangeCode(k, t, parties) for k in range(largest, 0, -1) for t in range(colluders, largest - k + 1)]
 
@@ -133,12 +133,11 @@ class Segmentation:
 
     @property
     def length(self) -> int:
-        """Rows of a segment: what a batch is drawn from."""
+        """Rows in a segment; a batch draws its places from them."""
         return -(-self.rows // self.segments)
 
     @property
     def padding(self) -> int:
-        """Rows that were added."""
         return self.length * self.segments - self.rows
 
     def cut(self, values: Array) -> Array:
@@ -150,7 +149,7 @@ class Segmentation:
         return padded.reshape(self.segments, self.length, *values.shape[1:])
 
     def row_numbers(self, batch: Array) -> Array:
-        """The rows that a batch of places yields, up to K·|B|, in the order of `samples`; padding is left out."""
+        """The rows of a batch of places, up to K·|B|, in the order of `samples`; without padding."""
         places = self._places(batch)
         real: Array = places[places < self.rows]
         return real
@@ -171,22 +170,22 @@ class Segmentation:
 
 @lru_cache(maxsize=64)
 def _data_encoder(k: int, t: int, n: int) -> Encoder:
-    """The values at α_1 … α_N of what is given at β_1 … β_{K+T}: binomials, mostly small enough for one limb."""
+    """From values at β_1 … β_{K+T} to values at α_1 … α_N: binomials, mostly small enough for one limb."""
     return _limbs(_lagrange(_beta(k + t), _alpha(k + t, range(n))))
 
 
 @lru_cache(maxsize=64)
 def _model_encoder(k: int, t: int, n: int) -> Encoder:
-    """The same where β_1 … β_K all have one value: their columns are added up."""
+    """The data encoder for equal values at β_1 … β_K: their columns are added up."""
     rows = _lagrange(_beta(k + t), _alpha(k + t, range(n)))
     return _limbs([[sum(row[:k]) % P, *row[k:]] for row in rows])
 
 
 @lru_cache(maxsize=64)
 def _blinder(k: int, t: int, n: int) -> Encoder:
-    """The values of the polynomial of degree R − 1 that is 0 at β_1 … β_K and as given at K+1 … R.
+    """The values of the polynomial of degree R − 1 that is 0 at β_1 … β_K and given at K+1 … R.
 
-    Of α_1 … α_N, the first K+T−1 are among the points where it is given: these values are left out.
+    Of α_1 … α_N, the first K+T−1 are among the given points, so the matrix leaves out their values.
     """
     rows = _lagrange(_beta(2 * (k + t) - 1), _alpha(k + t, range(k + t - 1, n)))
     return _limbs([row[k:] for row in rows])
@@ -194,7 +193,7 @@ def _blinder(k: int, t: int, n: int) -> Encoder:
 
 @lru_cache(maxsize=1024)
 def _decoder(k: int, t: int, who: tuple[int, ...]) -> Encoder:
-    """ψ at β_1 … β_K from its values at the α of R parties, in ascending order."""
+    """From the values of ψ at the α of R parties, in ascending order, to ψ at β_1 … β_K."""
     return _limbs(_lagrange(_alpha(k + t, who), _beta(k)))
 
 
@@ -219,7 +218,7 @@ def _differences(x: int, nodes: Iterable[int]) -> int:
 
 
 def _limbs(rows: list[list[int]]) -> Encoder:
-    """The first lines have small numbers, which take one limb; once they are larger, the rest takes two."""
+    """The first lines have small numbers, which take one limb. From the first larger line on, all take two."""
     matrix = np.array(rows, np.uint32)
     large = [split(matrix[i : i + 1], "left").parts.shape[1] > 1 for i in range(len(matrix))]
     first = large.index(True) if True in large else len(matrix)
@@ -227,14 +226,14 @@ def _limbs(rows: list[list[int]]) -> Encoder:
 
 
 def _products(encoder: Encoder) -> float:
-    """The average over its lines."""
+    """The average number of float64 products per line."""
     lines = sum(part.outer for part in encoder)
     products: int = sum(part.parts.shape[1] for part in encoder)
     return products / max(lines, 1)
 
 
 def _apply(encoder: Encoder, values: Array) -> Array:
-    """Each output is a combination of `values` along the first axis."""
+    """Each output is a linear combination of `values` along the first axis."""
     shape = values.shape[1:]
     flat = values.reshape(len(values), prod(shape))
     made = [matmul(part, flat) for part in encoder]

@@ -4,7 +4,7 @@
     header   the payload as msgpack; each array stands as [dtype, shape]
     buffers  the arrays' bytes in the order of the header, each starting at a multiple of eight
 
-Everything that arrives is limited: total size, header size, dtypes, dimensions; the sizes must add up exactly.
+The decoder limits everything that arrives: total size, header size, dtypes, dimensions. The sizes must add up exactly.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ class Frame:
         self.header, self.buffers, self.size = header, buffers, size
 
     def parts(self) -> list[bytes | memoryview]:
-        """The frame's bytes piece by piece, arrays without a copy."""
+        """The frame's bytes in pieces, without a copy of the arrays."""
         length = len(self.header)
         parts: list[bytes | memoryview] = [_START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
         for buffer in self.buffers:
@@ -57,7 +57,7 @@ class Frame:
         return self.after(b"")
 
     def after(self, prefix: bytes) -> bytes:
-        """The frame's bytes behind others, in one copy."""
+        """`prefix` and the frame's bytes, joined in one copy."""
         length = len(self.header)
         pieces: list[Any] = [prefix, _START.pack(_PREFIX, length), self.header, _PADDING[length % 8]]
         for buffer in self.buffers:
@@ -68,10 +68,10 @@ class Frame:
 
 
 class Codec:
-    """Encodes and decodes the payload types it was made for.
+    """Encodes and decodes the payload types that it was made for.
 
-    With `finite`, NaN and infinity in arrays are refused; with `lazily`, arrays on a GPU stay there until somebody asks
-    for a frame's bytes.
+    With `finite`, `decode` refuses NaN and infinity in arrays. With `lazily`, arrays on a GPU stay there until a caller
+    asks for the frame's bytes.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Codec:
         self._cursor = 0
 
     def encode(self, payload: Payload) -> Frame:
-        """The frame of one payload; its arrays are referred to, not copied."""
+        """The frame of one payload, without a copy of its arrays; LocalProtocolError if it is too large."""
         buffers: list[Array] = []
         self._buffers = buffers
         header = self._encoder.encode(payload)
@@ -104,7 +104,7 @@ class Codec:
         return Frame(header, buffers, size)
 
     def decode(self, data: bytes | memoryview, peer: str = "peer") -> Payload:
-        """The payload of one frame; arrays are read-only views of `data`."""
+        """The payload of one frame; arrays are read-only views of `data`. Raises CodecError that names `peer`."""
         view = memoryview(data).toreadonly()
         header, body = self._split(view, peer)
         self._body, self._cursor = body, 0
@@ -117,7 +117,7 @@ class Codec:
         return payload
 
     def _split(self, view: memoryview, peer: str) -> tuple[memoryview, memoryview]:
-        """Header and buffers."""
+        """The header's bytes and the bytes of all buffers."""
         size = len(view)
         if size > self.max_frame_bytes:
             raise CodecError(peer, f"frame of {size} bytes, the limit is {self.max_frame_bytes}")

@@ -2,15 +2,15 @@
 
 ColonnadeError
 ├── ConfigError              a setting: names the key, its value and what would be right
-├── DataError                the data themselves: names party, column, row where it can
+├── DataError                the data themselves: names party, column and row if it can
 ├── ModelError               a model that cannot be built or does not fit
 ├── CheckpointError          a checkpoint or run folder that cannot be used
 ├── TrainingDiverged         the numbers left the finite range
-├── MissingExtra             packages that an extra installs: names it
-├── WorkerLost               who computed for this process is gone, with what it held
+├── MissingExtra             packages that an extra installs: names the extra
+├── WorkerLost               a worker that computed for this process is gone, with the roles it held
 └── ProtocolError            the conversation between roles
-    ├── LocalProtocolError   we broke the contract: a bug on this side
-    └── RemoteProtocolError  the peer did: names the peer
+    ├── LocalProtocolError   this side broke the contract: a bug here
+    └── RemoteProtocolError  the peer broke the contract: names the peer
         └── CodecError       a frame that cannot be decoded
 """
 
@@ -31,18 +31,18 @@ __all__ = [
 
 
 class ColonnadeError(Exception):
-    """Base of all errors that a user can act on."""
+    """The base of all errors that a user can act on."""
 
 
 class ConfigError(ColonnadeError):
-    """A setting that cannot be used."""
+    """A setting that cannot be used: its key, its value, and advice on what would be right."""
 
     def __init__(self, key: str, value: object, advice: str) -> None:
         super().__init__(f"{key} = {value!r}: {advice}")
         self.key, self.value, self.advice = key, value, advice
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, object, str]]:
-        return type(self), (self.key, self.value, self.advice)  # it may have to cross to another process
+        return type(self), (self.key, self.value, self.advice)  # needed to pickle the error for another process
 
 
 class DataError(ColonnadeError):
@@ -58,11 +58,11 @@ class CheckpointError(ColonnadeError):
 
 
 class TrainingDiverged(ColonnadeError):
-    """Training left the finite numbers."""
+    """Losses or weights left the range of finite numbers."""
 
 
 class MissingExtra(ColonnadeError):
-    """Something was asked for whose packages are not installed."""
+    """The packages for a requested feature are not installed."""
 
     def __init__(self, purpose: str, extra: str, modules: list[str]) -> None:
         super().__init__(
@@ -76,19 +76,19 @@ class MissingExtra(ColonnadeError):
 
 
 class WorkerLost(ColonnadeError):
-    """A worker is gone with the roles that lived there."""
+    """A worker process is gone, and the roles that it held with it."""
 
 
 class ProtocolError(ColonnadeError):
-    """A broken conversation."""
+    """A broken rule in the conversation between roles."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side broke the contract."""
+    """This side broke the contract: a bug here."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the contract."""
+    """The peer broke the contract; `peer` names it."""
 
     def __init__(self, peer: str, cause: str) -> None:
         super().__init__(f"{peer}: {cause}")

@@ -1,4 +1,4 @@
-"""What a role is told (events) and what it asks for (effects).
+"""The inputs of a role (events) and its outputs (effects).
 
     events   Started · Resumed · Received · WorkDone · TimerFired · PeerJoined · PeerLost
     effects  Send · Work · CancelWork · SetTimer · CancelTimer · Emit · Finish
@@ -45,44 +45,45 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resumed(msgspec.Struct, frozen=True, gc=False):
-    """The role was loaded from a checkpoint and its log replayed; a new key, since none is ever saved. No effects."""
+    """The role was loaded from a checkpoint, and its journal replayed.
+
+    `entropy` is a new key, because no key is ever saved. The role returns no effects.
+    """
 
     entropy: bytes
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message arrived."""
-
     sender: str
     message: Message
 
 
 class Promised:
-    """A result that a driver may still be computing: of a job that is `blind`."""
+    """The result of a `blind` job that the driver may still be computing."""
 
     def then(self, use: Callable[[Any], None]) -> None:
-        """Call this with the result, before anything else of the role is computed or asked for."""
+        """Call `use` with the result, before the role computes or is asked for anything else."""
         raise NotImplementedError
 
 
 class WorkDone(msgspec.Struct, frozen=True, gc=False):
-    """A job ended with this result."""
+    """The job with this token ended."""
 
     token: int
-    result: Any  # a Payload; of a blind job it may be Promised
+    result: Any  # a Payload; for a blind job it may be Promised
 
 
 class TimerFired(msgspec.Struct, frozen=True, gc=False):
-    """The timer `name`, set for `due`, went off."""
+    """The timer `name`, which was set for `due`, went off."""
 
     name: str
     due: int
 
 
 class PeerJoined(msgspec.Struct, frozen=True, gc=False):
-    """A peer is (again) within reach.
+    """A peer is within reach, for the first time or again.
 
-    `anew`: one of the two lost its memory, and whatever was under way between them, both ways, is gone.
+    `anew`: one of the two lost its memory. Everything under way between them, in both directions, is gone.
     """
 
     peer: str
@@ -90,7 +91,7 @@ class PeerJoined(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerLost(msgspec.Struct, frozen=True, gc=False):
-    """A peer has not been heard of for the configured time."""
+    """The driver has not heard from a peer for the configured time."""
 
     peer: str
 
@@ -99,9 +100,9 @@ Event = Started | Resumed | Received | WorkDone | TimerFired | PeerJoined | Peer
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """Deliver this message, once.
+    """Deliver this message once.
 
-    `evaluation`: the message serves measuring only. The simulator delivers it outside clock and trace, and every driver
+    `evaluation`: the message only serves measuring. The simulator delivers it outside clock and trace, and every driver
     counts its bytes as `bytes_eval`.
     """
 
@@ -113,9 +114,9 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 class Work(msgspec.Struct, frozen=True, gc=False):
     """Run `role.compute(job)`; `amount` is its size in local steps on one batch.
 
-    One job at a time runs on the role's lane. A job `aside` (answering others, evaluating) runs beside it. What follows
-    from the end of a `blind` one does not depend on its result, which changes nothing but the role's network: the role
-    gives it to `once_made`, and a driver may hand over a promise.
+    One job at a time runs on the role's lane. A job `aside` (answering others, evaluating) runs beside the lane. The
+    role ignores the result of a `blind` job except to update its network: it passes the result to `once_made`. The
+    driver may therefore hand over a promise and finish the job later.
     """
 
     token: int
@@ -127,7 +128,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
 
 
 class CancelWork(msgspec.Struct, frozen=True, gc=False):
-    """Drop the result of this job."""
+    """Drop the result of the job with this token."""
 
     token: int
 
@@ -140,19 +141,17 @@ class SetTimer(msgspec.Struct, frozen=True, gc=False):
 
 
 class CancelTimer(msgspec.Struct, frozen=True, gc=False):
-    """Forget this timer."""
-
     name: str
 
 
 class Emit(msgspec.Struct, frozen=True, gc=False):
-    """Something for people: a measurement for the run's folder."""
+    """A record for the run's folder, e.g. a measurement."""
 
     record: Payload
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
-    """This role has ended, and why."""
+    """The role has ended, for this reason."""
 
     reason: str
 
@@ -161,7 +160,7 @@ Effect = Send | Work | CancelWork | SetTimer | CancelTimer | Emit | Finish
 
 
 def once_made(result: Payload | Promised, use: Callable[[Any], None]) -> None:
-    """What a role does with the result of a `blind` job: now, or as soon as there is one."""
+    """Call `use` with the result of a `blind` job: now, or as soon as the promised result is there."""
     if isinstance(result, Promised):
         result.then(use)
     else:

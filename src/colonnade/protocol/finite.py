@@ -1,4 +1,4 @@
-"""Whether an array is free of NaN and infinity, in one pass without a temporary."""
+"""Check an array for NaN and infinity, in one pass without a temporary."""
 
 from math import isfinite
 
@@ -12,10 +12,12 @@ _ZEROS = {np.dtype(kind): np.zeros(2**15, kind) for kind in (np.float32, np.floa
 
 
 def all_finite(array: Array) -> bool:
-    """BLAS multiplies three times faster than numpy can look: x·x shows no NaN and no infinity if there is none in x.
+    """Whether `array` holds neither NaN nor infinity.
 
-    It does so too where a square is too large: then x·0 decides, 0 for every finite x and NaN for the others.
-    `vdot`, since `dot` warns of every infinity, and keeping it from that costs more than the sum.
+    BLAS multiplies three times faster than numpy can test elements. If x·x is finite, x has no NaN and no infinity. x·x
+    can also be infinite because a square is too large. Then x·0 decides: it is 0 for every finite x and NaN for the
+    others. The code uses `vdot`, because `dot` warns of every infinity and suppressing the warning costs more than the
+    sum.
     """
     if array.dtype.char in "fd" and isfinite(np.vdot(array, array)):
         return True

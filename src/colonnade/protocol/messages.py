@@ -1,8 +1,8 @@
-"""What crosses between roles: frozen structs of plain values and numpy arrays.
+"""Messages between roles: frozen structs of plain values and numpy arrays.
 
-A method defines its own messages as subclasses of `Message`; jobs, results and records derive from
-`Payload`, so that one codec serves the wire and the checkpoint. Arrays in a payload are never changed
-after it was made: the simulator hands over the same object that a network would have copied.
+A method defines its own messages as subclasses of `Message`. Jobs, results and records derive from `Payload`, so one
+codec serves the wire and the checkpoint. An array in a payload never changes once the payload is made, because the
+simulator hands over the same object that a network would have copied.
 """
 
 from typing import Any, ClassVar
@@ -16,33 +16,33 @@ Array = npt.NDArray[Any]
 
 
 class Elsewhere:
-    """What stands for an array whose elements lie on a GPU: shape, dtype and nbytes, and `np.asarray` fetches it."""
+    """Stands for an array whose elements lie on a GPU: has shape, dtype and nbytes; `np.asarray` fetches it."""
 
     __slots__ = ()
 
 
 class Payload(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Anything that the codec can turn into bytes; its class name is its tag."""
+    """Base of everything that the codec turns into bytes; the class name is the tag."""
 
 
 class Message(Payload, frozen=True):
-    """Something that one role sends to another."""
+    """A payload that one role sends to another."""
 
-    plainly: ClassVar[str] = ""  # what leaves its sender, for a person who is no engineer
+    plainly: ClassVar[str] = ""  # what leaves its sender, in words for a reader who is not an engineer
 
 
 class EvaluationRequest(Message, frozen=True, omit_defaults=True):
-    """Server → party: the embeddings of test rows start..stop, from your committed state."""
+    """Server → party: send the embeddings of test rows start..stop, from your committed state."""
 
     number: int
     start: int
     stop: int
-    best: int = 0  # the best evaluation so far, where that matters (`train.patience`)
-    last: bool = False  # the run ends with this one: go back to the best
+    best: int = 0  # number of the best evaluation so far, if it matters (`train.patience`)
+    last: bool = False  # the run ends with this evaluation: go back to the best weights
 
 
 class EvaluationReply(Message, frozen=True):
-    """Party → server: those rows, and the step of the party's model that they come from."""
+    """Party → server: the embeddings of those rows, and the step of the party's model that made them."""
 
     plainly: ClassVar[str] = "for each row held out for judging, the numbers that the party's network makes of it"
 

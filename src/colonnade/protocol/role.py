@@ -1,7 +1,7 @@
 """A role: a state machine that does no I/O.
 
-`handle` is short, changes state and returns effects. `compute` is pure: it reads the role's parameters and
-the job, changes nothing that `save` would show, and may run on another thread while `handle` goes on.
+`handle` is short, changes state and returns effects. `compute` is pure: it reads the role's parameters and the job, and
+changes nothing that `save` would show. It may run on another thread while `handle` continues.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ __all__ = [
     "Storing",
 ]
 
-SERVER: Final = "server"  # the name of the role that all others know
-EVALUATION = "evaluate"  # the kind of a job that belongs to evaluation: no time, no trace
+SERVER: Final = "server"  # the name of the role that all other roles know
+EVALUATION = "evaluate"  # the kind of an evaluation job: it takes no time and is not in the trace
 
 
 class StalenessSummary(TypedDict):
-    """Ages of the embeddings that the role used, in updates, over the whole run."""
+    """Staleness of the embeddings that the role used, in updates, over the whole run."""
 
     mean: float
     p95: float
@@ -40,7 +40,7 @@ class StalenessSummary(TypedDict):
 
 
 class Histogram(TypedDict):
-    """How often embeddings of each age were used."""
+    """How often embeddings of each staleness were used."""
 
     width: int  # updates in a bin
     counts: list[int]
@@ -53,129 +53,129 @@ class PrivacySpent(TypedDict):
     epsilon: float
     delta: float
     releases: int
-    rows: int  # released, each as often as it was
-    by_kind: dict[str, int]  # releases
+    rows: int  # released rows, each counted every time
+    by_kind: dict[str, int]  # number of releases
     claim_mu: float
     claim_epsilon: float
 
 
 class RoleSummary(TypedDict, total=False):
-    """What a role says of a run. A role leaves out what does not apply to it; counts are of the whole run.
+    """A role's summary of a run. A role leaves out the keys that do not apply; counts cover the whole run.
 
-    The driver writes the numbers and texts of a party, under these names, to the party's summary.json.
+    The driver writes a party's numbers and texts, under these names, to the party's summary.json.
     """
 
     weights: str  # the digest of its weights; "": it has none
-    # Of the role that coordinates:
+    # For the role that coordinates:
     updates: int
     epochs: float
     waits_for: list[str]  # the parties that the next step needs
-    note: str  # for people; "": nothing to say
-    warnings: list[str]  # why the numbers may be no result
+    note: str  # for the reader; "": nothing to say
+    warnings: list[str]  # reasons why the numbers may not be a valid result
     method: dict[str, object]  # plain values that only this method has
     staleness: StalenessSummary
     staleness_counts: Histogram
     fresh_rows: int  # asked for again because of the bound on staleness
     withdrawn: dict[str, str]  # the parties that withdrew, and why
-    # Of a party:
+    # For a party:
     steps: int  # of its own model
     privacy: PrivacySpent | None  # None: nothing is accounted
     dropped: int  # messages and results of another step
     skipped: int  # steps left out to catch up with the others
     late: int  # rounds that ended before its first step
     left_out: int  # rounds whose sum went on without its term
-    left: str  # why it left the training; "": it has not
-    answers: int  # terms that it gave for the sums of others
-    abandoned: int  # own sums that came to nothing
+    left: str  # why it left the training; "": it did not leave
+    answers: int  # terms that it gave for sums of other parties
+    abandoned: int  # its own sums that were never completed
     held_back: int  # questions that it could not answer at once
     moves: int  # extra steps, made so that it may give its term again
     clipped: int  # weights cut to ±W_max, in all steps
     test_clipped: int  # values of test rows outside the range of the code
     unfinished: int  # sums that it stopped computing because the round was over
     declined: int  # sums that it may not or cannot compute
-    # Of a member of an alignment:
-    ids: int | dict[str, int]  # a party: of its own table; the server: of each table
+    # For a member of an alignment:
+    ids: int | dict[str, int]  # for a party: of its own table; for the server: of each table
     common: int  # rows of the alignment
-    have: dict[str, int]  # how many of them each table has
-    # Of a role that predicts, and of an attacker:
+    have: dict[str, int]  # how many of the common rows each table has
+    # For a role that predicts, and for an attacker:
     jobs: int  # computed
     asked: int  # questions sent
 
 
 class Role(Protocol):
-    """What a driver knows of a server or a party."""
+    """The interface of a server or a party to its driver."""
 
     name: str
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
-        """Take one event and say what is to be done; if it raises RemoteProtocolError, nothing has changed."""
+        """Take one event and return the effects; if it raises RemoteProtocolError, the state has not changed."""
 
     def compute(self, job: Payload) -> Payload:
-        """Do a job that `handle` asked for."""
+        """Do a job that `handle` asked for; changes no saved state."""
 
     def save(self) -> Any:
         """The whole state as plain values and arrays (see `protocol.state`)."""
 
     def load(self, state: Any) -> None:
-        """Become what `save` described; caches start empty."""
+        """Restore the state that `save` returned; caches start empty."""
 
     def validate(self) -> None:
         """Raise LocalProtocolError if an invariant of the state does not hold."""
 
     def summary(self) -> RoleSummary:
-        """What the role can say of the run when it is over."""
+        """The role's summary when the run is over."""
 
 
 class Counts(Protocol):
-    """How far a run is."""
+    """Progress of a run."""
 
     k: int  # updates of the global model
     rows: int  # party-rows processed
 
     @property
     def epochs(self) -> float:
-        """An epoch is N·M party-rows."""
+        """Epochs so far; one epoch is N·M party-rows."""
 
 
 class Coordinating(Role, Protocol):
-    """The role that counts, evaluates and ends the run: all that drivers ask of it."""
+    """The role that counts, evaluates and ends the run: everything that drivers ask of it."""
 
     @property
     def progress(self) -> Counts:
-        """How far the run is."""
+        """The run's progress."""
 
     def waits_for(self) -> list[str]:
-        """The parties that the next step still needs: for people."""
+        """The parties that the next step still needs, for people to read."""
 
 
 @runtime_checkable
 class Following(Role, Protocol):
-    """A party that knows which update of the global model it has heard of last."""
+    """A party that knows the newest update of the global model it has heard of."""
 
     @property
     def k(self) -> int:
-        """That update."""
+        """The number of that update."""
 
 
 class Embedding(Role, Protocol):
-    """A party that gives embeddings of rows that are not its own training or test rows: predictions."""
+    """A party that embeds rows outside its own training and test rows, for predictions."""
 
     def embed(self, x: Array, rows: Array, number: int) -> Array | None:
-        """These rows of x, as the server would see them, at the method's own level of privacy.
+        """The embeddings of these rows of x, as the server would see them, at the method's own level of privacy.
 
-        A release that is accounted is entered under this number; None: the budget has no room for it.
+        The ledger counts an accounted release under `number`. Returns None if the budget has no room for it.
         """
 
 
 @runtime_checkable
 class Storing(Role, Protocol):
-    """A role with tables too large for a checkpoint: `save` then says where in its tables it stands."""
+    """A role with tables too large for a checkpoint; `save` then includes its position in the tables."""
 
     def open(self, storage: Storage) -> None:
         """Use these tables from now on. The driver calls this before `load` and before any event."""
 
     def kept(self, state: Any) -> None:
-        """The driver has written what `save` gave to the disk, and needs no older state any more."""
+        """The driver has written the result of `save` to the disk, and no longer needs an older state."""
 
 
 @runtime_checkable
@@ -184,4 +184,4 @@ class Releasing(Role, Protocol):
 
     @property
     def guard(self) -> Releases:
-        """What stands between its network and the wire."""
+        """The guard between the party's network and the wire."""

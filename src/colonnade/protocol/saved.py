@@ -1,14 +1,15 @@
 """Turn a typed state into plain values and back, by its annotations.
 
 A role's state is a dataclass with slots. Its fields are plain values, arrays, generators, containers of these, and
-further dataclasses, structs and named tuples. What a state holds is what is saved: there is no list of names beside it
-that could miss one. A field of a type that this module does not know is refused when the first state of its kind is
-made, not when a checkpoint is due.
+further dataclasses, structs and named tuples. Every field is saved, so there is no separate list of names that could
+miss one. This module refuses a field of an unknown type when the first state of its kind is made, not when a checkpoint
+is due.
 
-Plain values are what `protocol.state` can write.
+Plain values are the values that `protocol.state` can write.
 
-A part of a role that has rules of its own, e.g. a phase of local steps, is a `Component`: a dataclass that is saved and
-loaded by its fields, too. What it was made from (its network, its options) is marked `field(metadata=UNSAVED)`.
+A part of a role with rules of its own, e.g. a phase of local steps, is a `Component`: a dataclass that is also saved
+and loaded by its fields. A field that the component was made from (its network, its options) is marked
+`field(metadata=UNSAVED)`.
 """
 
 import dataclasses
@@ -29,29 +30,29 @@ T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 _TRANSIENT = "transient"
-UNSAVED: Final = types.MappingProxyType({_TRANSIENT: True})  # of a component's field: `load` leaves it as it is
+UNSAVED: Final = types.MappingProxyType({_TRANSIENT: True})  # for a component's field that `load` leaves unchanged
 _PLAIN = (type(None), bool, int, float, str, bytes, np.random.Generator)
 
 
 def transient(make: Callable[[], T]) -> T:
-    """A field that is not saved: a cache. A loaded state has what `make` returns."""
+    """A field that is not saved: a cache. In a loaded state it has the value that `make` returns."""
     made: T = dataclasses.field(default_factory=make, repr=False, compare=False, metadata=UNSAVED)
     return made
 
 
 class Component:
-    """The base of a dataclass that is part of a role: its fields are its state, but for those that are UNSAVED."""
+    """The base of a dataclass that is part of a role: its fields are its state, except those marked UNSAVED."""
 
     __slots__ = ()
 
     def save(self) -> dict[str, Any]:
-        """Its fields as plain values."""
+        """The fields as plain values."""
         kind: Any = type(self)
         saved: dict[str, Any] = form_of(kind).plain(self)
         return saved
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Take over what `save` returned, in place."""
+        """Replace the fields with those that `save` returned, in place; CheckpointError if the names differ."""
         kind: Any = type(self)
         for name, value in _values_of(kind)(saved).items():
             setattr(self, name, value)
@@ -62,12 +63,12 @@ def _same(value: Any) -> Any:
 
 
 def _own(array: Any) -> Any:
-    """An array that the state may change: a checkpoint's arrays may be views of a mapped file."""
+    """A writable array: a checkpoint's arrays may be views of a mapped file."""
     return array if array.flags.writeable else array.copy()
 
 
 class Form(NamedTuple):
-    """How values of one type become plain, and how plain ones get their type back."""
+    """The two conversions of a type: to plain values, and back."""
 
     plain: Convert
     typed: Convert
@@ -75,12 +76,12 @@ class Form(NamedTuple):
 
 _AS_IT_IS = Form(_same, _same)
 _ARRAY = Form(_same, _own)
-_ARRAYS = (np.ndarray, npt.NDArray)  # the latter is a type of its own since numpy 2.5, and no name of the former
+_ARRAYS = (np.ndarray, npt.NDArray)  # since numpy 2.5 the latter is a type of its own, not an alias of the former
 
 
 @cache
 def form_of(kind: Any) -> Form:
-    """The form of a type annotation; raises LocalProtocolError where nothing says how its values are saved."""
+    """The form of a type annotation; raises LocalProtocolError if the type cannot be saved."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind in _PLAIN or origin is Literal:
         return _AS_IT_IS
@@ -92,7 +93,7 @@ def form_of(kind: Any) -> Form:
         return _of_each(form_of(inner[0]), list)
     if origin is tuple:
         return _of_tuple(inner)
-    if origin is dict and form_of(inner[0]) == _AS_IT_IS:  # a tuple of plain values is a key, too
+    if origin is dict and form_of(inner[0]) == _AS_IT_IS:  # a tuple of plain values is also a valid key
         return _of_dict(form_of(inner[1]))
     names = _field_names(kind)
     if names is None:
@@ -111,7 +112,7 @@ def _field_names(kind: Any) -> list[str] | None:
 
 
 def _of_union(kind: Any, inner: tuple[Any, ...]) -> Form:
-    """Plain types together, or one other type, or structs, which are saved with their names; each may be None."""
+    """Several plain types, or one other type, or structs, which are saved with their names; each may be None."""
     parts = [part for part in inner if part is not type(None)]
     forms = [form_of(part) for part in parts]
     if all(form is _AS_IT_IS for form in forms):
@@ -180,7 +181,7 @@ def _forms_of(kind: Any, names: list[str]) -> list[tuple[str, Form]]:
 
 @cache
 def _values_of(kind: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """From what was saved of a dataclass, struct or named tuple to the values of its fields."""
+    """Converts the saved form of a dataclass, struct or named tuple to the values of its fields."""
     names = _field_names(kind) or []
     forms = _forms_of(kind, names)
 

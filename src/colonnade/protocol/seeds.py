@@ -1,4 +1,4 @@
-"""One seed, many independent streams: each named by a path, none depending on the order of creation."""
+"""Many independent streams from one seed: each is named by a path and does not depend on the order of creation."""
 
 import hashlib
 

@@ -1,7 +1,7 @@
 """State to disk and back: arrays as safetensors, the rest as JSON that keeps inf and NaN.
 
-A state is a tree of dicts, lists, tuples, None, bool, int, float, str, bytes, numpy arrays and numpy
-generators. The whole tree goes into ONE safetensors file, so that one rename replaces it.
+A state is a tree of dicts, lists, tuples, None, bool, int, float, str, bytes, numpy arrays and numpy generators. The
+whole tree goes into ONE safetensors file, so one rename replaces it.
 """
 
 import json
@@ -29,7 +29,7 @@ _DTYPES = {
 
 
 def chunks(state: Any) -> Iterator[bytes | memoryview]:
-    """The file's content piece by piece, arrays without a copy (the library would copy all of them first)."""
+    """The file's content in pieces, without a copy of the arrays (the library would copy all of them first)."""
     arrays: dict[str, Array] = {}
     tree = json.dumps(_to_json(state, arrays))
     header: dict[str, Any] = {"__metadata__": {_TREE: tree}}
@@ -54,7 +54,7 @@ def pack(state: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """What `chunks` was given."""
+    """The state that `chunks` was given; CheckpointError if the data are damaged."""
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         arrays = safetensors.numpy.load(data)
@@ -64,7 +64,7 @@ def unpack(data: bytes) -> Any:
 
 
 def views(data: "bytes | mmap") -> Any:
-    """The same, its arrays as read-only views of the bytes: of a mapped file nothing is read but what is looked at."""
+    """As `unpack`, with arrays as read-only views: of a mapped file, only the parts that are used get read."""
     try:
         start = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:start])
@@ -85,7 +85,7 @@ def _view(data: "bytes | mmap", start: int, dtype: str, shape: Sequence[int], da
 
 
 def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
-    """Plain JSON; whatever JSON has no word for becomes a one-key object."""
+    """Plain JSON; a value that JSON cannot express becomes a one-key object."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -97,7 +97,7 @@ def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
             pairs = [[_to_json(key, arrays), _to_json(item, arrays)] for key, item in value.items()]
             return {"dict": pairs}
         case bytes():
-            return {"bytes": _to_json(np.frombuffer(value, np.uint8), arrays)["array"]}  # hex would be many copies
+            return {"bytes": _to_json(np.frombuffer(value, np.uint8), arrays)["array"]}  # hex would take many copies
         case np.ndarray():
             if value.dtype.str not in _DTYPES:
                 raise CheckpointError(f"a state cannot hold an array of {value.dtype}")

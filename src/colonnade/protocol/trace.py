@@ -1,7 +1,7 @@
 """The recorded trace: a chain h ← sha256(h ‖ record) over every event that a driver delivers.
 
-A record holds time, order, roles, header and length; with `full` also the payload's bytes. Two runs with the
-same digest did the same things in the same order.
+A record holds time, order, roles, header and length; with `full` also the payload's bytes. Two runs with the same
+digest did the same things in the same order.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ __all__ = ["Trace"]
 
 _RECORD = struct.Struct("<qBqiiI")  # time, rank, order, sender, receiver, size
 _sha256 = hashlib.sha256
-_MANY = 256  # records that wait to be hashed in one go: the code for it is then still in the processor's cache
+_MANY = 256  # records to hash in one go, while the hashing code is still in the processor's cache
 
 
 class Trace:
-    """The running digest."""
+    """The running digest of a trace."""
 
     __slots__ = ("_digest", "_waiting", "events", "full")
 
@@ -26,10 +26,9 @@ class Trace:
         self.full = full
 
     def add(self, time: int, rank: int, order: int, sender: int, receiver: int, size: int, header: bytes) -> None:
-        """Append one delivered event."""
         self.events += 1
         self._waiting.append(_RECORD.pack(time, rank, order, sender, receiver, size) + header)
-        if self.full or len(self._waiting) >= _MANY:  # whole payloads are not kept
+        if self.full or len(self._waiting) >= _MANY:  # with `full`, hash at once, so as not to keep whole payloads
             self._hash()
 
     def _hash(self) -> None:
@@ -41,7 +40,7 @@ class Trace:
 
     @property
     def digest(self) -> bytes:
-        """Over all that was added."""
+        """The digest over all events that were added."""
         self._hash()
         return self._digest
 
@@ -52,5 +51,4 @@ class Trace:
 
     @property
     def hexdigest(self) -> str:
-        """The digest as text."""
         return self.digest.hex()

@@ -1,11 +1,12 @@
-"""Alignment: which rows of several organisations' tables belong to the same people, without showing the others.
+"""Alignment: find the rows of several organisations' tables that belong to the same people, and reveal no other ids.
 
 Private set intersection by Diffie and Hellman (Meadows 1986; Huberman, Franklin and Hogg 1999), around a ring of any
-number of members. No method of training, but roles like theirs: the same code in the simulator and over the network.
+number of members. Alignment is not a training method, but its roles work like a method's: the same code runs in the
+simulator and over the network.
 
-    ring        who sends what to whom
-    member      what a holder of ids does
-    matching    what the server does with the sets, and all that it sees
+    ring        the path of each set, and which member may send what
+    member      the work of a member that holds ids
+    matching    the server's work on the sets, and all that it sees
 """
 
 from colonnade.algorithms.alignment.member import BULK, CHUNK

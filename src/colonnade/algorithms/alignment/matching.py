@@ -1,7 +1,7 @@
-"""Which points all sets have in common: what the server does with them, and all that it can see.
+"""Find the points that enough sets have in common: the server's work on the sets, and all that it can see.
 
-It sees sets of points in orders that their owners keep secret, and which points are in which of the sets: so it learns
-how many ids any choice of members has in common, and not which.
+The server sees sets of points, in orders that their owners keep secret, and which points are in which of the sets. So
+it learns how many ids any choice of members has in common, but not which ids.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ __all__ = ["match"]
 
 
 def match(names: Sequence[str], sets: Sequence[Array], at_least: int, needed: Sequence[int] = ()) -> Matched:
-    """The points (uint8 (points, 33)) that at least so many of the sets have, and the `needed` ones among them.
+    """The points (uint8 (points, 33)) that are in at least `at_least` of the sets and in all `needed` ones.
 
     Places are in the order of the points.
     """
@@ -37,7 +37,7 @@ def match(names: Sequence[str], sets: Sequence[Array], at_least: int, needed: Se
 
 
 def _equal(points: Array) -> Array:
-    """A number for each point, the same for equal ones; numbers go by the points, which are as good as random."""
+    """One number per point, the same for equal points, in the order of the points, which are as good as random."""
     x = np.ascontiguousarray(points[:, 1:]).view(">u8")  # (points, 4)
     keys = (points[:, 0], *x.T)
     order = np.lexsort(keys)

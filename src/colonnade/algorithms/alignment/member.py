@@ -1,12 +1,13 @@
-"""What every holder of ids does: raise one's own and everybody else's, and make an order of what comes back.
+"""The work of a member that holds ids: raise its own and all others' points, and derive an order from the places.
 
     k_m         this member's secret exponent; H(x) the point of an id (see `privacy.blinding`)
-    own set     k_m·H(x) in a secret order of its own, to the next of the ring, which raises it in turn
-    at the end  every set is raised by all exponents: equal ids are equal points, and nobody can undo it alone
+    own set     k_m·H(x) in a secret order of its own, sent to the next member of the ring, which raises it in turn
+    at the end  every set is raised by all exponents: equal ids are equal points, and no single member can undo it
 
-The server compares. It can link nothing to ids, since the order of each set is its owner's secret. Of its own ids it
-would know the order: its set alone is mixed anew by every party on the way, and what it finds about it goes back the
-same way, each party undoing its mixing. So it learns about its own ids what everybody learns, and nothing more.
+The server compares the sets. It cannot link points to ids, because each set's owner keeps the set's order secret. But
+the server would know the order of its own set. Therefore every party mixes the server's set again on the way. The
+places of the server's points go back the same way, and each party undoes its mixing. So the server learns about its own
+ids what every member learns about its own, and nothing more.
 """
 
 import hashlib
@@ -28,35 +29,35 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["BULK", "CHUNK", "Member", "pieces"]
 
-CHUNK = 4096  # points that are raised at a time, about 135 kB; half a second of work
-BULK = 16  # times as many are sent at once where they are all ready: few messages wait for one peer
+CHUNK = 4096  # points to raise in one job, about 135 kB; half a second of work
+BULK = 16  # this many times CHUNK go into one message if all are ready, so that few messages wait for one peer
 DOMAIN = b"colonnade alignment, version 1\n"
 
 
 @dataclass(slots=True, eq=False)
 class Member(Component):
-    """One holder of ids. Neither the key nor what is made from it alone is saved."""
+    """One member that holds ids. Its key, and values made from the key alone, are not saved."""
 
     name: str = field(metadata=UNSAVED)
     ids: Sequence[str] = field(metadata=UNSAVED)
-    rows: Array = field(metadata=UNSAVED)  # of the ids, in the own table
+    rows: Array = field(metadata=UNSAVED)  # row numbers of the ids in the member's own table
     chunk: int = field(metadata=UNSAVED)
     ring: Ring | None = None
-    taken: dict[str, int] = field(default_factory=dict)  # points of each owner that came
-    queue: list[Own | Points] = field(default_factory=list)  # the first is with the driver
+    taken: dict[str, int] = field(default_factory=dict)  # points of each owner that have arrived
+    queue: list[Own | Points] = field(default_factory=list)  # the driver has the first one
     token: int = 0
     raised: int = 0
-    mixing: list[Array] = field(default_factory=list)  # the server's set, raised, until it is whole
-    seed: bytes = b""  # of the common order
+    mixing: list[Array] = field(default_factory=list)  # the raised points of the server's set, until all are here
+    seed: bytes = b""  # seed of the common order
     size: int = 0
-    found: dict[str, list[Array]] = field(default_factory=dict)  # places that came, by owner
+    found: dict[str, list[Array]] = field(default_factory=dict)  # places that have arrived, by owner
     aligned: Aligned | None = None
     _key: SecretKey = field(default_factory=SecretKey, init=False, metadata=UNSAVED)
     _blinder: Blinder | None = field(default=None, init=False, metadata=UNSAVED)
-    _order: Array | None = field(default=None, init=False, metadata=UNSAVED)  # of the own set, once it is made
+    _order: Array | None = field(default=None, init=False, metadata=UNSAVED)  # of the member's own set, once it is made
 
     def renew(self, entropy: bytes) -> None:
-        """The key, from which all other secrets are made."""
+        """Set the key, from which all other secrets derive."""
         self._key.renew(entropy)
         self._blinder, self._order = Blinder(self._key.seed("exponent")), None
 
@@ -68,7 +69,7 @@ class Member(Component):
     # Points
 
     def begin(self, ring: Ring) -> list[Effect]:
-        """All are here: raise one's own ids first; the first member draws the secret."""
+        """All members are here: raise the member's own ids first. The first member draws the secret."""
         self.ring = ring
         stops = range(0, len(self.ids), self.chunk)
         effects = self._add(*(Own(start, min(start + self.chunk, len(self.ids))) for start in stops))
@@ -78,7 +79,7 @@ class Member(Component):
         return effects
 
     def take(self, sender: str, message: Mail) -> list[Effect]:
-        """Something from another member; RemoteProtocolError if it is not what comes next."""
+        """Handle a message from another member; RemoteProtocolError if it is not the next one in order."""
         assert self.ring is not None
         match message:
             case Points():
@@ -95,7 +96,7 @@ class Member(Component):
                 return self._finish()
 
     def _jobs(self, message: Points) -> list[Points]:
-        """Points that are raised at a time."""
+        """The message's points, cut into jobs."""
         return [
             Points(
                 message.owner, message.hops, message.start + start, message.last and last, message.points[start:stop]
@@ -115,13 +116,13 @@ class Member(Component):
         return [Work(self.token, "raise", 1.0, self.queue[0])]
 
     def hashed(self, job: Own) -> Points:
-        """Points of some own ids, raised."""
+        """The points of some own ids, raised to this member's exponent."""
         assert self._blinder is not None
         texts = [self.ids[place] for place in self._own_order()[job.start : job.stop]]
         return Points(self.name, 1, job.start, job.stop == len(self.ids), self._blinder.hashed(texts))
 
     def raise_points(self, job: Points) -> Points | Invalid:
-        """Points of another member, raised."""
+        """Another member's points, raised to this member's exponent as well; `Invalid` if one is not on the curve."""
         assert self._blinder is not None
         try:
             points = self._blinder.raised(job.points)
@@ -130,13 +131,13 @@ class Member(Component):
         return Points(job.owner, job.hops + 1, job.start, job.last, points)
 
     def are_raised(self, result: Points) -> list[Effect]:
-        """Pass the points on, and go on with the next."""
+        """Pass the points on, and start the next job."""
         self.queue.pop(0)
         self.raised += len(result.points)
         return [*self._pass_on(result), *self._next()]
 
     def are_none(self, result: Invalid) -> None:
-        """Raises RemoteProtocolError against the member that sent them."""
+        """Raise RemoteProtocolError against the member that sent invalid points."""
         assert self.ring is not None
         self.queue.pop(0)
         culprit = self.ring.path(result.owner)[result.hops - 1]
@@ -174,7 +175,7 @@ class Member(Component):
         return self._finish() if message.owner == self.name else self._give_back()
 
     def _give_back(self) -> list[Effect]:
-        """The server's places, unmixed, to whom its points came from."""
+        """Undo this member's mixing of the server's places, and send them to the member that its points came from."""
         assert self.ring is not None
         mixed = np.concatenate(self.found.pop(SERVER))
         places = np.empty_like(mixed)
@@ -187,7 +188,7 @@ class Member(Component):
         ]
 
     def _finish(self) -> list[Effect]:
-        """With the places of all own points and the secret there is an order."""
+        """Derive the order, once the places of all own points and the secret are here."""
         assert self.ring is not None
         found = self.found.get(self.name, [])
         if not self.seed or self.aligned is not None or sum(map(len, found)) < len(self.ids):
@@ -207,14 +208,14 @@ class Member(Component):
         return order
 
     def sha256(self) -> str:
-        """What tells this alignment from every other, and says nothing of the ids."""
+        """A digest that identifies this alignment and reveals nothing about the ids."""
         assert self.ring is not None
         content = msgspec.msgpack.encode([self.seed, self.size, self.ring.members, self.ring.counts])
         return hashlib.sha256(DOMAIN + content).hexdigest()
 
 
 def pieces(count: int, chunk: int) -> list[tuple[int, int, bool]]:
-    """start, stop and whether it is the last."""
+    """For each piece: start, stop, and whether it is the last."""
     return [(start, min(start + chunk, count), start + chunk >= count) for start in range(0, count, chunk)]
 
 

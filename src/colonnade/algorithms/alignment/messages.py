@@ -1,6 +1,6 @@
-"""What crosses when ids are aligned: numbers of ids, raised points, places, and one secret among the members.
+"""Messages of an alignment: numbers of ids, raised points, places, and one secret among the members.
 
-No id and no hash of one is in any of them: a point leaves its owner raised to the owner's secret exponent.
+No message holds an id or a hash of an id: a point leaves its owner raised to the owner's secret exponent.
 """
 
 from colonnade.protocol.messages import Array, Message, Payload
@@ -25,20 +25,20 @@ __all__ = [
 
 
 class Declare(Message, frozen=True):
-    """Party → server: so many ids I bring."""
+    """Party → server: the number of ids that this party brings."""
 
     count: int
 
 
 class Begin(Message, frozen=True):
-    """Server → parties: all are here, in the order of the ring, with so many ids each."""
+    """Server → parties: all members are here, in the order of the ring, with the number of ids of each."""
 
     members: tuple[str, ...]
     counts: tuple[int, ...]
 
 
 class Secret(Message, frozen=True):
-    """First member → every other one, sealed: what the common order is made from."""
+    """First member → every other one, sealed: the seed of the common order."""
 
     seed: bytes
 
@@ -54,7 +54,7 @@ class Points(Message, frozen=True):
 
 
 class Raised(Message, frozen=True):
-    """Party → server: so many points this party has raised so far, for people who wait."""
+    """Party → server: the number of points that this party has raised so far, to show progress."""
 
     points: int
 
@@ -63,13 +63,13 @@ class Places(Message, frozen=True):
     """Server → owner (of the server's own ids: back around the ring): which of its points are in common."""
 
     owner: str
-    size: int  # of what all have in common
+    size: int  # number of points in common
     start: int
     last: bool
-    places: Array  # int32 (points,): the place among those in common, -1: not there
+    places: Array  # int32 (points,): the place among the common points; -1: not in common
 
 
-Mail = Points | Places | Secret  # what members send each other
+Mail = Points | Places | Secret  # messages between members
 
 
 class Done(Message, frozen=True):
@@ -79,7 +79,7 @@ class Done(Message, frozen=True):
 
 
 class Trouble(Message, frozen=True):
-    """Party → server: this member broke the rules; it ends the alignment for all."""
+    """Party → server: this member broke the rules. The server then ends the alignment for all."""
 
     member: str
     cause: str
@@ -89,25 +89,25 @@ class Trouble(Message, frozen=True):
 
 
 class Own(Payload, frozen=True):
-    """Hash and raise own ids start..stop; the result is Points. (Of others, the job is Points, too.)"""
+    """Job: hash and raise own ids start..stop. The result is Points. (For others' ids, Points is also the job.)"""
 
     start: int
     stop: int
 
 
 class Invalid(Payload, frozen=True):
-    """The job's points are none."""
+    """Result: a point of the job is not on the curve."""
 
     owner: str
     hops: int
 
 
 class Match(Payload, frozen=True):
-    """Find what all sets have in common."""
+    """Job: find the points that enough sets have in common."""
 
 
 class Matched(Payload, frozen=True):
-    """For every set, which places its points have; or which member has a point twice."""
+    """Result: the place of every point of every set; or the member that has a point twice."""
 
     size: int
     places: list[Array]
@@ -118,9 +118,9 @@ class Matched(Payload, frozen=True):
 class Aligned(Payload, frozen=True):
     """A member's result."""
 
-    rows: Array  # int64 (in common,): where each stands in its own file; -1: not there
+    rows: Array  # int64 (in common,): row of each common id in the member's own file; -1: not in this file
     sha256: str
-    presence: Array | None = None  # bool (in common, members); only the server is told
+    presence: Array | None = None  # bool (in common, members); only the server gets it
 
 
 PAYLOADS = (

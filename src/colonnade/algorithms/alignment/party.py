@@ -1,4 +1,4 @@
-"""A party that aligns its ids with the others': declares how many, raises everybody's, and makes its order."""
+"""A party that aligns its ids: declares how many it has, raises all members' points, and derives its order."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,46 +24,44 @@ from colonnade.protocol.messages import Message
 from colonnade.protocol.role import SERVER, RoleSummary
 
 if TYPE_CHECKING:
-    from colonnade.data import Ids  # at run time: what reads files, which no role does
+    from colonnade.data import Ids  # only for types: `data` reads files, which no role does
 
 __all__ = ["AligningParty"]
 
 
 @dataclass(slots=True, kw_only=True)
 class State(RoleState):
-    """What the member itself does not hold."""
+    """The party's state, apart from that of its `Member`."""
 
-    early: list[tuple[str, Mail]] = field(default_factory=list)  # from members that have heard of the beginning first
+    early: list[tuple[str, Mail]] = field(default_factory=list)  # from members that heard of the beginning earlier
 
 
 class AligningParty(Chassis[State]):
-    """The role."""
-
     def __init__(self, name: str, ids: "Ids", chunk: int) -> None:
         super().__init__(name, {SERVER: SERVER}, State())
         self._count = len(ids.texts)
         self.member = Member(name, ids.texts, ids.rows, chunk)
 
     def handle(self, event: Event, now: int) -> list[Effect]:
-        """Tell the server which member broke the rules; it ends the alignment for all."""
+        """Handle an event. If a member broke the rules, tell the server, which ends the alignment for all."""
         try:
             return super().handle(event, now)
         except RemoteProtocolError as error:
             return [Send(SERVER, Trouble(error.peer, error.cause))]
 
-    # Coming and going.
+    # Start, resume and join.
 
     def started(self, entropy: bytes) -> None:
-        """Make the secrets, and declare."""
+        """Make the secrets, and declare the number of ids."""
         self.member.renew(entropy)
         self.send(SERVER, Declare(self._count))
 
     def resumed(self, entropy: bytes) -> None:
-        """Make new secrets."""
+        """Take new entropy, from which new secrets derive."""
         self.member.renew(entropy)
 
     def joined(self, peer: str, anew: bool) -> None:
-        """`anew`: what was under way with this peer is gone."""
+        """`anew`: everything under way with this peer is gone."""
         if not anew:
             return
         if self.member.ring is not None:
@@ -71,11 +69,11 @@ class AligningParty(Chassis[State]):
         if peer == SERVER:
             self.send(SERVER, Declare(self._count))
 
-    # Messages; the ring says which member may send what.
+    # Messages; the ring defines which member may send what.
 
     @on(Begin, ANYONE)
     def begin(self, sender: str, message: Begin) -> None:
-        """All members are here."""
+        """Start to raise points: all members are here."""
         ring = Ring(message.members, message.counts)
         fits = len(ring.members) == len(ring.counts) == len(set(ring.members)) and self.name in ring.members
         if sender != SERVER or self.member.ring is not None or not fits or ring.count(self.name) != self._count:
@@ -87,7 +85,7 @@ class AligningParty(Chassis[State]):
 
     @on(Message, ANYONE)
     def mail(self, sender: str, message: Message) -> None:
-        """Something from a member, for a member."""
+        """A message from one member to another."""
         if not isinstance(message, Mail):
             raise RemoteProtocolError(sender, f"sends {type(message).__name__} to a member")
         if self.member.ring is None:
@@ -106,40 +104,38 @@ class AligningParty(Chassis[State]):
 
     @job(Own)
     def hash_own(self, job: Own) -> Points:
-        """Points of some own ids."""
         return self.member.hashed(job)
 
     @job(Points)
     def raise_points(self, job: Points) -> Points | Invalid:
-        """Points of another member."""
         return self.member.raise_points(job)
 
     @done(Points)
     def are_raised(self, token: int, result: Points) -> None:
-        """Pass them on, and tell the server how many there are by now."""
+        """Pass the points on, and tell the server how many are raised so far."""
         self.do(self.member.are_raised(result))
         self.send(SERVER, Raised(self.member.raised))
 
     @done(Invalid)
     def are_none(self, token: int, result: Invalid) -> None:
-        """A member sent what are no points."""
+        """A member sent invalid points; raises RemoteProtocolError against it."""
         self.member.are_none(result)
 
-    # For people and folders.
+    # Progress, checks and summary.
 
     @property
     def done(self) -> tuple[int, int]:
-        """Points raised, and how many there are."""
+        """Points raised so far, and the number to raise."""
         return self.member.raised, self.member.ring.work if self.member.ring is not None else 0
 
     def validate(self) -> None:
-        """What has been raised is what is expected, at most."""
+        """Raise if the member has raised more points than expected."""
         raised, whole = self.done
         if raised > whole:
             raise LocalProtocolError(f"{self.name}: raised {raised} points of {whole}")
 
     def summary(self) -> RoleSummary:
-        """The numbers of ids, and the digest of the order."""
+        """The number of ids, and the digest of the order."""
         aligned = self.member.aligned
         if aligned is None:
             return {"weights": "", "ids": self._count}

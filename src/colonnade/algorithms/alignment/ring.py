@@ -1,7 +1,7 @@
-"""The ring of members: whose ids go which way, and who may send what to whom.
+"""The ring of members: the path of each set of ids, and which member may send what to which.
 
-A set of ids starts at its owner and visits every other member in the order of the list; the last of them hands it to
-the server. What the server finds about its own set goes back the same way (see `member`).
+A set of ids starts at its owner and visits every other member in the order of the list. The last of them sends it to
+the server. The server's findings about its own set go back the same way (see `member`).
 """
 
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ __all__ = ["Ring"]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Who takes part, and with how many ids."""
+    """The members that take part, and their numbers of ids."""
 
     members: tuple[str, ...]
     counts: tuple[int, ...]
 
     def count(self, member: str) -> int:
-        """How many ids it has declared."""
+        """The number of ids that this member has declared."""
         return self.counts[self.members.index(member)]
 
     def path(self, owner: str) -> tuple[str, ...]:
-        """Through whose hands a set goes before the server compares it; the owner's first."""
+        """The way of a set: its owner, the other members in order, and the server, which compares it."""
         start = self.members.index(owner)
         return (*self.members[start:], *self.members[:start], SERVER)
 
     @property
     def work(self) -> int:
-        """Points that each member raises: its own, and everybody's."""
+        """The number of points that each member raises: its own and all others'."""
         return sum(self.counts)
 
     def wrong_points(self, sender: str, me: str, message: Points, taken: int) -> str:
-        """Why these points are not what comes next from this sender; else nothing."""
+        """Why these points are not the next ones expected from this sender; "" if they are."""
         hops, size = message.hops, len(self.members)
         known = message.owner in self.members and 1 <= hops <= size
         if not known or self.path(message.owner)[hops - 1 : hops + 1] != (sender, me):
@@ -49,7 +49,7 @@ class Ring:
         return self._wrong_number(message, len(points), taken, f"ids of {message.owner}")
 
     def wrong_places(self, sender: str, me: str, message: Places, taken: int) -> str:
-        """The same for places, on their way to their owner."""
+        """Why these places, on their way to their owner, are not the next ones expected; "" if they are."""
         back = self.path(message.owner) if message.owner in self.members else ()
         steps = [(later, earlier) for earlier, later in pairwise(back)]
         direct = message.owner != SERVER and (sender, me) == (SERVER, message.owner)

@@ -1,4 +1,4 @@
-"""The server of an alignment: begins it, compares the sets that all have raised, takes part if it has ids itself."""
+"""The server of an alignment: begins it, compares the sets that all members have raised, takes part if it has ids."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,18 +31,18 @@ from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.role import SERVER, RoleSummary
 
 if TYPE_CHECKING:
-    from colonnade.data import Ids  # at run time: what reads files, which no role does
+    from colonnade.data import Ids  # only for types: `data` reads files, which no role does
 
 __all__ = ["AligningServer"]
 
-MATCHING = 0  # the token of that job; the member's count from 1
+MATCHING = 0  # the token of that job; the member's tokens count from 1
 
 
 @dataclass(slots=True, kw_only=True)
 class State(RoleState):
     """Sizes, and sets of points until they are compared."""
 
-    counts: dict[str, int]  # ids of each member that has declared them
+    counts: dict[str, int]  # ids of each member that has declared
     sets: dict[str, list[Array]]
     raised: dict[str, int]  # points that each party has raised
     ring: Ring | None = None
@@ -61,8 +61,6 @@ class Progress:
 
 
 class AligningServer(Chassis[State]):
-    """The role."""
-
     def __init__(self, parties: tuple[str, ...], ids: "Ids | None", chunk: int, min_parties: int = 0) -> None:
         members = parties if ids is None else (*parties, SERVER)
         counts = {} if ids is None else {SERVER: len(ids.texts)}
@@ -73,7 +71,7 @@ class AligningServer(Chassis[State]):
         self.member = None if ids is None else Member(SERVER, ids.texts, ids.rows, chunk)
 
     def handle(self, event: Event, now: int) -> list[Effect]:
-        """A party that breaks the rules ends the alignment; all are told which one it was."""
+        """Handle an event. A party that breaks the rules ends the alignment; `refusal` names it."""
         try:
             return super().handle(event, now)
         except RemoteProtocolError as error:
@@ -83,7 +81,7 @@ class AligningServer(Chassis[State]):
         self.state.refusal = self.state.refusal or cause
         return [Finish("refused")]
 
-    # Coming and going.
+    # Start, resume and join.
 
     def started(self, entropy: bytes) -> None:
         """Make the secrets, if the server has ids."""
@@ -91,11 +89,11 @@ class AligningServer(Chassis[State]):
             self.member.renew(entropy)
 
     def resumed(self, entropy: bytes) -> None:
-        """Make new secrets."""
+        """Take new entropy, if the server has ids."""
         self.started(entropy)
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A party that started again before all were here declares again; later, its secrets are gone."""
+        """A party that restarts before all were here declares again. After the beginning its secrets are lost."""
         if not anew:
             return
         if self.state.ring is not None:
@@ -104,7 +102,7 @@ class AligningServer(Chassis[State]):
 
     @on(Declare, PARTY)
     def declare(self, sender: str, message: Declare) -> None:
-        """With the last party's number it begins."""
+        """Begin when the last party has declared."""
         state = self.state
         if state.ring is not None or sender in state.counts or message.count < 1:
             raise RemoteProtocolError(sender, f"declares {message.count} ids, which it cannot")
@@ -120,7 +118,7 @@ class AligningServer(Chassis[State]):
 
     @on(Trouble, PARTY)
     def trouble(self, sender: str, message: Trouble) -> None:
-        """A party says that another one broke the rules."""
+        """A party reports that another member broke the rules."""
         self.do(self._refused(f"{message.member} {message.cause}, says {sender}"[:300]))
 
     # Messages of an alignment that has begun.
@@ -132,20 +130,20 @@ class AligningServer(Chassis[State]):
 
     @on(Raised, PARTY)
     def note(self, sender: str, message: Raised) -> None:
-        """How far a party is."""
+        """Note the progress of a party."""
         self._begun(sender, message)
         self.state.raised[sender] = message.points
 
     @on(Done, PARTY)
     def has_order(self, sender: str, message: Done) -> None:
-        """A party has its order."""
+        """A party has written its order."""
         self._begun(sender, message)
         self.state.digests[sender] = message.sha256
         self._end()
 
     @on(Points, PARTY)
     def points(self, sender: str, message: Points) -> None:
-        """A set that all have raised, or one that the server has to raise as a member."""
+        """Points of a set that all members have raised, or of one that the server has to raise as a member."""
         ring = self._begun(sender, message)
         if message.hops == len(self.members):
             self._take_set(sender, message, ring)
@@ -156,7 +154,7 @@ class AligningServer(Chassis[State]):
 
     @on(Message, PARTY)
     def mail(self, sender: str, message: Message) -> None:
-        """Something from a member, for a member."""
+        """A message for the server as a member."""
         self._begun(sender, message)
         kind = type(message).__name__
         if self.member is None:
@@ -166,7 +164,7 @@ class AligningServer(Chassis[State]):
         self._act(self.member.take(sender, message))
 
     def _act(self, effects: list[Effect]) -> None:
-        """What the member asks for; a set that it sends to the server needs no network."""
+        """Do what the member asks for. A set that the member sends to the server needs no network."""
         for effect in effects:
             match effect:
                 case Send(to=to, message=Points() as points) if to == SERVER:
@@ -183,26 +181,24 @@ class AligningServer(Chassis[State]):
 
     @job(Own)
     def hash_own(self, job: Own) -> Points:
-        """Points of some own ids."""
         return self._own_member().hashed(job)
 
     @job(Points)
     def raise_points(self, job: Points) -> Points | Invalid:
-        """Points of a party."""
         return self._own_member().raise_points(job)
 
     @done(Points)
     def are_raised(self, token: int, result: Points) -> None:
-        """Pass them on."""
+        """Pass the points on."""
         self._act(self._own_member().are_raised(result))
 
     @done(Invalid)
     def are_none(self, token: int, result: Invalid) -> None:
-        """A party sent what are no points."""
+        """A party sent invalid points; raises RemoteProtocolError against it."""
         self._own_member().are_none(result)
 
     def _aligned(self, own: Aligned) -> None:
-        """The server's own order is there."""
+        """The server's own order is ready."""
         matched = self.state.matched
         assert matched is not None
         self.state.digests[SERVER] = own.sha256
@@ -211,7 +207,7 @@ class AligningServer(Chassis[State]):
         self.do([Emit(msgspec.structs.replace(own, presence=presence))])
         self._end()
 
-    # Comparing.
+    # Compare the sets.
 
     def _take_set(self, sender: str, message: Points, ring: Ring) -> None:
         sets = self.state.sets
@@ -225,14 +221,13 @@ class AligningServer(Chassis[State]):
 
     @job(Match)
     def compare(self, job: Match) -> Matched:
-        """Find what the sets have in common."""
         sets = [np.concatenate(self.state.sets[name]) for name in self.members]
-        labelled = [] if self.member is None else [len(self.parties)]  # a row without a label is of no use
+        labelled = [] if self.member is None else [len(self.parties)]  # a row without a label is useless
         return match(self.members, sets, self._min_parties + len(labelled), labelled)
 
     @done(Matched)
     def compared(self, token: int, matched: Matched) -> None:
-        """Tell every member where its points stand; of the server's own, through the parties that mixed them."""
+        """Tell every member the places of its points; the server's own go through the parties that mixed them."""
         state = self.state
         state.matched = msgspec.structs.replace(matched, places=[])
         state.sets = {name: [] for name in self.members}
@@ -262,41 +257,40 @@ class AligningServer(Chassis[State]):
         else:
             self.do([Finish("finished")])
 
-    # For people and folders.
+    # Progress, checks and summary.
 
     @property
     def ring(self) -> Ring | None:
-        """The members; None: some have still to come."""
+        """The ring of members; None while some have not declared."""
         return self.state.ring
 
     @property
     def raised(self) -> dict[str, int]:
-        """Points that each party has raised."""
         return self.state.raised
 
     @property
     def refusal(self) -> str:
-        """Why the alignment ended without an order; "": it has not."""
+        """Why the alignment ended without an order; "" if it did not."""
         return self.state.refusal
 
     @property
     def progress(self) -> Progress:
-        """Of the parties."""
+        """The progress of the parties."""
         return Progress(sum(self.state.raised.values()))
 
     @property
     def done(self) -> tuple[int, int]:
-        """Points raised by all, and how many there are."""
+        """Points raised by all members, and the number to raise."""
         own = self.member.raised if self.member is not None else 0
         return self.progress.k + own, self.ring.work * len(self.members) if self.ring is not None else 0
 
     def waits_for(self) -> list[str]:
-        """The parties that have not come; later, those without an order."""
+        """The parties that have not declared; later, those without an order."""
         has = self.state.counts if self.ring is None else self.state.digests
         return [name for name in self.parties if name not in has]
 
     def validate(self) -> None:
-        """No set is longer than was declared."""
+        """Raise if a set is longer than its owner declared."""
         for name, held in self.state.sets.items():
             if sum(map(len, held)) > self.state.counts.get(name, 0):
                 raise LocalProtocolError(f"server: the set of {name} is too long")

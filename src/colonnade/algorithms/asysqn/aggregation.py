@@ -1,10 +1,11 @@
 """One party's part in every aggregation, its own and others': AsySQN Alg. 2.
 
-A party adds its children's sums to its own contribution and sends the result to its parent, on T1 the masked margins,
-on T2 the masks. The initiator is the root of both; its difference of the two is θ. Sums may come before the question
-they belong to, so they wait under the name of their aggregation. Whatever is incomplete is dropped, never used.
+A party adds its children's sums to its own contribution and sends the result to its parent: on T1 the masked margins,
+on T2 the masks. The initiator is the root of both trees, and its difference of the two sums is θ. Sums may arrive
+before the question they belong to, so they wait under the name of their aggregation. An incomplete sum is dropped,
+never used.
 
-With `masking = "off"` there is T1 alone, and the values on it are the margins themselves.
+With `masking = "off"` there is only T1, and the values on it are the margins themselves.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from colonnade.protocol.saved import form_of
 
 __all__ = ["WAITING", "Aggregations", "Key", "Place", "Sum", "Total", "place_of"]
 
-WAITING = 16  # aggregations of another initiator that are kept, beside those that it may have under way
+WAITING = 16  # aggregations to keep of another initiator, in addition to those that it may have under way
 Key = tuple[int, int]  # initiator, nonce
 
 
@@ -35,7 +36,7 @@ class Place(NamedTuple):
 
 
 class Total(NamedTuple):
-    """What an initiator has learnt."""
+    """The result of an aggregation, for its initiator."""
 
     nonce: int
     theta: Array
@@ -45,7 +46,7 @@ class Total(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def place_of(party: int, initiator: int, members: tuple[int, ...], masked: bool, fan_out: int) -> tuple[Place, Place]:
-    """Where a party is on T1 and T2 of an aggregation; without masking nobody is on T2."""
+    """A party's place on T1 and T2 of an aggregation; without masking no party is on T2."""
     own, root, q = members.index(party), members.index(initiator), len(members)
     if not masked:
         at = (own - root) % q
@@ -62,35 +63,35 @@ def place_of(party: int, initiator: int, members: tuple[int, ...], masked: bool,
 
 @dataclass(slots=True)
 class Sum:
-    """What is here of one aggregation."""
+    """The parts of one aggregation that this party has."""
 
-    members: tuple[int, ...] = ()  # none: not yet asked
+    members: tuple[int, ...] = ()  # empty: no question yet
     asked: bytes = b""  # digest of the question
-    said: dict[int, bytes] = field(default_factory=dict)  # the same, by senders whose sums came before it
+    said: dict[int, bytes] = field(default_factory=dict)  # digests by sender, of sums that arrived before the question
     rows: int = 0
     tests: bool = False
-    own: bool = False  # the own contribution is among the parts
+    own: bool = False  # whether the party's own contribution is among the parts
     clock: int = 0
     masked: dict[int, Array] = field(default_factory=dict)  # parts by sender
     masks: dict[int, Array] = field(default_factory=dict)
-    left: tuple[bool, bool] = (False, False)  # sent on T1, on T2
+    left: tuple[bool, bool] = (False, False)  # whether this party has sent its sum on T1, on T2
 
 
 _FORM = form_of(dict[Key, Sum])
 
 
 class Aggregations:
-    """All that one party takes part in."""
+    """All aggregations in which one party takes part."""
 
     def __init__(
         self, index: int, names: tuple[str, ...], masked: bool, fan_out: int, bits: int, waiting: int = WAITING
     ) -> None:
         self._index, self._names, self._masked, self._fan_out, self._bits = index, names, masked, fan_out, bits
-        self.waiting = waiting  # aggregations of another initiator that are kept
+        self.waiting = waiting  # aggregations to keep of another initiator
         self.sums: dict[Key, Sum] = {}
 
     def open(self, initiator: int, ask: Ask, rows: int, asked: bytes = b"") -> None:
-        """An aggregation is asked for; what came of it before fits, or is dropped."""
+        """Note the question of an aggregation. Sums that came earlier stay if they fit it, and are dropped if not."""
         entry = self.sums.get((initiator, ask.nonce)) or self._new(initiator, ask.nonce)
         entry.members, entry.rows, entry.tests = tuple(ask.members), rows, ask.tests
         entry.asked = asked or digest_of(ask)
@@ -101,7 +102,7 @@ class Aggregations:
             entry.masks = {c: part for c, part in entry.masks.items() if c in second and len(part) == rows}
 
     def contribute(self, initiator: int, nonce: int, made: MarginsMade) -> list[Send]:
-        """Alg. 2 l. 2: the own term."""
+        """Alg. 2 l. 2: add this party's own term."""
         entry = self.sums.get((initiator, nonce))
         if entry is None or not entry.members:
             return []  # abandoned meanwhile; a child's sum may have come after that
@@ -111,7 +112,7 @@ class Aggregations:
         return self._pass_on(initiator, nonce, entry)
 
     def receive(self, sender: int, message: Masked | Masks) -> list[Send]:
-        """Alg. 2 l. 4, 5: a child's sum."""
+        """Alg. 2 l. 4, 5: add a child's sum."""
         key = message.initiator, message.nonce
         self._check(sender, message, self.sums.get(key))
         entry = self.sums.get(key) or self._new(*key)
@@ -125,7 +126,7 @@ class Aggregations:
         return self._pass_on(message.initiator, message.nonce, entry)
 
     def _check(self, sender: int, message: Masked | Masks, entry: Sum | None) -> None:
-        """Refuse what cannot be, before anything is changed."""
+        """Raise RemoteProtocolError for an impossible sum, before any state changes."""
         name, values, on_first = self._names[sender], message.values, isinstance(message, Masked)
         if not 0 <= message.initiator < len(self._names) or values.ndim != 1 or values.dtype != np.uint64:
             raise RemoteProtocolError(name, f"a sum that cannot be: {message!r:.120}")
@@ -147,7 +148,7 @@ class Aggregations:
             raise RemoteProtocolError(name, "a sum, though it is no child in this tree")
 
     def _new(self, initiator: int, nonce: int) -> Sum:
-        """A new entry; too many of another initiator are leftovers: first go those that nobody has asked for."""
+        """A new entry. Too many entries of one other initiator are leftovers; entries without a question go first."""
         theirs = [key for key in self.sums if key[0] == initiator != self._index]
         if len(theirs) >= self.waiting:
             unasked = [key for key in theirs if not self.sums[key].members]
@@ -159,7 +160,7 @@ class Aggregations:
         return place_of(self._index, initiator, entry.members, self._masked, self._fan_out)
 
     def _pass_on(self, initiator: int, nonce: int, entry: Sum) -> list[Send]:
-        """A party sends its sum when all of it is there; the root keeps it."""
+        """Send this party's sum once all of its parts are here; the root keeps its sum."""
         if not entry.own or initiator == self._index:
             return []
         first, second = self._places(initiator, entry)
@@ -183,7 +184,7 @@ class Aggregations:
         return self._names[place.parent]
 
     def take_total(self, nonce: int) -> Total | None:
-        """θ = ϕ1 − ϕ2 of an own aggregation, once everything is there; it is over then."""
+        """θ = ϕ1 − ϕ2 of an own aggregation, once all parts are here; this ends the aggregation."""
         entry = self.sums.get((self._index, nonce))
         if entry is None or not entry.own:
             return None
@@ -199,19 +200,16 @@ class Aggregations:
         return Total(nonce, masking.decode(value, self._bits), entry.clock, entry.members)
 
     def drop(self, initiator: int, nonce: int) -> None:
-        """Forget an aggregation."""
         self.sums.pop((initiator, nonce), None)
 
     def drop_of(self, initiators: set[int]) -> None:
-        """Forget what these asked for; of tests the coordinator decides, and it may know better already."""
+        """Drop what these parties asked for, except over test rows: the coordinator decides on those."""
         gone = [key for key, entry in self.sums.items() if key[0] in initiators and entry.members and not entry.tests]
         for key in gone:
             del self.sums[key]
 
     def save(self) -> Any:
-        """All of them."""
         return _FORM.plain(self.sums)
 
     def load(self, saved: Any) -> None:
-        """The reverse of `save`."""
         self.sums = _FORM.typed(saved)

@@ -1,6 +1,6 @@
-"""One party's columns, as linear algebra wants them: float64, dense or CSR, never densified.
+"""One party's columns in a form for linear algebra: float64, dense or CSR, never densified.
 
-One party of a federation holds the intercept: a last column of ones, which only it knows of.
+One party of a federation holds the intercept: a last column of ones, which only this party knows of.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["Block"]
 
 
 class Block:
-    """Rows of one party."""
+    """The rows of one party."""
 
     def __init__(self, x: Any, intercept: bool = False) -> None:
         floats = padded(_as_floats(x))
@@ -25,7 +25,7 @@ class Block:
 
     @property
     def nonzeros(self) -> int:
-        """Numbers that a pass over all rows touches: those stored."""
+        """Stored numbers, which a pass over all rows touches."""
         return int(self.rows * self.columns if self._indptr is None else self.x.nnz)
 
     def cost(self, rows: Array) -> int:
@@ -52,13 +52,13 @@ class Block:
         return float(np.sqrt(max(squares.max(initial=0.0) - self.intercept, 0.0)))
 
     def is_zero(self) -> bool:
-        """Whether there is nothing to learn from."""
+        """Whether all columns are zero, so that there is nothing to learn from."""
         stored = self.x.data if self._indptr is not None else self.x
         return bool(np.count_nonzero(stored) == self.rows * self.intercept)
 
 
 def _with_ones(x: Any) -> Any:
-    """A column of ones behind the others."""
+    """The columns with a column of ones appended."""
     if sparse.issparse(x):
         return sparse.hstack([x, sparse.csr_array(np.ones((x.shape[0], 1)))], format="csr")
     return np.hstack([x, np.ones((x.shape[0], 1))])

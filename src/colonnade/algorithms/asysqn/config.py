@@ -10,35 +10,35 @@ from colonnade.protocol.errors import ConfigError
 __all__ = ["AfOptions", "AfSagaOptions", "AfSvrgOptions", "AsyOptions", "AsySagaOptions", "AsySvrgOptions",
            "LinearOptions", "SynOptions", "SynSagaOptions", "SynSvrgOptions"]  # fmt: skip
 
-FEWEST = 3  # parties of a masked sum
+FEWEST = 3  # parties in a masked sum
 SGD, SVRG, SAGA = "sgd", "svrg", "saga"
 
 
 class LinearOptions(Options, frozen=True, kw_only=True):
-    """What all of them share, and what each of them is."""
+    """The options that all these methods share, and the constants that tell them apart."""
 
     loss: Literal["auto", "logistic", "ridge", "ls-svm"] = "auto"  # logistic for two classes, ridge for numbers
     l2: float | None = None  # λ; left out: 1/n, or the paper's 1e-4 if train.learning_rate is given
     intercept: bool = True  # held by the first party, without a penalty
     masking: Literal["on", "off"] = "on"
-    fan_out: int = 2  # of the trees
-    fraction_bits: int = 32  # of a margin in fixed point
-    patience_s: float = 60.0  # an aggregation of a batch that takes longer is abandoned
+    fan_out: int = 2  # children of a node of the trees
+    fraction_bits: int = 32  # fractional bits of a margin in fixed point
+    patience_s: float = 60.0  # a batch's aggregation that takes longer is abandoned
     on_lost: Literal["continue", "wait"] = "continue"
 
-    estimator = SGD  # of the gradient
+    estimator = SGD  # the gradient estimator
     synchronous = False
 
     @property
     def exposes(self) -> str:
-        """Without masks: not what the method's own words say."""
+        """What the method reveals if masks are off; "" if they are on, because the method's own text then holds."""
         return PLAIN_MARGINS if self.masking == "off" else ""
 
-    # What follows is a field of the options whose methods let the user choose it.
+    # The following properties are fields in the options of methods that let the user choose them.
 
     @property
     def memory(self) -> int:
-        """m; 0: H is the identity."""
+        """m, the number of curvature pairs; with 0, H is the identity."""
         return 0
 
     @property
@@ -53,17 +53,17 @@ class LinearOptions(Options, frozen=True, kw_only=True):
 
     @property
     def ahead(self) -> int:
-        """Aggregations under way while a step is computed."""
+        """The number of aggregations under way while a step is computed."""
         return 0
 
     @property
     def snapshot_every(self) -> float:
-        """Epochs."""
+        """Epochs from one snapshot to the next."""
         return 1.0
 
     @property
     def protects(self) -> str:
-        """The masks of Alg. 2 (privacy/masking.py)."""
+        """What the masks of Alg. 2 (privacy/masking.py) protect, in words."""
         if self.masking == "off":
             return (
                 "protocol.masking is off: parties see partial sums of what the others' columns add to each row's "
@@ -78,7 +78,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
 
     @property
     def task(self) -> Task:
-        """What its loss is for; the coordinator has no labels to see it from, and takes "auto" for two classes."""
+        """The task of the loss. The coordinator has no labels, so it takes "auto" to mean two classes."""
         return Task("regression", ()) if self.loss == "ridge" else Task("binary", ("0", "1"))
 
     def threshold(self, parties: int) -> int:
@@ -86,13 +86,13 @@ class LinearOptions(Options, frozen=True, kw_only=True):
         return parties if self.synchronous else 1
 
     def fewest(self, parties: int) -> int:
-        """How many parties an aggregation takes."""
+        """The fewest parties of an aggregation for training."""
         if self.on_lost == "wait":
             return parties
         return FEWEST if self.masking == "on" else 1
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         if self.masking == "on" and parties < FEWEST:
             advice = "masked sums need at least 3 parties: of two, each has the other's value as the sum minus its own"
             raise ConfigError("data.parties", parties, f"{advice}; protocol.masking = 'off' hides nothing")
@@ -110,7 +110,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
             raise ConfigError("protocol.snapshot_every", self.snapshot_every, "must be above 0 epochs")
 
     def check_memory(self) -> None:
-        """Of those with one."""
+        """Raise ConfigError for a memory that cannot work; for methods with a memory."""
         if self.memory < 1:
             raise ConfigError("protocol.memory", self.memory, "m must be 1 or more pairs; 5 to 20 are usual")
         if not 0 < self.delta < float("inf"):
@@ -118,7 +118,7 @@ class LinearOptions(Options, frozen=True, kw_only=True):
 
 
 class AfOptions(LinearOptions, frozen=True, kw_only=True):
-    """Asynchronous, H = I."""
+    """Asynchronous methods with H = I."""
 
     ahead: int = 1  # aggregations under way while a step is computed
 
@@ -145,7 +145,7 @@ class AsyOptions(AfOptions, frozen=True, kw_only=True):
     delta: float = 1e-3  # δ: the least scale of H⁻¹
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         self.check_memory()
 
@@ -174,7 +174,7 @@ class SynOptions(LinearOptions, frozen=True, kw_only=True):
     synchronous = True
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         self.check_memory()
 

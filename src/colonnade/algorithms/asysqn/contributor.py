@@ -1,18 +1,18 @@
-"""A party's half of Alg. 2: terms for others' sums, and sums of its own, whatever they are for.
+"""A party's half of Alg. 2: its terms for others' sums, and sums of its own, whatever their purpose.
 
-An own aggregation begins with the own term, a job beside the lane, whose result brings the name of the attempt; then
-all others are asked; when both trees are complete, θ is judged if it is of test rows, and the subclass uses it if not.
-It is abandoned when other parties take part than those it is over, or when it takes longer than the initiator's
-patience.
+An own aggregation begins with the party's own term. A job beside the lane makes it, and its result brings the nonce
+that names the attempt. Then the party asks all others. When both trees are complete, the party judges θ if it is of
+test rows; if not, the subclass uses it. The party abandons an aggregation in two cases: the members change, or it takes
+longer than the initiator's patience.
 
-Every term, for others' sums and for own ones, passes `_obstacle`:
+Every term, for others' sums and for own ones, must pass `_obstacle`:
 
-- the members are those that the coordinator named, to this party, not those that an initiator would like to have. A
-  question over other members is held: the two may have heard of a change in different order. It is answered when the
-  lists agree, and forgotten when its initiator abandons it;
-- the `Fence` has no other set of parties for one of its rows. Then a question over training rows is held until this
-  party has moved, which it does at once (`Party._move_first`); one over test rows is declined, since an evaluation
-  changes nothing.
+- The members are those that the coordinator named to this party, not those that an initiator wishes for. The party
+  holds a question over other members, because the two parties may have heard of a change in different order. It
+  answers when the lists agree, and forgets the question when its initiator abandons it.
+- The `Fence` has no other set of parties for one of the rows. If it has, the party holds a question over training rows
+  until it has moved, which it does at once (`Party._move_first`). It declines a question over test rows, because an
+  evaluation changes nothing.
 """
 
 from collections.abc import Iterable
@@ -58,11 +58,11 @@ ROUND: Final = "round"
 SNAPSHOT: Final = "snapshot"
 TESTS: Final = "tests"
 NO_ROWS = np.zeros(0, np.int32)
-OTHERS, UNMOVED = "others", "unmoved"  # why a term is not given: other parties, or unmoved weights
+OTHERS, UNMOVED = "others", "unmoved"  # why a party gives no term: the members differ, or its weights have not moved
 
 
 class Purpose(NamedTuple):
-    """What an own aggregation is for, and which: a batch's position; or a round's, barrier's or evaluation's number."""
+    """The purpose of an own aggregation, with its number: a batch's position, or a round, barrier or evaluation."""
 
     what: Literal["batch", "round", "snapshot", "tests"]
     number: int
@@ -78,17 +78,17 @@ class Term(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class ContributorState(RoleState):
-    """Which parties take part, and what this party owes and expects."""
+    """The parties that take part, and the terms and sums that are under way."""
 
-    members: tuple[int, ...] = ()  # of training, as the coordinator said
+    members: tuple[int, ...] = ()  # parties in training, as the coordinator named them
     judging: int = 0  # the newest evaluation
     judge: int = 0  # the party that judges it
-    judges: tuple[int, ...] = ()  # the parties of that evaluation, as the coordinator said
-    last: bool = False  # whether it is of all rows held out, and not of the validation rows alone
-    unit: float = 1.0  # nonzeros of a mean party's row
-    draws: int = 0  # masks so far
-    held: dict[Key, Ask] = field(default_factory=dict)  # questions that are not answered yet
-    asides: dict[int, Term] = field(default_factory=dict)  # that are being made, by token
+    judges: tuple[int, ...] = ()  # the parties of that evaluation, as the coordinator named them
+    last: bool = False  # whether it covers all held-out rows, not only the validation rows
+    unit: float = 1.0  # nonzeros in a row of a mean party
+    draws: int = 0  # masks drawn so far
+    held: dict[Key, Ask] = field(default_factory=dict)  # questions without an answer so far
+    asides: dict[int, Term] = field(default_factory=dict)  # terms that are being made, by token
     own: dict[int, Purpose] = field(default_factory=dict)  # own aggregations, by nonce
     blocked: Purpose | None = None  # an own aggregation that waits until this party has moved
     abandoned: int = 0
@@ -101,7 +101,7 @@ C = TypeVar("C", bound=ContributorState)
 
 
 class Contributor(Chassis[C], Generic[C]):
-    """What a party needs for sums: its columns, its weights, its key, and the parties that take part."""
+    """The part of a party that makes sums: its columns, its weights, its key, and the members."""
 
     def __init__(self, setup: PartySetup[LinearOptions], state: C) -> None:
         senders: dict[str, Sender] = {name: PARTY for name in setup.names if name != setup.name}
@@ -124,18 +124,18 @@ class Contributor(Chassis[C], Generic[C]):
         batches = Draws if options.estimator == SAGA else Walk
         self._walk = batches(self._block.rows, setup.training.batch_size, setup.training.seed, *path)
 
-    # What training says.
+    # Training; the subclass implements it.
 
     def is_wanted(self, purpose: Purpose) -> bool:
-        """Whether an own aggregation for training still has a purpose, and the parties that it takes."""
+        """Whether an own aggregation for training still has a purpose, and enough parties."""
         raise NotImplementedError
 
     def use(self, purpose: Purpose, total: Total) -> None:
-        """An own aggregation for training is complete."""
+        """Use the result of an own aggregation for training."""
         raise NotImplementedError
 
     def advance(self) -> None:
-        """Do what can be done next."""
+        """Do the next steps that are possible now."""
         raise NotImplementedError
 
     # Terms for sums.
@@ -152,11 +152,11 @@ class Contributor(Chassis[C], Generic[C]):
         theta = block.margins(w, rows)
         encoded = masking.encode(theta, self.options.fraction_bits, len(self.names))
         drawn = masking.masks(self._key.seed("mask", job.draw), 1 + len(encoded) * self._masked)
-        nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one names an attempt and masks nothing
+        nonce, masks = int(drawn[0]) >> 1, drawn[1:]  # the first one is the nonce of an attempt and masks nothing
         return MarginsMade(nonce, steps, masking.add(encoded, masks) if self._masked else encoded, masks)
 
     def _make(self, term: Term, amount: float, share: Share, name_only: bool = False) -> None:
-        """Ask for a job beside the lane: the own term of a sum."""
+        """Ask for a job beside the lane that makes this party's term of a sum."""
         self.state.draws += 1
         kind, whole = EVALUATION if share.tests else "margins", share.whole and (share.tests or not name_only)
         token = self.work(kind, amount, Margins(self.state.draws, share.tests, whole, share.rows), aside=True)
@@ -165,7 +165,7 @@ class Contributor(Chassis[C], Generic[C]):
 
     @done(MarginsMade)
     def term_made(self, token: int, made: MarginsMade) -> None:
-        """An own aggregation is opened with the term, or one that is open gets it."""
+        """Open an own aggregation with the term, or add the term to an open one."""
         term = self.state.asides.pop(token)
         members = self.fence.settle(token).members
         if term.opens is not None:
@@ -178,7 +178,7 @@ class Contributor(Chassis[C], Generic[C]):
 
     @on(Ask, PARTY)
     def asked(self, sender: str, ask: Ask) -> None:
-        """Another party asks; the lane goes on."""
+        """Answer, hold or decline another party's question; the lane continues."""
         state, initiator = self.state, self.names.index(sender)
         key = initiator, ask.nonce
         if fault := _fault_of(tuple(ask.members), initiator, self.index, len(self.names), self._fewest):
@@ -201,7 +201,7 @@ class Contributor(Chassis[C], Generic[C]):
         self.advance()
 
     def _obstacle(self, initiator: int, share: Share) -> str:
-        """Why this party does not give its term for this share; "": it does."""
+        """Why this party does not give its term for this share; "" if it does."""
         state = self.state
         named = (state.judge, state.judges) if share.tests else (initiator, state.members)
         if (initiator, share.members) != named or (share.tests and share.whole != state.last):
@@ -218,7 +218,7 @@ class Contributor(Chassis[C], Generic[C]):
         self._make(Term(initiator, ask.nonce), amount, share)
 
     def answer_held(self) -> None:
-        """Answer the questions that nothing is in the way of any more."""
+        """Answer the held questions that have no obstacle any more."""
         for (initiator, nonce), ask in list(self.state.held.items()):
             obstacle = self._obstacle(initiator, _share_of(ask))
             if not obstacle or (obstacle == UNMOVED and ask.tests):
@@ -232,17 +232,17 @@ class Contributor(Chassis[C], Generic[C]):
         self.send(SERVER, Declined(self.state.judging), evaluation=True)
 
     def must_move(self) -> bool:
-        """Whether another party waits until this one has moved."""
+        """Whether another party waits for this one to move."""
         return any(self._obstacle(key[0], _share_of(ask)) == UNMOVED for key, ask in self.state.held.items())
 
     def amount(self, passes: float, rows: Rows, whole: bool = False) -> float:
-        """Of work, in units of two passes over a mean party's batch."""
+        """An amount of work, in units of two passes over a mean party's batch."""
         touched = self._block.nonzeros if whole else self._block.cost(rows)
         return passes * touched / self.batch_cost
 
     @property
     def batch_cost(self) -> float:
-        """Nonzeros of that unit."""
+        """Nonzeros in one unit of work."""
         return 2.0 * self.state.unit * self.training.batch_size
 
     @on(Masked, PARTY)
@@ -258,7 +258,7 @@ class Contributor(Chassis[C], Generic[C]):
     def _sum(self, sender: str, message: Masked | Masks) -> None:
         own = message.initiator == self.index
         if own and message.nonce not in self.state.own:
-            self.state.dropped += 1  # abandoned
+            self.state.dropped += 1  # of an abandoned aggregation
             return
         self.do(self.sums.receive(self.names.index(sender), message))
         if own:
@@ -266,7 +266,7 @@ class Contributor(Chassis[C], Generic[C]):
 
     @on(Abandon, PARTY)
     def abandoned(self, sender: str, message: Abandon) -> None:
-        """The initiator wants its sum no more."""
+        """The initiator no longer wants its sum."""
         key = self.names.index(sender), message.nonce
         self.sums.drop(*key)
         self.state.held.pop(key, None)
@@ -274,7 +274,7 @@ class Contributor(Chassis[C], Generic[C]):
     # Own sums.
 
     def own_share(self, purpose: Purpose) -> Share:
-        """What this party contributes to an own sum."""
+        """This party's share in an own sum."""
         what, number = purpose
         rows = self._walk.batch(number) if what in (BATCH, ROUND) else NO_ROWS
         if what == TESTS:
@@ -286,10 +286,10 @@ class Contributor(Chassis[C], Generic[C]):
         return bool(self._obstacle(self.index, self.own_share(purpose)))
 
     def gather(self, purpose: Purpose) -> None:
-        """Begin one: the own term comes first, and with it the name of the attempt; of a snapshot the name alone."""
+        """Begin an own aggregation with the own term, which brings the nonce; for a snapshot, with the nonce alone."""
         share = self.own_share(purpose)
         if not self._obstacle(self.index, share):
-            self._make(Term(self.index, 0, purpose), 0.0, share, name_only=True)  # charged with the step
+            self._make(Term(self.index, 0, purpose), 0.0, share, name_only=True)  # its work is charged with the step
         elif purpose.what == TESTS:
             self._decline()
         else:
@@ -297,11 +297,11 @@ class Contributor(Chassis[C], Generic[C]):
             self.advance()
 
     def still_wanted(self, purpose: Purpose) -> bool:
-        """Whether an own aggregation still has a purpose, and the parties that it takes."""
+        """Whether an own aggregation still has a purpose, and enough parties."""
         return purpose.number == self.state.judging if purpose.what == TESTS else self.is_wanted(purpose)
 
     def _open(self, purpose: Purpose, members: tuple[int, ...], made: MarginsMade) -> None:
-        """Ask all others."""
+        """Ask all other members."""
         state, share, nonce = self.state, self.own_share(purpose), made.nonce
         if not self.still_wanted(purpose) or members != share.members:
             state.dropped += 1
@@ -312,23 +312,23 @@ class Contributor(Chassis[C], Generic[C]):
         state.own[nonce] = purpose
         self.sums.open(self.index, ask, size)
         self.tell(members, ask, evaluation=tests)
-        if whole and not tests:  # while the others pass over all their rows, so does this party
+        if whole and not tests:  # this party passes over all its rows while the others do
             self._make(Term(self.index, nonce), self.amount(1, rows, True), share)
         else:
             self.sums.contribute(self.index, nonce, made)
         if not tests and len(members) > 1:
-            batches = max(1.0, size / self.training.batch_size)  # of SVRG's snapshot many
+            batches = max(1.0, size / self.training.batch_size)  # many for SVRG's snapshot
             self.wake(str(nonce), self.now + round(batches * self.options.patience_s * NANOSECONDS))
         self._complete(nonce)
 
     def tell(self, members: Iterable[int], message: Message, *, evaluation: bool = False) -> None:
-        """Send this to each of the members but this party."""
+        """Send this to each of the members except this party."""
         for member in members:
             if member != self.index:
                 self.send(self.names[member], message, evaluation=evaluation)
 
     def _complete(self, nonce: int) -> None:
-        """θ of an own aggregation, if all of it is there."""
+        """Use θ of an own aggregation, if all of it is here."""
         total = self.sums.take_total(nonce)
         if total is None:
             return
@@ -340,7 +340,7 @@ class Contributor(Chassis[C], Generic[C]):
             self.use(purpose, total)
 
     def abandon(self, nonces: Iterable[int], redo: tuple[str, ...] = ()) -> None:
-        """End own aggregations that will not be; of a batch nothing is used, and the next one has other rows."""
+        """End own aggregations that will not complete. A batch is dropped, and the next batch has other rows."""
         state = self.state
         for nonce in nonces:
             purpose = state.own.pop(nonce)
@@ -355,11 +355,11 @@ class Contributor(Chassis[C], Generic[C]):
                 self.gather(purpose)
 
     def abandon_training(self) -> None:
-        """End all own aggregations but those of test rows: of these the coordinator decides."""
+        """End all own aggregations except those over test rows: the coordinator decides on those."""
         self.abandon([nonce for nonce, purpose in self.state.own.items() if purpose.what != TESTS])
 
     def rang(self, timer: str, due: int) -> None:
-        """An own aggregation, which the timer is named after, takes too long."""
+        """An own aggregation takes too long; the timer is named after its nonce."""
         nonce = int(timer)
         if nonce in self.state.own:
             self.abandon([nonce], redo=(ROUND, SNAPSHOT))
@@ -369,7 +369,7 @@ class Contributor(Chassis[C], Generic[C]):
 
     @on(Judge, SERVER)
     def judge(self, sender: str, message: Judge) -> None:
-        """One party aggregates the margins of held-out rows, over those that the coordinator names to all."""
+        """One party aggregates the margins of held-out rows, over the members that the coordinator names to all."""
         state, members = self.state, message.members
         self.check_members(members)
         if not {self.index, message.judge} <= set(members) or len(members) < self._fewest or message.number < 1:
@@ -382,24 +382,24 @@ class Contributor(Chassis[C], Generic[C]):
         self.answer_held()
 
     def check_members(self, members: list[int]) -> None:
-        """Refuse members that the coordinator cannot mean."""
+        """Raise RemoteProtocolError if this list of members is impossible."""
         if members != sorted(set(members)) or not all(0 <= member < len(self.names) for member in members):
             raise RemoteProtocolError(SERVER, f"says that parties {members} take part")
 
     @job(JudgeTests)
     def judge_tests(self, job: JudgeTests) -> Judged:
-        """The loss and the metric of the rows held out."""
+        """The loss and the metric of the held-out rows."""
         scores, tested = self._held.judge(job.theta, self.training.metric)
         return Judged(job.number, scores.loss, scores.values, tested)
 
     @done(Judged)
     def judged(self, token: int, result: Judged) -> None:
-        """Tell the coordinator, if it still wants to know."""
+        """Tell the coordinator, if the evaluation is still the newest."""
         if result.number == self.state.judging:
             self.send(SERVER, result, evaluation=True)
 
     def validate(self) -> None:
-        """Every own aggregation is known, and waited for."""
+        """Raise if an own aggregation is unknown, or a sum has no aggregation that waits for it."""
         own = self.state.own
         for nonce in own:
             if (self.index, nonce) not in self.sums.sums:
@@ -415,7 +415,7 @@ def _share_of(ask: Ask) -> Share:
 
 @lru_cache(maxsize=1024)
 def _fault_of(members: tuple[int, ...], initiator: int, own: int, parties: int, fewest: int) -> str | None:
-    """Why there is no sum over these; they are the same for thousands of sums."""
+    """Why a sum over these parties is refused; None if it is not. Cached: thousands of sums have the same members."""
     if sorted(set(members)) != list(members) or not {initiator, own} <= set(members):
         return ", which cannot be"
     if members[-1] >= parties or members[0] < 0 or len(members) < fewest:

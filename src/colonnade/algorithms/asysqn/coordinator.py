@@ -1,8 +1,8 @@
 """The coordinator of AsySQN: the role named "server", which takes no part in the mathematics.
 
-It sees no column, no margin, no label and no gradient. It compares the digests of the parties' labels, says when to
-begin, who takes part, when a snapshot is due (SVRG), which party is to judge the model, and when it is over; and it
-counts updates. Every number it reports of the model's quality comes from a party.
+It sees no column, no margin, no label and no gradient. It compares the digests of the parties' labels. It decides when
+training begins and ends, which parties take part, when a snapshot is due (SVRG) and which party judges the model. It
+also counts updates. Every number that it reports about the model's quality comes from a party.
 """
 
 from collections import Counter
@@ -40,38 +40,38 @@ from colonnade.protocol.role import RoleSummary
 __all__ = ["LinearCoordinator", "State"]
 
 JUDGE_TIMER = "judge"
-HOLDING, TAKING = "holding", "taking"  # a barrier's two halves
+HOLDING, TAKING = "holding", "taking"  # the two halves of a barrier
 
 
 @dataclass(slots=True, kw_only=True)
 class State(CountingState):
-    """What the coordinator knows of the parties."""
+    """The coordinator's knowledge of the parties."""
 
     due: str = ""  # the first evaluation waits until all parties are here
-    nonzeros: dict[str, int] = field(default_factory=dict)  # of those that said hello, and remember it
-    labels: dict[str, str] = field(default_factory=dict)  # their digests, until all are the same
-    agreed: str = ""  # the digest of all
+    nonzeros: dict[str, int] = field(default_factory=dict)  # of parties that said hello, and remember it
+    labels: dict[str, str] = field(default_factory=dict)  # label digests, until all are the same
+    agreed: str = ""  # the common label digest
     left: dict[str, str] = field(default_factory=dict)  # parties whose own numbers diverged, and how
     begun: bool = False
-    steps: dict[int, int] = field(default_factory=dict)  # of each party, as last heard
-    turn: int = 0  # whose it is to judge, to aggregate for all
-    number: int = 0  # of the newest evaluation
+    steps: dict[int, int] = field(default_factory=dict)  # steps of each party, as last heard
+    turn: int = 0  # rotates the party that judges, or aggregates for all
+    number: int = 0  # number of the newest evaluation
     judge: str = ""  # the party that is asked to judge
-    last: bool = False  # whether it judges the test rows beside the validation rows
+    last: bool = False  # whether it also judges the test rows
     unmoved: str = ""  # the last evaluation waits for a step of this party, which declined
-    declined: int = 0  # evaluations that are missing since a party declined
-    missing: list[str] = field(default_factory=list)  # parties, from this evaluation
+    declined: int = 0  # evaluations that are missing because a party declined
+    missing: list[str] = field(default_factory=list)  # parties that are missing in this evaluation
     barrier: int = 0
-    phase: str = ""  # of the barrier
+    phase: str = ""  # half of the barrier; "": none
     done: list[int] = field(default_factory=list)  # parties that have held, taken or, in a synchronous round, stepped
     snapshots: int = 0
     round: int = 0
-    running: bool = False  # a synchronous round is
+    running: bool = False  # whether a synchronous round is running
     round_rows: int = 0
 
 
 class LinearCoordinator(Counting[State]):
-    """Knows which parties are here and how far they are."""
+    """Tracks which parties are here, and their progress."""
 
     def __init__(self, setup: ServerSetup[LinearOptions]) -> None:
         super().__init__(setup.parties, setup.training, State())
@@ -89,11 +89,11 @@ class LinearCoordinator(Counting[State]):
         for member in members:
             self.send(self.names[member], message)
 
-    # Coming and going.
+    # Parties that come and go.
 
     @on(Hello, PARTY)
     def hello(self, sender: str, message: Hello) -> None:
-        """A party is there; before the first step all labels are compared."""
+        """Register a party. Before the first step, all labels are compared."""
         state, digest = self.state, message.labels_sha256
         if message.nonzeros < 1 or message.rows != self.training.rows:
             raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {self.training.rows}")
@@ -107,7 +107,7 @@ class LinearCoordinator(Counting[State]):
             self._welcome(sender)
 
     def _compare(self, sender: str, digest: str) -> None:
-        """Once all parties have said hello: their labels are the same, or they are told that they are not."""
+        """Once all parties have said hello, agree on the labels, or tell the parties whose labels differ."""
         state = self.state
         state.labels[sender] = digest
         if odd := self._odd():
@@ -117,7 +117,7 @@ class LinearCoordinator(Counting[State]):
             state.agreed, state.labels = digest, {}
 
     def _odd(self) -> list[str]:
-        """Parties with other labels than most, once all have said theirs; all parties, if most have no labels alike."""
+        """Parties whose labels differ from the majority's, once all said hello; all parties without a majority."""
         labels, parties = self.state.labels, len(self.names)
         counts = Counter(labels.values())
         if len(labels) < parties or len(counts) == 1:
@@ -132,7 +132,7 @@ class LinearCoordinator(Counting[State]):
 
     @on(Diverged, PARTY)
     def diverged(self, sender: str, message: Diverged) -> None:
-        """Go on without a party whose own numbers diverged, if enough are left; else the run leads nowhere."""
+        """Continue without a party whose own numbers diverged, if enough are left; if not, raise TrainingDiverged."""
         if sender in self.state.left:
             return
         others = [m for m in self.members if self.names[m] != sender]
@@ -144,12 +144,12 @@ class LinearCoordinator(Counting[State]):
         self._changed(sender)
 
     def _begin(self) -> Begin:
-        """The unit of work is a mean party's row."""
+        """The order to train; its unit of work is a mean party's row."""
         unit = float(np.mean(list(self.state.nonzeros.values()))) / self.training.rows
         return Begin(unit, self.members)
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A party is here; it takes part once it has said hello. Training does not wait for it, so none advances."""
+        """A party is here; it takes part once it has said hello. Training does not wait for it, so nothing advances."""
         state = self.state
         state.present[peer] = True
         if anew:
@@ -160,12 +160,12 @@ class LinearCoordinator(Counting[State]):
             self._welcome(peer)
 
     def peer_lost(self, peer: str) -> None:
-        """A party is gone."""
+        """Regroup without the party."""
         self.state.present.pop(peer, None)
         self._changed(peer)
 
     def _welcome(self, peer: str) -> None:
-        """It takes part from now on; the first evaluation, and training after it, wait for all."""
+        """The party takes part from now on; the first evaluation, and training after it, wait for all parties."""
         if self.state.begun:
             self.send(peer, self._begin())
             self._changed(peer)
@@ -173,7 +173,7 @@ class LinearCoordinator(Counting[State]):
             self.begin_judging()
 
     def _changed(self, peer: str) -> None:
-        """A party came or went: what it had a share in begins again, without what was half done."""
+        """A party came or went: restart everything that it had a share in, and drop partial results."""
         state, members = self.state, self.members
         self._tell([m for m in members if self.names[m] != peer], Members(members))
         if state.judge or state.unmoved:
@@ -195,7 +195,7 @@ class LinearCoordinator(Counting[State]):
 
     @on(Stepped, PARTY)
     def stepped(self, sender: str, message: Stepped) -> None:
-        """An update, or one party's part of a round."""
+        """Count an update, or one party's part of a round."""
         self._check(sender, message)
         party = self.index[sender]
         self.state.steps[party] = message.steps
@@ -214,7 +214,7 @@ class LinearCoordinator(Counting[State]):
             raise RemoteProtocolError(sender, f"a step that cannot be: {message!r:.120}")
 
     def _note_staleness(self, party: int, message: Stepped) -> None:
-        """How many updates the contributors made since, as far as they have been heard of here."""
+        """Count the updates that the contributors have made since, as far as the coordinator has heard."""
         made = sum(self.state.steps.get(member, 0) for member in message.members if member != party)
         ages = np.zeros((1, len(self.names)), np.int32)
         ages[0, party] = min(max(0, made - message.clock), 2**20)
@@ -235,38 +235,38 @@ class LinearCoordinator(Counting[State]):
     # SVRG's barrier: Alg. 4 l. 3.
 
     def _hold(self) -> None:
-        """All parties end their steps and rest."""
+        """Order all parties to end their steps and rest."""
         state = self.state
         state.barrier += 1
         state.phase, state.done, state.running = HOLDING, [], False
         self._tell(self.members, Hold(state.barrier))
 
     def _release(self) -> None:
-        """Parties came or went while θ(w^s) was summed: go on with what each has, until the next snapshot is due.
+        """Parties came or went while θ(w^s) was summed: continue with the snapshots they have, until the next is due.
 
-        # DEVIATION: Alg. 4 l. 3 in every epoch. A sum of all rows over other parties, a step later, would come close
-        to the margins of a lost party; the estimate is unbiased whatever the reference is.
+        # DEVIATION: Alg. 4 l. 3 takes a snapshot in every epoch. A second sum of all rows over other parties, one step
+        # later, would come close to the margins of a lost party. The estimate is unbiased whatever the reference is.
         """
         self.state.phase, self.state.done = "", []
         self._tell(self.members, Release(self.state.barrier))
 
     @on(Held, PARTY)
     def held(self, sender: str, message: Held) -> None:
-        """When all rest, one of them aggregates θ(w^s)."""
+        """When all parties rest, one of them aggregates θ(w^s)."""
         if self._all_done(sender, HOLDING, message.barrier):
             self.state.phase = TAKING
             self._tell([self._next_member()], Take(self.state.barrier))
 
     @on(Taken, PARTY)
     def taken(self, sender: str, message: Taken) -> None:
-        """The barrier is over when all have the full gradient."""
+        """The barrier ends when all parties have the full gradient."""
         if self._all_done(sender, TAKING, message.barrier):
             self.state.phase = ""
             if self.options.synchronous:
                 self._next_round()
 
     def _all_done(self, sender: str, phase: str, barrier: int) -> bool:
-        """One more party has held, or taken: was it the last?"""
+        """Note that a party has held or taken; True if it was the last one."""
         state, party = self.state, self.index[sender]
         if state.phase != phase or barrier != state.barrier or party in state.done:
             return False
@@ -283,7 +283,7 @@ class LinearCoordinator(Counting[State]):
     # Synchronous twins.
 
     def _next_round(self) -> None:
-        """All parties step on what one of them aggregates."""
+        """Start a round: all parties step on the margins that one of them aggregates."""
         state = self.state
         state.running = False
         if not self._enough or state.judge or state.phase or self.progress.ending:
@@ -312,9 +312,9 @@ class LinearCoordinator(Counting[State]):
         return bool(self.state.judge)
 
     def begin_judging(self) -> None:
-        """One party aggregates the margins of held-out rows, through the same trees, and judges them.
+        """Ask one party to aggregate the margins of held-out rows, through the same trees, and to judge them.
 
-        All members are told of it, and over which members: they answer that party for these, and no other.
+        The coordinator tells all members of it, and names the members. They answer that party for these members only.
         """
         state, members = self.state, self.members
         state.number += 1
@@ -324,12 +324,12 @@ class LinearCoordinator(Counting[State]):
         if len(members) < (FEWEST if self.options.masking == "on" else 1):
             if state.begun and not self.progress.ending:
                 return self._judged_nothing()
-            state.judge = "nobody"  # the first and the last evaluation wait for a party
+            state.judge = "nobody"  # the first and the last evaluation wait for enough parties
             return
         judge = self._next_member()
         state.judge = self.names[judge]
         message = Judge(state.number, judge, members, state.last)
-        for member in (*(m for m in members if m != judge), judge):  # the judge hears it last
+        for member in (*(m for m in members if m != judge), judge):  # the judge hears of it last
             self.send(self.names[member], message, evaluation=True)
         self.wake(JUDGE_TIMER, self.now + round(self.options.patience_s * NANOSECONDS))
 
@@ -341,7 +341,7 @@ class LinearCoordinator(Counting[State]):
 
     @on(Judged, PARTY)
     def judged(self, sender: str, message: Judged) -> None:
-        """A party has judged the model."""
+        """Take the scores of the party that judges."""
         if sender != self.state.judge or message.number != self.state.number:
             return
         if self.training.metric not in message.values:
@@ -357,9 +357,9 @@ class LinearCoordinator(Counting[State]):
 
     @on(Declined, PARTY)
     def declines(self, sender: str, message: Declined) -> None:
-        """A party was judged with others, and has not moved since: this evaluation will not be.
+        """Drop this evaluation: a party contributed to one over other members and has not moved since.
 
-        The last one is asked for again when that party has stepped, if it can.
+        The last evaluation is repeated when that party has stepped, if it can step.
         """
         state = self.state
         if not state.judge or message.number != state.number:
@@ -381,7 +381,7 @@ class LinearCoordinator(Counting[State]):
         self.measured(Evaluated(self.state.number, nothing.loss, nothing.values, tested), self.state.missing)
 
     def advance(self) -> None:
-        """After an evaluation: begin, or the next round."""
+        """After an evaluation: begin training, or start the next round."""
         if self.progress.ending:
             return
         if not self.state.begun:
@@ -390,10 +390,10 @@ class LinearCoordinator(Counting[State]):
         if self.options.synchronous and not self.state.running:
             self._next_round()
 
-    # People.
+    # Progress, checks and summary.
 
     def waits_for(self) -> list[str]:
-        """The parties that have to come or to answer before training goes on."""
+        """The parties that must join or answer before training continues."""
         state, odd, members = self.state, self._odd(), self.members
         if not state.begun or not self._enough:
             return [name for name in self.names if self.index[name] not in members or name in odd]
@@ -402,7 +402,7 @@ class LinearCoordinator(Counting[State]):
         return [self.names[member] for member in members if member not in state.done]
 
     def validate(self) -> None:
-        """What must hold between any two events."""
+        """Raise if an invariant between two events does not hold."""
         state = self.state
         if len(set(state.done)) < len(state.done):
             raise LocalProtocolError("server: a party is done twice")
@@ -412,12 +412,12 @@ class LinearCoordinator(Counting[State]):
             raise LocalProtocolError("server: labels are compared, but not all")
 
     def told(self) -> RoleSummary:
-        """Steps and barriers; it has no weights."""
+        """Steps of each party, and barriers; the coordinator has no weights."""
         steps = {self.names[party]: count for party, count in sorted(self.state.steps.items())}
         return {"note": self._note(), "weights": "", "method": {"steps": steps, "barriers": self.state.barrier}}
 
     def _note(self) -> str:
-        """What a reader of the summary should know."""
+        """Remarks for the reader of the summary."""
         state = self.state
         notes = [self._other_labels(odd)] if (odd := self._odd()) else []
         notes += [f"went on without {name}: {cause}" for name, cause in state.left.items()]

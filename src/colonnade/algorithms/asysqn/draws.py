@@ -1,9 +1,9 @@
-"""Batches drawn independently of each other, as Alg. 5 has them.
+"""Batches drawn independently of each other, as in Alg. 5.
 
-SAGA's estimate is unbiased only if every row is as likely to come next as any other. On a walk through a permutation
-the next batch is one of rows not yet visited, whose slopes are the oldest: what has changed since is counted as if all
-rows were that old, up to n/b times too much at the end of an epoch. It then diverges at rates at which SVRG, whose
-reference is of one moment, does not.
+SAGA's estimate is unbiased only if every row is equally likely to come next. On a walk through a permutation, the next
+batch has rows that were not yet visited, and their slopes are the oldest. The change since then is counted as if all
+rows were that old: at the end of an epoch, up to n/b times too much. SAGA then diverges at learning rates at which
+SVRG, whose reference is of one moment, does not.
 """
 
 import numpy as np
@@ -13,11 +13,11 @@ from colonnade.protocol.seeds import generator
 
 __all__ = ["Draws"]
 
-KEPT = 8  # the newest batches: each is asked for several times
+KEPT = 8  # newest batches to keep, because each is asked for several times
 
 
 class Draws:
-    """No row twice in a batch; known from its position alone, like those of a `Walk`."""
+    """Batches without a repeated row; each depends on its position alone, like those of a `Walk`."""
 
     def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int) -> None:
         self._rows, self._batch_size, self._seed, self._path = rows, min(batch_size, rows), seed, path

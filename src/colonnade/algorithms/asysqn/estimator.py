@@ -7,14 +7,14 @@ All three are v = Xᵀ_I(∂L/∂θ_I − r_I)/b + Xᵀr/n + λw with reference 
     SAGA   r_i = ∂L/∂θ_i when row i was last in a batch; Xᵀr/n is kept up to date (Alg. 5 l. 5, 8)
 
 λ is 0 for the intercept: a last column of ones, at one party (`Block`). Steps, pairs and directions are of u = w/gains
-(`scale`); where the rate is given, gains are 1.
+(`scale`). If the config gives the rate, gains are 1.
 
-v is unbiased whatever r is, so a party that begins again may take r at w = 0, where θ needs no aggregation: it is the
-intercept that training starts from (0, where the rate is given).
+v is unbiased whatever r is. A party that restarts may therefore take r at w = 0, where θ needs no aggregation: θ is the
+intercept that training starts from (0 if the config gives the rate).
 
-# DEVIATION: Alg. 5 stores gradients; of a linear model these are the slope times x_i, so a scalar per row will do.
-# DEVIATION: batches of SGD and SVRG are walks through permutations, not independent draws (Alg. 3 l. 2); of SAGA they
-# are (see `draws`), but without the same row twice in a batch.
+# DEVIATION: Alg. 5 stores gradients. For a linear model these are the slope times x_i, so one scalar per row is enough.
+# DEVIATION: batches of SGD and SVRG are walks through permutations, not independent draws (Alg. 3 l. 2). SAGA's batches
+# are independent draws (see `draws`), but without the same row twice in a batch.
 """
 
 from dataclasses import dataclass, field
@@ -36,16 +36,16 @@ from colonnade.protocol.saved import form_of
 __all__ = ["Estimator", "Learnt", "OwnNumbersDiverged"]
 
 NOTHING = np.zeros(0)
-RECENT = 0.95  # of the past, in a mean over recent batches: the last twenty or so
+RECENT = 0.95  # weight of the past in a mean over recent batches: about the last twenty
 
 
 class OwnNumbersDiverged(TrainingDiverged):
-    """The numbers of one party, whatever those of the others are."""
+    """One party's own numbers diverged, whatever those of the others are."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Learnt:
-    """What steps and references change."""
+    """The values that steps and references change."""
 
     w: Array  # replaced, never changed in place: jobs read it
     steps: int = 0
@@ -53,8 +53,8 @@ class Learnt:
     mean: Array = field(default_factory=lambda: NOTHING)  # Xᵀr/n
     before: Array = field(default_factory=lambda: NOTHING)  # v_{k−1}, for the printed curvature
     step_before: Array = field(default_factory=lambda: NOTHING)  # s_{k−1}
-    loss: float = 0.0  # what recent batches cost
-    start: float = 0.0  # what they did at w = 0
+    loss: float = 0.0  # smoothed loss of recent batches
+    start: float = 0.0  # smoothed loss of the same batches at w = 0
 
 
 _FORM = form_of(Learnt)
@@ -74,20 +74,19 @@ class Estimator:
 
     @property
     def w(self) -> Array:
-        """The newest w_ℓ."""
         return self.state.w
 
     @property
     def steps(self) -> int:
-        """How many led to it."""
+        """The number of steps that led to `w`."""
         return self.state.steps
 
     @property
     def wants_reference(self) -> bool:
-        """Whether it cannot step yet."""
+        """Whether a reference is missing, so that it cannot step yet."""
         return self._options.estimator != SGD and not len(self.state.reference)
 
-    # Pure: what jobs compute.
+    # Pure functions, for jobs.
 
     def full_pass(self, theta: Array) -> FullPassed:
         """Alg. 4 l. 3, Alg. 5 l. 2: the data part of the full gradient."""
@@ -132,12 +131,12 @@ class Estimator:
         return penalty(w[: len(w) - self._block.intercept], self._l2)
 
     def _refuse_divergence(self, made: StepMade) -> None:
-        """A smoothed loss, since a single small batch may well be bad; of ridge's rows some cost more than others."""
+        """Raise if the smoothed loss is too high. A single small batch may be bad, and ridge's rows differ in cost."""
         if not all_finite(made.s):
             raise OwnNumbersDiverged("its step is not finite")
         loss, start = self._recent(made)
         if loss > FAR * start:
-            own = self._penalty(self.state.w) > FAR * made.start  # its weights alone cost as much
+            own = self._penalty(self.state.w) > FAR * made.start  # its weights alone cost that much
             kind = OwnNumbersDiverged if own else TrainingDiverged
             raise kind(f"the loss of its recent batches is {loss / start:.0f} times that of the start")
 
@@ -145,7 +144,7 @@ class Estimator:
         return RECENT * self.state.loss + made.loss, RECENT * self.state.start + made.start
 
     def _with_printed_pair(self, v: Array) -> Memory:
-        """Alg. 1 as printed: its newest pair has ȳ = v_k − v_{k−1}, which is known only now."""
+        """Alg. 1 as printed: the newest pair has ȳ = v_k − v_{k−1}, which is known only now."""
         if self._options.curvature != "printed" or not len(self.state.before):
             return self.memory
         memory = Memory(self.memory.m, self.memory.delta)
@@ -153,10 +152,10 @@ class Estimator:
         memory.add(self.state.step_before, v - self.state.before)
         return memory
 
-    # State changes: what handlers do with results.
+    # State changes, for handlers of results.
 
     def learn(self, rows: Array, made: StepMade) -> None:
-        """w_ℓ ← w_ℓ − γd_ℓ, and what is remembered of it."""
+        """w_ℓ ← w_ℓ − γd_ℓ; also updates memory, reference and losses."""
         state = self.state
         state.w = state.w + made.s * self.scale.gains
         state.steps += 1
@@ -172,16 +171,14 @@ class Estimator:
             state.reference[rows] = made.slopes
 
     def refer(self, passed: FullPassed) -> None:
-        """From now on these slopes are the reference."""
-        self.state.reference = np.array(passed.slopes)  # SAGA changes it
+        """Use these slopes as the reference from now on."""
+        self.state.reference = np.array(passed.slopes)  # a copy, because SAGA changes it
         self.state.mean = passed.mean
 
     def save(self) -> dict[str, Any]:
-        """All of it."""
         return {"learnt": _FORM.plain(self.state), "memory": self.memory.save()}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.state = _FORM.typed(saved["learnt"])
-        self.state.reference = np.array(self.state.reference)  # SAGA changes it
+        self.state.reference = np.array(self.state.reference)  # a copy, because SAGA changes it
         self.memory.load(saved["memory"])

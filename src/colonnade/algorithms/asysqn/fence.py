@@ -1,14 +1,14 @@
-"""Which rows a party has contributed with the weights it has, and over which parties.
+"""Record the rows that a party has contributed at its current weights, and over which parties.
 
-Sums of the same rows at the same weights over two sets of parties differ by the margins of the parties in one set
-alone. A party therefore contributes its margins of a row, at one state of its weights, to sums over one set only. Then
-sums over different sets have no party's term in common, and no combination of them cancels the terms of the others.
+Sums of the same rows at the same weights over two sets of parties differ by the margins of the parties in only one set.
+A party therefore contributes its margins of a row, at one state of its weights, to sums over one set only. Then sums
+over different sets have no party's term in common, and no combination of them cancels the terms of the others.
 
-A contribution counts from the moment at which its job is given out: the party cannot know whether the sum was
-completed. While the job runs, the party may move; the term may then be of the weights before or after, so the rows
-count for both. A party whose weights are all zero has no margins to tell, and only its running jobs count.
+A contribution counts from the moment at which its job is given out, because the party cannot know whether the sum was
+completed. The party may move while the job runs. The term may then be of the weights before or after, so the rows count
+for both. A party whose weights are all zero has no margins to reveal, so only its running jobs count.
 
-What this cannot know: a party that went back to an older checkpoint has forgotten its contributions since. The other
+The fence has one limit: a party that went back to an older checkpoint has forgotten its contributions since. The other
 parties of those sums have not, unless they all went back.
 """
 
@@ -40,7 +40,7 @@ _RUNNING = form_of(dict[int, Share])
 
 
 class Fence:
-    """Contributions since this party last moved."""
+    """A party's contributions since it last moved."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -48,7 +48,7 @@ class Fence:
         self.running: dict[int, Share] = {}  # by the token of the job that makes the term
 
     def forbids(self, share: Share, w: Array) -> bool:
-        """Whether this share, with these weights, would be the second set of parties for one of its rows."""
+        """Whether this share, at these weights, would bring a second set of parties to one of its rows."""
         if not self._clashes(share, self.marks):
             return False
         return bool(w.any()) or self._clashes(share, self._marked(self.running.values(), {}))
@@ -60,20 +60,20 @@ class Fence:
         return False
 
     def note(self, token: int, share: Share) -> None:
-        """The job of a share is given out."""
+        """Record a share whose job is given out."""
         self.running[token] = share
         self._marked([share], self.marks)
 
     def settle(self, token: int) -> Share:
-        """Its term is made."""
+        """The job of a share is done."""
         return self.running.pop(token)
 
     def moved(self) -> None:
-        """The weights are others; terms that are being made may be of these already."""
+        """The weights have changed; terms that are being made may already be of the new weights."""
         self.marks = self._marked(self.running.values(), {})
 
     def members(self) -> set[Members]:
-        """The sets of parties that this party has contributed over, with the weights it has."""
+        """The sets of parties over which this party has contributed at its current weights."""
         return {members for _, members in self.marks}
 
     def _marked(self, shares: Iterable[Share], marks: Marks) -> Marks:
@@ -89,12 +89,11 @@ class Fence:
         return slice(None) if share.tests or share.whole else share.rows
 
     def save(self) -> dict[str, Any]:
-        """All of it, as bits."""
+        """The whole state, with row marks as bits."""
         marks = [(tests, members, np.packbits(mask)) for (tests, members), mask in self.marks.items()]
         return {"marks": marks, "running": _RUNNING.plain(self.running)}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self.marks = {
             (tests, members): np.unpackbits(bits, count=1 if tests else self._rows).astype(np.bool_)
             for tests, members, bits in saved["marks"]

@@ -1,4 +1,4 @@
-"""What a party holds: its columns and the labels, to train and to test on; looked at before anything starts."""
+"""A party's columns and labels, to train and to test on; checked before anything starts."""
 
 import hashlib
 
@@ -19,17 +19,17 @@ from colonnade.protocol.messages import Array
 __all__ = ["Holdings", "predictions"]
 
 PAPERS_L2 = 1e-4
-REACH = 100.0  # of the largest label: margins that a useful model may have
+REACH = 100.0  # times the largest label: the range of margins that a useful model may have
 
 
 class Holdings:
-    """Columns, labels and the loss that they are for."""
+    """A party's columns, its labels and the loss for them."""
 
     def __init__(self, setup: PartySetup[LinearOptions]) -> None:
         assert setup.y_train is not None and setup.y_test is not None and setup.task is not None
         _refuse_others_settings(setup)
         self._name, self._task = setup.name, setup.task
-        intercept = setup.options.intercept and setup.index == 0  # one party holds it, for all
+        intercept = setup.options.intercept and setup.index == 0  # one party holds it for all
         self.train, self.test = Block(setup.train, intercept), Block(setup.test, intercept)
         self.loss = LOSSES[_loss_of(setup.options, setup.task)]
         self.y = targets(setup.y_train, setup.task, self.loss, setup.name)
@@ -51,10 +51,11 @@ class Holdings:
             )
 
     def _refuse_overflow(self, setup: PartySetup[LinearOptions]) -> None:
-        """f(w*) ≤ f(0) bounds ‖w*‖, and that every margin; on the way there `encode` looks at each value.
+        """Raise if margins could exceed the range of fixed point.
 
-        The intercept has no penalty, and no such bound: of it only `encode` knows. Of columns in any unit the bound
-        says little (a large column has a small weight): measured steps are tried on what labels need.
+        f(w*) ≤ f(0) bounds ‖w*‖, which bounds every margin. On the way there, `encode` checks each value. The intercept
+        has no penalty and no such bound, so only `encode` checks it. For columns in arbitrary units the bound says
+        little, because a large column has a small weight. Measured steps therefore use a bound from the labels.
         """
         if setup.training.measured:
             largest = REACH * float(np.abs(self.y).max(initial=1.0))
@@ -64,11 +65,11 @@ class Holdings:
         masking.check_bound(largest, len(setup.names), setup.options.fraction_bits)
 
     def judged(self, whole: bool) -> int:
-        """How many of the rows held out an evaluation is of."""
+        """The number of held-out rows in an evaluation."""
         return self.test.rows if whole or not self.validation else self.validation
 
     def judge(self, theta: Array, metric: str) -> tuple[Scores, Scores | None]:
-        """Of the validation rows, if there are any, and of the test rows, if their margins are given."""
+        """Scores of the validation rows (of all rows, if there are none), and of test rows that `theta` includes."""
         first = self.validation or len(theta)
         scores = self._scores(theta[:first], self.y_test[:first], metric)
         return scores, self._scores(theta[first:], self.y_test[first:], metric) if len(theta) > first else None
@@ -85,7 +86,7 @@ class Holdings:
 
 
 def predictions(theta: Array, task: Task) -> Array:
-    """As metrics want them: numbers, or a score for each of the two classes."""
+    """Predictions in the form that metrics take: numbers, or a score for each of the two classes."""
     if task.kind == "regression":
         return theta
     score = probability(theta)
@@ -99,7 +100,7 @@ def _loss_of(options: LinearOptions, task: Task) -> str:
 
 
 def _l2_of(options: LinearOptions, training: Training) -> float:
-    """λ: as given; if not, 1/n, which is scikit-learn's C = 1, or the paper's beside a rate that is given."""
+    """λ: as given; if not, 1/n, which is scikit-learn's C = 1, or the paper's value if a rate is given."""
     if options.l2 is not None:
         return options.l2
     return 1.0 / training.rows if training.measured else PAPERS_L2
@@ -113,7 +114,7 @@ def _penalised(columns: int) -> Array:
 
 
 def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:
-    """A linear model's step is its own: what belongs to networks has no meaning here."""
+    """Raise for settings that belong to networks: they have no meaning for a linear model's step."""
     optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
     if regulariser.kind != "none":
         raise ConfigError("train.regulariser", regulariser.kind, "linear methods have protocol.l2; leave this out")
@@ -122,7 +123,7 @@ def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:
 
 
 def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
-    """Labels as the loss wants them: ±1, or real numbers."""
+    """Labels in the form that the loss takes: ±1, or real numbers."""
     if task is not None and task.kind != ("binary" if loss.signed else "regression"):
         raise ConfigError("protocol.loss", loss.name, _advice(task, loss))
     values = np.asarray(y, np.float64)
@@ -143,7 +144,7 @@ def _advice(task: Task, loss: Loss) -> str:
 
 
 def _digest_of(*labels: Array) -> str:
-    """What parties compare of their labels: sha256 of their numbers and how many there are of each part."""
+    """The digest that parties compare: sha256 of the labels and of the number of labels in each part."""
     text = hashlib.sha256()
     for part in labels:
         text.update(len(part).to_bytes(8, "little"))

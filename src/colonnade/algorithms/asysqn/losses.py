@@ -7,10 +7,10 @@
     ridge      ½(θ − y)²           real     its Ridge with alpha = nλ
     ls-svm     ½(1 − yθ)²          ±1       Suykens and Vandewalle's; on ±1 it is ridge's L
 
-The paper prints only the logistic one, with λ/2·‖w‖² beside a mean (28): λ does not grow with n, and the gradient of
-the penalty is λw. It gives no factor for squares: ½ is that of Suykens and Vandewalle (1999), its source for ls-svm.
+The paper prints only the logistic loss, with λ/2·‖w‖² beside a mean (28): λ does not grow with n, and the gradient of
+the penalty is λw. It gives no factor for squares. ½ is that of Suykens and Vandewalle (1999), its source for ls-svm.
 
-# DEVIATION: (P) has no intercept; without one, classes of unequal size cannot be told from the columns alone.
+# DEVIATION: (P) has no intercept. Without one, the columns alone cannot separate classes of unequal size.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["FAR", "LOSSES", "Loss", "at_zero", "penalty", "probability"]
 
-FAR = 10.0  # times the loss at w = 0: nobody comes back from there
+FAR = 10.0  # times the loss at w = 0: training does not recover from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class Loss:
 
 
 def at_zero(loss: Loss, y: Array) -> float:
-    """1/n Σ L(0, y_i): what w = 0 costs."""
+    """1/n Σ L(0, y_i): the loss at w = 0."""
     return float(np.mean(loss.value(np.zeros(len(y)), y)))
 
 
 def penalty(w: Array, l2: float) -> float:
-    """λ/2·‖w‖² of one block; blocks add up."""
+    """λ/2·‖w‖² of one block; the penalties of blocks add up."""
     return 0.5 * l2 * float(w @ w)
 
 
@@ -72,7 +72,7 @@ def _logistic_second_derivative(theta: Array, y: Array) -> Array:
 
 
 def _log_odds(y: Array) -> float:
-    positive = (float((y > 0).sum()) + 0.5) / (len(y) + 1.0)  # finite, where all labels are the same
+    positive = (float((y > 0).sum()) + 0.5) / (len(y) + 1.0)  # finite even if all labels are the same
     return float(np.log(positive / (1.0 - positive)))
 
 
@@ -87,7 +87,7 @@ def _squared_slack(theta: Array, y: Array) -> Array:
 
 
 def _difference(theta: Array, y: Array) -> Array:
-    """Of both squared losses: −y(1 − yθ) = θ − y where y² = 1."""
+    """The derivative of both squared losses: −y(1 − yθ) = θ − y where y² = 1."""
     slopes: Array = theta - y
     return slopes
 

@@ -1,10 +1,11 @@
-"""What AsySQN's parties say to each other and to the coordinator, and the jobs they give themselves.
+"""Messages between AsySQN's parties and to the coordinator, and the jobs of the roles.
 
-An aggregation (Alg. 2) is named by its initiator and a `nonce`, drawn anew for every attempt: a party that lost its
-memory cannot give two of them the same name. All messages of one over test rows are sent for evaluation.
+An initiator and a `nonce` name an aggregation (Alg. 2). Every attempt draws a new nonce, so a party that lost its
+memory cannot give two aggregations the same name. All messages of an aggregation over test rows are sent for
+evaluation.
 
-Sums carry a digest of the question they answer (`asked`): an initiator that asks some parties for other rows than the
-rest, or names other members to them, gets no sum, because a parent on either tree refuses a child's other digest.
+Sums carry a digest of the question they answer (`asked`). An initiator that asks some parties for other rows, or names
+other members to them, gets no sum: a parent on either tree refuses a child whose digest differs.
 """
 
 import hashlib
@@ -56,11 +57,11 @@ class Hello(Message, frozen=True):
     labels_sha256: str
     rows: int
     tests: int
-    nonzeros: int  # of the training block: the unit in which work is charged is everybody's mean
+    nonzeros: int  # nonzeros of the training block; the mean over all parties is the unit in which work is charged
 
 
 class Differs(Message, frozen=True):
-    """Coordinator → party: the labels with this digest are not those of the others."""
+    """Coordinator → party: the labels with this digest differ from those of the others."""
 
     labels_sha256: str
     cause: str
@@ -69,12 +70,12 @@ class Differs(Message, frozen=True):
 class Begin(Message, frozen=True):
     """Coordinator → party: train."""
 
-    unit: float  # nonzeros of a mean party's row
+    unit: float  # nonzeros in a row of a mean party
     members: list[int]
 
 
 class Members(Message, frozen=True):
-    """Coordinator → party: who takes part from now on."""
+    """Coordinator → party: the parties that take part from now on."""
 
     members: list[int]
 
@@ -94,19 +95,19 @@ class Held(Message, frozen=True):
 
 
 class Take(Message, frozen=True):
-    """Coordinator → one party: aggregate θ(w^s) of all training rows, for everybody."""
+    """Coordinator → one party: aggregate θ(w^s) of all training rows, for all parties."""
 
     barrier: int
 
 
 class Release(Message, frozen=True):
-    """Coordinator → party: there is no snapshot this time; go on with the one before."""
+    """Coordinator → party: there is no snapshot this time; continue with the previous one."""
 
     barrier: int
 
 
 class Taken(Message, frozen=True):
-    """Party → coordinator: I have the full gradient, and go on."""
+    """Party → coordinator: I have the full gradient, and continue."""
 
     plainly: ClassVar[str] = "that the party has the snapshot; no data"
 
@@ -114,7 +115,7 @@ class Taken(Message, frozen=True):
 
 
 class Round(Message, frozen=True):
-    """Coordinator → party, synchronous twins: the next round, and who aggregates for all."""
+    """Coordinator → party, synchronous twins: the next round, and the party that aggregates for all."""
 
     number: int
     initiator: int
@@ -127,22 +128,22 @@ class Stepped(Message, frozen=True):
 
     round: int  # 0: asynchronous
     rows: int
-    steps: int  # of this party, in all
+    steps: int  # steps of this party so far
     clock: int  # Σ of the others' steps when they contributed
-    members: list[int]  # who contributed
+    members: list[int]  # the parties that contributed
 
 
 class Judge(Message, frozen=True, omit_defaults=True):
-    """Coordinator → every member: the party `judge` asks these for the margins of held-out rows, and judges them."""
+    """Coordinator → every member: party `judge` asks these members for margins of held-out rows, and judges them."""
 
     number: int
     judge: int
     members: list[int]
-    last: bool = False  # of all these rows; else of the validation rows, if there are any
+    last: bool = False  # all held-out rows; if false, the validation rows, if there are any
 
 
 class Declined(Message, frozen=True):
-    """Party → coordinator: not over these members: my weights are those of an evaluation over others."""
+    """Party → coordinator: no term over these members: my weights are those of an evaluation over others."""
 
     plainly: ClassVar[str] = "that the party does not take part in a judgement; no data"
 
@@ -150,7 +151,7 @@ class Declined(Message, frozen=True):
 
 
 class Judged(Message, frozen=True, omit_defaults=True):
-    """Party → coordinator: so good, as in `Evaluated`."""
+    """Party → coordinator: the scores of an evaluation, as in `Evaluated`."""
 
     plainly: ClassVar[str] = "how good the model is on the rows held out"
 
@@ -161,21 +162,21 @@ class Judged(Message, frozen=True, omit_defaults=True):
 
 
 class Diverged(Message, frozen=True):
-    """Party → coordinator: what I compute leads nowhere; also a job's result."""
+    """Party → coordinator: my computation diverged; also a job's result."""
 
     plainly: ClassVar[str] = "that the training leads nowhere"
 
     cause: str
-    own: bool  # this party's own numbers are out of range; else the loss of the whole model is
+    own: bool  # this party's own numbers are out of range; if false, the loss of the whole model is
 
 
 # Between parties: Alg. 2.
 
 
 class Ask(Message, frozen=True, omit_defaults=True):
-    """Initiator → every other: contribute to the margins of these rows, or of all (`whole`).
+    """Initiator → every other member: contribute your margins of these rows, or of all (`whole`).
 
-    Of `tests`, the rows held out, these are the validation rows, unless all are meant or there are none.
+    With `tests`, the rows are the held-out ones: the validation rows, unless all are meant or there are none.
     """
 
     plainly: ClassVar[str] = "which rows the party works on next"
@@ -188,7 +189,7 @@ class Ask(Message, frozen=True, omit_defaults=True):
 
 
 def digest_of(ask: Ask) -> bytes:
-    """What a question asks for, and of which parties."""
+    """A digest of a question's rows and members."""
     kind = f"{'AskTests' if ask.tests else 'Ask'} {ask.whole} {ask.members} {len(ask.rows)}"
     return hashlib.blake2b(kind.encode() + ask.rows.tobytes(), digest_size=16).digest()
 
@@ -219,7 +220,7 @@ class Masks(Message, frozen=True):
 
 
 class Abandon(Message, frozen=True):
-    """Initiator → every other: forget this aggregation."""
+    """Initiator → every other member: drop this aggregation."""
 
     plainly: ClassVar[str] = "that a question is withdrawn; no data"
 
@@ -227,7 +228,7 @@ class Abandon(Message, frozen=True):
 
 
 class Totals(Message, frozen=True):
-    """Initiator → every other: θ of all rows at a barrier, or of a synchronous round's batch."""
+    """Initiator → every other member: θ of all rows at a barrier, or of a synchronous round's batch."""
 
     plainly: ClassVar[str] = "for each row, the score that all parties together give it"
 
@@ -240,7 +241,7 @@ class Totals(Message, frozen=True):
 
 
 class Margins(Payload, frozen=True):
-    """θ^ℓ of the rows that an `Ask` with these fields means, in fixed point, masked."""
+    """Job: θ^ℓ of the rows that an `Ask` with these fields means, in fixed point, masked."""
 
     draw: int  # names the mask
     tests: bool
@@ -249,7 +250,7 @@ class Margins(Payload, frozen=True):
 
 
 class MarginsMade(Payload, frozen=True):
-    """Its result."""
+    """Result of `Margins`."""
 
     nonce: int
     steps: int
@@ -258,39 +259,39 @@ class MarginsMade(Payload, frozen=True):
 
 
 class Step(Payload, frozen=True):
-    """One step on a batch whose margins are known."""
+    """Job: one step on a batch whose margins are known."""
 
     rows: Array
     theta: Array
 
 
 class StepMade(Payload, frozen=True):
-    """Its result: s, ȳ, v, ∂L/∂θ of the batch, and Xᵀ(∂L/∂θ − reference)/b."""
+    """Result of `Step`: s, ȳ, v, ∂L/∂θ of the batch, and Xᵀ(∂L/∂θ − reference)/b."""
 
     s: Array
     y: Array
     v: Array
     slopes: Array
     difference: Array
-    loss: float  # of the batch, and λ/2·‖w_ℓ‖²
-    start: float  # what w = 0 costs, on this batch or on all rows: the larger
+    loss: float  # of the batch, plus λ/2·‖w_ℓ‖²
+    start: float  # loss at w = 0, on this batch or on all rows, whichever is larger
 
 
 class FullPass(Payload, frozen=True):
-    """The full gradient's data part at margins of all rows (Alg. 4 l. 3, Alg. 5 l. 2); none: at w = 0."""
+    """Job: the full gradient's data part at margins of all rows (Alg. 4 l. 3, Alg. 5 l. 2); none given: at w = 0."""
 
     theta: Array
 
 
 class FullPassed(Payload, frozen=True):
-    """Its result: ∂L/∂θ of all rows, and Xᵀ of it over n."""
+    """Result of `FullPass`: ∂L/∂θ of all rows, and Xᵀ of it over n."""
 
     slopes: Array
     mean: Array
 
 
 class JudgeTests(Payload, frozen=True):
-    """Judge the margins of the rows held out: the validation rows, or all."""
+    """Job: judge the margins of the held-out rows: the validation rows, or all."""
 
     number: int
     theta: Array

@@ -1,17 +1,17 @@
-"""A party of AsySQN: Alg. 3–5 on its own block, its part in everybody's aggregations, and evaluation.
+"""A party of AsySQN: Alg. 3–5 on its own block, its part in all parties' aggregations, and evaluation.
 
-It draws a batch, has its margins aggregated (Alg. 2), steps on them, and tells the coordinator that it has. While a
-step is computed, the margins of the next batches (`ahead`) are already being aggregated. Others' questions are answered
-beside all that, with the newest w_ℓ. What is known of a batch when a party it needs is lost is thrown away, and so is
-the batch: asking the same rows of the remaining parties would tell the lost one's term as a difference.
+The party draws a batch, has its margins aggregated (Alg. 2), steps on them, and tells the coordinator. While it
+computes a step, the margins of the next batches (`ahead`) are already being aggregated. Beside all that, it answers
+other parties' questions with the newest w_ℓ. If a party that a batch needs is lost, the batch and all that is known of
+it are dropped. Asking the remaining parties for the same rows would reveal the lost party's term as a difference.
 
-Where other parties take part than in an earlier sum over the same rows, a party moves before it contributes again (see
+If the members differ from those of an earlier sum over the same rows, a party moves before it contributes again (see
 `fence`): it steps once more on the newest margins it has.
-# DEVIATION: Alg. 3–5 know no losses. Such a step is one with delayed margins, as the asynchronous analysis has them.
+# DEVIATION: Alg. 3–5 never lose parties. Such a step is one with delayed margins, as in the asynchronous analysis.
 
 Work is charged by nonzeros (numbers that a pass over the rows touches). 1 is a first-order step of a mean party on a
 whole batch: two passes, margins and gradient. A quasi-Newton step has two more passes (curvature) and the recursion of
-Alg. 1, four times m·d_ℓ; an answer is one pass. An initiator's own margins are charged with its step.
+Alg. 1, four times m·d_ℓ. An answer is one pass. An initiator's own margins are charged with its step.
 """
 
 import hashlib
@@ -67,9 +67,9 @@ NONE = np.zeros(0)
 
 
 class Batch(NamedTuple):
-    """What a step is made on."""
+    """The rows and margins of a step."""
 
-    position: int = 0  # on the walk; of a synchronous round: its number
+    position: int = 0  # position on the walk; in a synchronous round, its number
     theta: Array = NONE
     clock: int = 0  # Σ of the others' steps when they contributed
     members: tuple[int, ...] = ()
@@ -80,21 +80,21 @@ NO_BATCH = Batch()
 
 @dataclass(slots=True, kw_only=True)
 class State(ContributorState):
-    """How far the training of this party is."""
+    """The party's progress in training."""
 
     begun: bool = False
-    ready: list[Batch] = field(default_factory=list)  # whose margins are here
+    ready: list[Batch] = field(default_factory=list)  # batches whose margins are here
     lane: int = 0  # the token of the job on the lane
-    stepping: Batch = NO_BATCH  # on the lane
-    moving: bool = False  # that step is one more on the newest margins
-    newest: Batch = NO_BATCH  # the newest step that changed w_ℓ
-    moves: int = 0  # such steps
-    position: int = 0  # of the next batch
-    holding: int = 0  # the barrier that this party rests at
-    round: int = 0  # synchronous twins: the newest that was announced
-    initiates: bool = False  # it aggregates for all
-    early: Batch = NO_BATCH  # margins of a round that was not yet announced
-    left: Diverged | None = None  # why this party takes part no more
+    stepping: Batch = NO_BATCH  # the batch on the lane
+    moving: bool = False  # whether that step repeats the newest margins
+    newest: Batch = NO_BATCH  # the batch of the newest step that changed w_ℓ
+    moves: int = 0  # repeated steps so far
+    position: int = 0  # position of the next batch
+    holding: int = 0  # the barrier at which this party rests
+    round: int = 0  # synchronous twins: the newest announced round
+    initiates: bool = False  # whether this party aggregates for all
+    early: Batch = NO_BATCH  # margins of a round that was not announced yet
+    left: Diverged | None = None  # why this party no longer takes part
 
 
 class Party(Contributor[State]):
@@ -104,7 +104,7 @@ class Party(Contributor[State]):
         super().__init__(setup, State())
         self._trains = setup.options.fewest(len(setup.names))  # parties of an aggregation for training
 
-    # Coming and going.
+    # Start, resume and join.
 
     def started(self, entropy: bytes) -> None:
         """Take the key, and say hello."""
@@ -116,7 +116,7 @@ class Party(Contributor[State]):
         self._key.renew(entropy)
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A conversation begins again: what was under way in it is gone. Of losses the coordinator tells."""
+        """A conversation restarts, and everything under way in it is gone. The coordinator reports lost parties."""
         if not anew:
             return
         if peer in self.names:
@@ -133,29 +133,29 @@ class Party(Contributor[State]):
 
     @on(Differs, SERVER)
     def differs(self, sender: str, message: Differs) -> None:
-        """The coordinator refuses labels; if they were mended meanwhile, say hello again."""
+        """The coordinator refuses these labels. Raise DataError, or say hello again if they have changed since."""
         if message.labels_sha256 == self._held.digest:
             raise DataError(f"{message.cause}; then start this party again")
         self._hello()
 
     def compute(self, job: Payload) -> Payload:
-        """A job, without changing any state; that it leads nowhere is a result, too."""
+        """Run a job without changing state; returns `Diverged` if the numbers diverge."""
         try:
             return super().compute(job)
         except TrainingDiverged as error:
-            own = isinstance(job, Margins) or isinstance(error, OwnNumbersDiverged)  # margins that do not fit
+            own = isinstance(job, Margins) or isinstance(error, OwnNumbersDiverged)  # margins out of range
             return Diverged(str(error), own)
 
     @done(Diverged)
     def leave(self, token: int, result: Diverged) -> None:
-        """Tell the coordinator: it ends the run, or goes on without this party if its own numbers are the cause."""
+        """Tell the coordinator: it ends the run, or continues without this party if its own numbers diverged."""
         if result.own:
             self._drop_everything()
             self.state.left = result
-        self.send(SERVER, result, evaluation=True)  # outside clock and bytes: it is not of the method
+        self.send(SERVER, result, evaluation=True)  # not part of the method, so outside clock and bytes
 
     def _drop_everything(self) -> None:
-        """What is under way, with everyone; the weights stay, and what the fence knows of them."""
+        """Drop everything under way with all peers; keep the weights, and the fence's record of them."""
         state = self.state
         self.abandon(list(state.own))
         self._cancel_lane()
@@ -168,7 +168,7 @@ class Party(Contributor[State]):
 
     @on(Begin, SERVER)
     def begin(self, sender: str, message: Begin) -> None:
-        """Train; a party that trains already only hears which others do."""
+        """Train; a party that already trains only takes over the list of members."""
         self.check_members(message.members)
         if not message.unit > 0:
             raise RemoteProtocolError(SERVER, f"a unit of {message.unit} nonzeros")
@@ -184,7 +184,7 @@ class Party(Contributor[State]):
         self._regroup(message.members, set())
 
     def _regroup(self, members: list[int], renewed: set[int]) -> None:
-        """Other parties take part from now on: abandon sums over the former ones, which would never be complete."""
+        """Take over the new members; abandon sums over the former ones, which would never be complete."""
         state = self.state
         gone = (set(state.members) - set(members)) | renewed
         same = state.members == tuple(members)
@@ -195,14 +195,14 @@ class Party(Contributor[State]):
         for nonce, purpose in state.own.items():
             over = self.sums.sums[self.index, nonce].members
             if purpose.what != TESTS and (over != state.members or renewed & set(over)):
-                hit.append(nonce)  # of tests the coordinator decides
+                hit.append(nonce)  # the coordinator decides on those over test rows
         self.abandon(hit, redo=(SNAPSHOT,) if same else ())
         self.advance()
 
     # Own sums for training.
 
     def is_wanted(self, purpose: Purpose) -> bool:
-        """Whether an own aggregation still has a purpose, and the parties that it takes."""
+        """Whether an own aggregation still has a purpose, and enough parties."""
         state, what, number = self.state, *purpose
         if what == SNAPSHOT:
             return number == state.holding and self._can_train
@@ -215,7 +215,7 @@ class Party(Contributor[State]):
         return len(self.state.members) >= self._trains and self.index in self.state.members
 
     def use(self, purpose: Purpose, total: Total) -> None:
-        """Margins of an own batch wait for their step; other ones are for all parties."""
+        """Queue the margins of an own batch for their step; send margins of a snapshot or round to all parties."""
         what, number = purpose
         if what == BATCH:
             self.state.ready.append(Batch(number, total.theta, total.clock, total.members))
@@ -225,7 +225,7 @@ class Party(Contributor[State]):
         self._start(totals)
 
     def advance(self) -> None:
-        """Do what can be done next: answers that were held, an own sum that was, a step, the next batches."""
+        """Do all that is possible now: held answers, the blocked own sum, a step, the next batches."""
         if self.state.held:
             self.answer_held()
         self._unblock()
@@ -246,7 +246,7 @@ class Party(Contributor[State]):
             self.gather(purpose)
 
     def _next_batches(self) -> None:
-        """The next step, if its margins are there; and the margins of the next batches."""
+        """Start the next step if its margins are here, and aggregate the margins of the next batches."""
         state = self.state
         if self.options.synchronous or not state.begun or state.holding or self.estimator.wants_reference:
             return
@@ -262,7 +262,7 @@ class Party(Contributor[State]):
                 state.position += 1
 
     def _under_way(self) -> int:
-        """Batches between their first margin and their step's end."""
+        """Batches between their first margin and the end of their step."""
         state = self.state
         asked = sum(purpose.what == BATCH for purpose in state.own.values())
         begun = sum(term.opens is not None and term.opens.what == BATCH for term in state.asides.values())
@@ -271,21 +271,21 @@ class Party(Contributor[State]):
     # Steps: Alg. 3 l. 2–6, Alg. 4 l. 5–9, Alg. 5 l. 3–8.
 
     def _move_first(self) -> None:
-        """One more step on the newest margins: it needs no aggregation, so it cannot wait for another party.
+        """Step once more on the newest margins. This needs no aggregation, so it cannot wait for another party.
 
-        At a barrier, too: w^s of Alg. 4 l. 3 is where each party is when it contributes to the snapshot.
+        It also happens at a barrier: w^s of Alg. 4 l. 3 is each party's weights when it contributes to the snapshot.
         """
         state = self.state
         if state.lane or state.ready or not state.begun or self.estimator.wants_reference:
             return  # it moves anyway, or when it may
-        if len(state.newest.theta):  # w_ℓ = 0 tells nothing, and has nothing to wait for
+        if len(state.newest.theta):  # w_ℓ = 0 reveals nothing, and has nothing to wait for
             state.moving, state.moves = True, state.moves + 1
             self._step(state.newest)
 
     def _step(self, batch: Batch) -> None:
         rows = self._walk.batch(batch.position)
         self.state.stepping = batch
-        passes = 2.0 if self.state.initiates or not self.options.synchronous else 1.0  # the margins were an answer
+        passes = 2.0 if self.state.initiates or not self.options.synchronous else 1.0  # 1.0: the margins were an answer
         if self.options.memory and self.options.curvature == "batch":
             passes += 2.0
         recursion = 4.0 * len(self.estimator.memory) * self._block.columns / self.batch_cost
@@ -298,7 +298,7 @@ class Party(Contributor[State]):
 
     @job(Step)
     def step(self, job: Step) -> StepMade:
-        """d_ℓ, and what is remembered of it."""
+        """The direction d_ℓ, and the values that the estimator remembers."""
         rate = self.training.party_rates[self.index] * self.estimator.scale.rate
         return self.estimator.step(job, self.training.rule.rate(rate, self.estimator.steps * len(self.names)))
 
@@ -312,8 +312,8 @@ class Party(Contributor[State]):
             self.fence.moved()
             state.newest = Batch(batch.position, batch.theta)
         elif state.moving:
-            state.newest = NO_BATCH  # these margins do not move it; other ones may
-        if not state.moving:  # one more step on margins that were counted is no update
+            state.newest = NO_BATCH  # these margins do not move it; others may
+        if not state.moving:  # a repeated step on margins that were already counted is not an update
             number = state.round if self.options.synchronous else 0
             self.send(SERVER, Stepped(number, len(rows), self.estimator.steps, batch.clock, list(batch.members)))
         if state.holding:
@@ -327,7 +327,7 @@ class Party(Contributor[State]):
 
     @on(Hold, SERVER)
     def hold(self, sender: str, message: Hold) -> None:
-        """Rest after the running step; batches that wait for theirs are thrown away."""
+        """Rest after the running step; drop the batches that wait for their step."""
         if self.options.estimator != SVRG:
             raise self.unexpected(sender, message)
         if message.barrier < 1:
@@ -342,7 +342,7 @@ class Party(Contributor[State]):
 
     @on(Take, SERVER)
     def take(self, sender: str, message: Take) -> None:
-        """Aggregate θ(w^s), for all."""
+        """Aggregate θ(w^s) for all parties."""
         if self.options.estimator != SVRG:
             raise self.unexpected(sender, message)
         if message.barrier == self.state.holding:
@@ -350,11 +350,11 @@ class Party(Contributor[State]):
 
     @on(Release, SERVER)
     def release(self, sender: str, message: Release) -> None:
-        """No snapshot this time: go on with the one before."""
+        """There is no snapshot this time: continue with the previous one."""
         if self.options.estimator != SVRG:
             raise self.unexpected(sender, message)
         if message.barrier != self.state.holding:
-            return  # it has the snapshot already
+            return  # it already has the snapshot
         self.abandon_training()
         self._cancel_lane()
         self.state.holding, self.state.blocked = 0, None
@@ -362,7 +362,7 @@ class Party(Contributor[State]):
 
     @on(Totals, PARTY)
     def totals(self, sender: str, message: Totals) -> None:
-        """θ that another party aggregated for all."""
+        """Margins θ that another party aggregated for all."""
         rows = self._block.rows if message.barrier else len(self._walk.batch(max(message.round, 0)))
         values = message.values
         if values.shape != (rows,) or values.dtype != np.float64 or not all_finite(values):
@@ -372,10 +372,10 @@ class Party(Contributor[State]):
         self._start(message)
 
     def _start(self, totals: Totals) -> None:
-        """The lane's job on margins that all use."""
+        """Start the lane's job on margins that all parties use."""
         state = self.state
         if not totals.barrier:
-            state.early = Batch(totals.round, totals.values)  # the coordinator's word for it may be still to come
+            state.early = Batch(totals.round, totals.values)  # the coordinator's announcement may still be on the way
             self._take_early()
         elif totals.barrier == state.holding and not state.lane:
             self._full_pass(totals.values)
@@ -392,7 +392,7 @@ class Party(Contributor[State]):
 
     @done(FullPassed)
     def referred(self, token: int, passed: FullPassed) -> None:
-        """The reference is there: on with the batches."""
+        """Take over the reference, and continue with the batches."""
         state = self.state
         state.lane = 0
         self.estimator.refer(passed)
@@ -406,7 +406,7 @@ class Party(Contributor[State]):
 
     @on(Round, SERVER)
     def next_round(self, sender: str, message: Round) -> None:
-        """The next round: what is left of an earlier one is dropped."""
+        """Start the next round, and drop the rest of an earlier one."""
         if not self.options.synchronous:
             raise self.unexpected(sender, message)
         if message.number < 1 or not 0 <= message.initiator < len(self.names):
@@ -430,20 +430,20 @@ class Party(Contributor[State]):
         state.early = NO_BATCH
         self._step(batch)
 
-    # Predictions, and people.
+    # Predictions, checks and summary.
 
     def margins(self, x: Any) -> Array:
-        """θ^ℓ of further rows."""
+        """θ^ℓ of additional rows, for predictions."""
         return Block(x, self._block.intercept).margins(self.estimator.w)
 
     def validate(self) -> None:
-        """What must hold between any two events."""
+        """Raise if an invariant between two events does not hold."""
         super().validate()
         if not self.options.synchronous and self._under_way() > 1 + self.options.ahead:
             raise LocalProtocolError(f"{self.name}: {self._under_way()} batches under way")
 
     def summary(self) -> RoleSummary:
-        """Steps, answers, and what came to nothing."""
+        """Steps, answers, and sums that were not completed."""
         state = self.state
         return {
             "steps": self.estimator.steps,

@@ -1,10 +1,10 @@
-"""Predictions by masked sums, for the linear methods: the server learns the sum of all margins of an id, and no other.
+"""Predictions by masked sums, for the linear methods: of an id, the server learns only the sum of all margins.
 
 Each party contributes its margins under a fresh mask, over the two trees of Alg. 2 (no two of them have a subtree in
-common); the root, another party each time, sends the sum to the server.
+common). The root, a different party each time, sends the sum to the server.
 
-The weights that predict have one set of parties for their whole life, all of them. A party whose last sums of the
-training were over others, with the weights it has, does not predict at all. And a sum carries a digest of its ids: a
+The weights that predict have one set of parties for their whole life: all parties. A party does not predict at all if,
+at its current weights, its last sums in training were over other parties. A sum carries a digest of its ids, so a
 server that asks parties for different ids gets no sum.
 """
 
@@ -52,7 +52,7 @@ class Summed(Message, frozen=True):
 
 
 class MakeTerm(Payload, frozen=True):
-    """Party's job: its own margins under a mask; the result is that of the training."""
+    """Job of a party: its own margins under a mask; the result is `MarginsMade`, as in training."""
 
     draw: int
     nonce: int
@@ -61,9 +61,9 @@ class MakeTerm(Payload, frozen=True):
 
 @dataclass(slots=True, kw_only=True)
 class SummedPartyState(RoleState):
-    """Of a party that contributes margins."""
+    """The state of a party that contributes margins."""
 
-    roots: dict[int, int] = transient(dict)  # nonce → root, of own terms that are being made
+    roots: dict[int, int] = transient(dict)  # nonce → root, for own terms that are being made
 
 
 class SummedParty(SumParty[SummedPartyState]):
@@ -83,7 +83,7 @@ class SummedParty(SumParty[SummedPartyState]):
 
     @on(Contribute, SERVER)
     def contribute(self, sender: str, message: Contribute) -> None:
-        """Always over all parties: the server has no say in whose margins are summed."""
+        """Start this party's term. The sum is always over all parties; the server cannot choose them."""
         ids, root, nonce = message.ids, message.root, message.nonce
         if not 0 <= root < len(self.names) or nonce in self.state.roots:
             raise RemoteProtocolError(SERVER, f"asks for a sum that cannot be: {len(ids)} ids at party {root}")
@@ -105,7 +105,7 @@ class SummedParty(SumParty[SummedPartyState]):
 
     @done(MarginsMade)
     def term_made(self, token: int, result: MarginsMade) -> None:
-        """Add it to the children's sums."""
+        """Add the term to the children's sums."""
         root = self.state.roots.pop(result.nonce)
         self._pass_on(self.sums.contribute(root, result.nonce, result), result.nonce)
 
@@ -120,7 +120,7 @@ class SummedParty(SumParty[SummedPartyState]):
         self._pass_on(self.sums.receive(self.names.index(sender), message), message.nonce)
 
     def _pass_on(self, sends: Sequence[Send], nonce: int) -> None:
-        """To the parent; the root tells the server."""
+        """Send sums to the parent; the root sends the total to the server."""
         self.do(sends)
         total = self.sums.take_total(nonce)
         if total is not None:
@@ -128,7 +128,7 @@ class SummedParty(SumParty[SummedPartyState]):
 
 
 class SummedServer(SumServer[SumServerState]):
-    """Gets each sum from its root; without a party there is none."""
+    """Gets each sum from its root; if a party is missing, there is no sum."""
 
     def __init__(self, parties: tuple[str, ...], predictions: Callable[[Array], Array], deadline_s: float) -> None:
         super().__init__(parties, predictions, deadline_s, SumServerState())
@@ -142,7 +142,7 @@ class SummedServer(SumServer[SumServerState]):
         self.take(message.nonce, values)
 
     def peer_lost(self, peer: str) -> None:
-        """Sums that are under way will not be."""
+        """Sums that are under way cannot complete."""
         under_way = list(self.state.sums)
         super().peer_lost(peer)
         for number in under_way:
@@ -150,22 +150,21 @@ class SummedServer(SumServer[SumServerState]):
 
 
 class SummedPredictor(Predictor[LinearOptions, Role, Party]):
-    """The server learns sums of margins."""
+    """Predicts from sums of margins, which are all that the server learns."""
 
     payloads = (*PAYLOADS, Contribute, Summed, Masked, Masks, MakeTerm, MarginsMade)
     peers = True
 
     def server(self, setup: PredictServerSetup[LinearOptions, Role]) -> SummedServer:
-        """It has no weights: what it needs is the task."""
+        """The server's role. It has no weights, and needs only the task."""
         return SummedServer(setup.parties, partial(predictions, task=setup.task), setup.deadline_s)
 
     def party(self, setup: PredictPartySetup[LinearOptions, Party]) -> SummedParty:
-        """Contributes its margins."""
         return SummedParty(setup.trained, setup.table, setup.parties, setup.options)
 
     def in_one_place(
         self, roles: TrainedRoles[LinearOptions, Role, Party], blocks: Sequence[Array], number: int
     ) -> Array:
-        """Margins add up."""
+        """Predictions from the sum of all parties' margins."""
         theta = sum(party.margins(block) for party, block in zip(roles.parties, blocks, strict=True))
         return predictions(np.asarray(theta), roles.task)

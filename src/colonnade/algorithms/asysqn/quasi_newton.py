@@ -9,9 +9,9 @@
 
 # DEVIATION: indices of Alg. 1 l. 9–10 (k−m+i, m−i−1) hold only for k > m; with p in the place of m they hold always.
 # DEVIATION: (12) has γ_{k−1} and (13) γ_k; with the same γ_k in both, sᵀŷ ≥ 0.3σ > 0 follows.
-# DEVIATION: the printed ȳ = v_k − v_{k−1} is a difference over two mini-batches and mostly noise: damping bounds sᵀŷ,
-# not ‖ŷ‖, and training stalls or diverges. The default is `curvature`; who wants the printed form hands `add` that
-# difference.
+# DEVIATION: the printed ȳ = v_k − v_{k−1} is a difference over two batches and mostly noise: damping bounds sᵀŷ, not
+# ‖ŷ‖, and training stalls or diverges. The default is `curvature`; for the printed form, the caller passes that
+# difference to `add`.
 """
 
 from math import inf, isfinite, sqrt
@@ -25,14 +25,14 @@ from colonnade.protocol.messages import Array
 __all__ = ["Memory", "curvature"]
 
 LEAST, REST = 0.3, 0.7  # (13): sᵀŷ is at least LEAST·σ
-NO_STEP = 1e-200  # of sᵀs: 1/(sᵀŷ) would overflow
+NO_STEP = 1e-200  # least sᵀs: below it, 1/(sᵀŷ) would overflow
 
 
 def curvature(x: Any, second_derivatives: Array, s: Array, l2: float | Array) -> Array:
     """ȳ = X_ℓᵀ diag(σ′) X_ℓ s / b + λs: the Hessian of this party's block, of one batch, times s.
 
-    `x` is the batch (b, d_ℓ), dense or scipy CSR; σ′ (b,) is taken at margins the party already has: nothing is sent.
-    λ may differ from column to column.
+    `x` is the batch (b, d_ℓ), dense or scipy CSR. σ′ (b,) is taken at margins that the party already has, so nothing is
+    sent. λ may differ from column to column.
     """
     weighted = second_derivatives * (x @ s)
     y: Array = (x.T @ weighted) / x.shape[0]
@@ -53,7 +53,7 @@ class Memory:
         return min(self._added, self.m)
 
     def add(self, s: Array, y: Array) -> bool:
-        """Alg. 1 l. 1–2: damp the pair and put it in the place of the oldest; False if there was no step."""
+        """Alg. 1 l. 1–2: damp the pair and replace the oldest one; False if there was no step."""
         ss, sy, yy = float(s @ s), float(s @ y), float(y @ y)
         if self.m == 0 or not NO_STEP < ss < inf or not isfinite(yy):
             return False
@@ -67,7 +67,7 @@ class Memory:
             share = REST * sigma / (sigma - sy)  # the paper's θ_{k−1}
             self._y[place] *= share
             add_multiple(s, self._y[place], a=(1.0 - share) * self.gamma)
-            sy = LEAST * sigma  # what sᵀŷ is now, without the rounding of a difference
+            sy = LEAST * sigma  # the new sᵀŷ, without the rounding error of a difference
         self._rho[place] = 1.0 / sy
         self._added += 1
         return True
@@ -94,11 +94,10 @@ class Memory:
         return {"s": self._s, "y": self._y, "rho": self._rho, "gamma": self.gamma, "added": self._added}
 
     def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `save`."""
         self._s, self._y, self._rho = (saved[name].copy() for name in ("s", "y", "rho"))
         self.gamma, self._added = saved["gamma"], saved["added"]
 
     def _scale(self, ss: float, sy: float, yy: float) -> float:
-        """γ_k = max(ȳᵀȳ / sᵀȳ, δ); δ too where sᵀȳ is nothing but rounding, or no curvature at all."""
+        """γ_k = max(ȳᵀȳ / sᵀȳ, δ); also δ if sᵀȳ is only rounding error, or there is no curvature."""
         rounding = float(np.finfo(np.float64).eps) * sqrt(ss) * sqrt(yy)
         return max(yy / sy, self.delta) if sy > rounding else self.delta

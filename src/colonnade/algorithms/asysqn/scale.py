@@ -1,7 +1,7 @@
-"""What `train.learning_rate = "auto"` takes its steps from: how steep a party's own part of the objective is.
+"""Measured step sizes for `train.learning_rate = "auto"`: the smoothness of a party's own part of the objective.
 
-A party measures it on its own training rows when it is made, as it scales its columns: two passes over them, and
-`ITERATIONS` over a sample. Nothing of it leaves the party.
+A party measures it on its own training rows when the role is made, as it scales its columns: two passes over the rows,
+and `ITERATIONS` passes over a sample. None of it leaves the party.
 
     here          in formulas
     gains         g_j = (a·mean_i x_ij² + e·max_i x_ij² + λ/σ)^{-1/2}: steps are taken on u_j = w_j/g_j
@@ -11,12 +11,12 @@ A party measures it on its own training rows when it is made, as it scales its c
     rate          c/(q·max(1, ahead)), a factor of H_k (first-order: of I/L)
     floor         the least γ_k of Alg. 1, a share of L; L itself is γ before the first pair
 
-Gains make one rate fit columns of any unit. They change the way to the optimum, not the optimum. `e` is what a batch
-adds by chance: a rare column weighs a lot in the few batches that have it (expected smoothness: Gower, Richtárik, Bach,
-2018; Gazagnadou, Gower, Salmon, 2019).
+Gains make one rate fit columns of any unit. They change the way to the optimum, not the optimum. `e` is the part that a
+batch adds by chance: a rare column weighs a lot in the few batches that have it (expected smoothness: Gower, Richtárik,
+Bach, 2018; Gazagnadou, Gower, Salmon, 2019).
 
-q blocks move at once: the Hessian is at most q times its diagonal blocks, so that a rate of 1/q never overshoots. With
-`ahead` a step rests on margins from before the last steps: x_k+1 = x_k − c·x_k−τ is stable for c < 2, 1, 0.62 and 0.45
+q blocks move at once. The Hessian is at most q times its diagonal blocks, so a rate of 1/q never overshoots. With
+`ahead`, a step uses margins from before the last steps: x_k+1 = x_k − c·x_k−τ is stable for c < 2, 1, 0.62 and 0.45
 with τ = 0, 1, 2 and 3. The rest of the distance is for batches, whose curvature is noisy. The paper's conditions on γ
 (Thm. 4–6) have the same parts: L and L_max, the overlap τ₁ and the bounds of H.
 
@@ -36,12 +36,12 @@ __all__ = ["GIVEN", "Scale", "measured"]
 
 # Chosen on credit card, a9a, mfeat and digits (docs/results/asysqn.md).
 FACTOR = 0.5  # c
-FLOOR = 0.1  # of L: a newest pair along a flat direction would make H large along all others
+FLOOR = 0.1  # share of L: a newest pair along a flat direction would make H large along all others
 SAMPLE, ITERATIONS = 1024, 10  # rows and steps of the power iteration
 
 
 class Scale(NamedTuple):
-    """How a party's steps are scaled, and where they begin."""
+    """The scale of a party's steps, and the intercept that they start from."""
 
     gains: Array | float = 1.0
     smoothness: float = 1.0
@@ -50,11 +50,11 @@ class Scale(NamedTuple):
     start: float = 0.0  # the intercept, and with w = 0 every margin: the best model without columns
 
 
-GIVEN = Scale()  # the rate is the user's: steps as printed
+GIVEN = Scale()  # for a rate from the config: steps as printed
 
 
 def measured(held: Holdings, options: LinearOptions, batch_size: int, parties: int) -> Scale:
-    """Of the training rows, for batches of this size."""
+    """The scale for the training rows and batches of this size."""
     block, steepest, penalties = held.train, held.loss.steepest, held.penalties
     n, b = block.rows, min(batch_size, block.rows)
     e = (n - b) / (b * (n - 1)) if n > 1 else 0.0
@@ -82,12 +82,12 @@ def _largest_eigenvalue(sample: Any, steepest: float, penalties: float | Array, 
         vector = gains * (steepest * (sample.T @ (sample @ scaled)) / sample.shape[0] + penalties * scaled)
         length = float(np.linalg.norm(vector))
         if length == 0.0:
-            break  # a sample of zeros
+            break  # all rows of the sample are zero
     return length
 
 
 def _squares_of_columns(x: Any) -> tuple[Array, Array]:
-    """Of each column the mean and the largest x_ij²."""
+    """For each column, the mean and the largest x_ij²."""
     if sparse.issparse(x):
         squares = x.multiply(x).tocsr()
         return np.asarray(squares.mean(0)).ravel(), squares.max(0).toarray().ravel()

@@ -1,31 +1,31 @@
 """Two trees for one aggregation, and what each party learns from it: AsySQN Alg. 2, threat models 1 and 2.
 
-Every party ℓ draws a mask δ_ℓ. Up T1 goes Σ(θ+δ), up T2 goes Σδ: a party sends its parent the sum over its own
-subtree. Both trees are rooted at the initiator, whose difference of the two sums is θ. What a party sees:
+Every party ℓ draws a mask δ_ℓ. Σ(θ+δ) goes up T1, and Σδ goes up T2: a party sends its parent the sum over its own
+subtree. Both trees are rooted at the initiator, whose difference of the two sums is θ. A party sees:
 
 - its own θ_ℓ and δ_ℓ;
 - from each child c on T1: Σ(θ+δ) over c's subtree in T1; from each child on T2: Σδ over its subtree in T2;
-- the initiator: also Σ(θ+δ) and Σδ over everyone, were a tree rooted elsewhere and its root to send them on;
-- with `broadcast`: everybody also Σθ over everyone.
+- as the initiator: also Σ(θ+δ) and Σδ over all parties, if a tree were rooted elsewhere and its root sent them on;
+- with `broadcast`: every party also sees Σθ over all parties.
 
-It sees no message between two others (channels are sealed) and no mask twice (drawn anew for every aggregation).
+It sees no message between two others (channels are sealed), and no mask twice (every aggregation draws new masks).
 
 **The rank condition.** A view is a matrix over the unknowns (θ_1..θ_q, δ_1..δ_q). Strike the columns that the party
-knows itself; masks are uniform, so whatever combination keeps a mask tells nothing, and what it learns of the others'
-θ is exactly the row space's part without masks. The view is safe if that part has nothing but multiples of the sum
-over ALL others. Subtrees of two trees make a totally unimodular matrix: every pivot is ±1, so that the answer over the
-reals is the answer modulo 2⁶⁴ as well, and the part without masks is spanned by sums over disjoint sets of parties.
-Several aggregations of the same θ add nothing: masks differ, so the spaces just add up. (No masks help against what
-sums tell by themselves: of two sums over the same rows between which one party moved, the difference is its own.)
+knows itself. Masks are uniform, so a combination that keeps a mask reveals nothing. A party learns of the others' θ
+exactly the part of the row space without masks. The view is safe if that part has only multiples of the sum over ALL
+others. Subtrees of two trees make a totally unimodular matrix: every pivot is ±1. The answer over the reals is
+therefore also the answer modulo 2⁶⁴, and sums over disjoint sets of parties span the part without masks. Several
+aggregations of the same θ add nothing: masks differ, so the spaces just add up. (Masks do not help against what sums
+reveal by themselves: if one party moved between two sums over the same rows, the difference is that party's own.)
 
-**The trees.** Two heaps over the others, whose inner nodes (all but the initiator) are inner in one tree only: such a
-party sees only masked values, or only masks. On T2 the initiator has a single child, so its view ties all others
-together. With fan-out 2 every other party is inner in one of the trees: there is none whose two parents could collude
-and subtract its mask from its masked value. Then no TWO parties learn more than what the initiator is there to learn
-(found by `leaks` for every q from 3 to 64); three can: a party's neighbours on both trees, all of them, always learn
-its θ.
+**The trees.** The trees are two heaps over the others. Every inner node except the initiator is inner in one tree only,
+so such a party sees only masked values, or only masks. On T2 the initiator has a single child, so its view ties all
+others together. With fan-out 2 every other party is inner in one of the trees. So there is no party whose two parents
+could collude and subtract its mask from its masked value. Then no TWO parties learn more than the initiator is meant to
+learn (found by `leaks` for every q from 3 to 64). Three can: all neighbours of a party on both trees together always
+learn its θ.
 
-# DEVIATION: the paper wants T2 "totally different" from T1; the rank condition is what that is for.
+# DEVIATION: the paper wants T2 "totally different" from T1; the rank condition makes that precise.
 """
 
 import itertools
@@ -44,16 +44,16 @@ Parties = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Who sends its sum to whom."""
+    """The parent of every party: each sends its sum to its parent."""
 
-    parents: tuple[int | None, ...]  # None: the root
+    parents: tuple[int | None, ...]  # None for the root
 
     def children(self, party: int) -> list[int]:
-        """Those whose sums `party` waits for."""
+        """The parties whose sums `party` waits for."""
         return [child for child, parent in enumerate(self.parents) if parent == party]
 
     def ancestors(self, party: int) -> list[int]:
-        """From the parent up to the root."""
+        """The ancestors from the parent up to the root."""
         found: list[int] = []
         above = self.parents[party]
         while above is not None:
@@ -65,7 +65,7 @@ class Tree:
 
     @property
     def depth(self) -> int:
-        """Messages on the longest way to the root."""
+        """The number of messages on the longest way to the root."""
         return max(len(self.ancestors(party)) for party in range(len(self.parents)))
 
     def subtrees(self) -> Array:
@@ -85,10 +85,10 @@ def aggregation_trees(parties: int, initiator: int, fan_out: int = 2) -> tuple[T
         raise ConfigError("fan_out", fan_out, "must be at least 2")
     others = [(initiator + i) % parties for i in range(1, parties)]
     half = len(others) // 2
-    relays, leaves = others[:half], others[half:]  # as T1 has them; on T2 they change places
+    relays, leaves = others[:half], others[half:]  # their places on T1; on T2 they change places
     if parties == 4:
-        leaves.reverse()  # or a pair would have all neighbours of a third
-    shift = (half + 1) // 2  # for the same reason, where there are more
+        leaves.reverse()  # if not, a pair would have all neighbours of a third party
+    shift = (half + 1) // 2  # for the same reason, with more parties
     turned = leaves + relays[shift:] + relays[:shift]
     first = _heap([initiator, *others], fan_out)
     second = _heap(turned, fan_out) | {turned[0]: initiator}
@@ -96,7 +96,7 @@ def aggregation_trees(parties: int, initiator: int, fan_out: int = 2) -> tuple[T
 
 
 def views(first: Tree, second: Tree, initiator: int, broadcast: bool = False) -> list[Array]:
-    """What each party sees beside its own: a matrix (values, 2·parties) over (θ_1..θ_q, δ_1..δ_q)."""
+    """What each party sees besides its own values: a matrix (values, 2·parties) over (θ_1..θ_q, δ_1..δ_q)."""
     parties = len(first.parents)
     one, none = np.ones((1, parties), np.int64), np.zeros((1, parties), np.int64)
     totals = np.block([[one, one], [none, one]])
@@ -117,9 +117,9 @@ def colluding_view(seen: Sequence[Array], coalition: Collection[int]) -> Array:
 
 
 def reveals(view: Array, own: Collection[int]) -> tuple[Parties, ...]:
-    """The disjoint sets of other parties whose Σθ a view determines; what else it determines are sums of these.
+    """The disjoint sets of other parties whose Σθ a view determines; it determines only sums of these.
 
-    `own` are the parties whose view it is, and who know their own θ and δ.
+    `own` are the parties whose view it is; they know their own θ and δ.
     """
     parties = view.shape[1] // 2
     known = list(own)
@@ -136,10 +136,10 @@ def reveals(view: Array, own: Collection[int]) -> tuple[Parties, ...]:
 def leaks(
     first: Tree, second: Tree, initiator: int, colluders: int = 1, broadcast: bool = False
 ) -> dict[Parties, tuple[Parties, ...]]:
-    """Every coalition of so many parties that learns a sum over some, but not all, of the parties outside it.
+    """Every coalition of `colluders` parties that learns a sum over some, but not all, of the parties outside it.
 
-    Empty: safe. The sum over all outside is not counted, for with the initiator among them it is what they are there
-    to learn (all but one colluding, it is that one's θ: no trees can help).
+    Empty: safe. The sum over all parties outside does not count, because a coalition with the initiator is meant to
+    learn it. (If all parties but one collude, it is that party's θ: no trees can help.)
     """
     seen = views(first, second, initiator, broadcast)
     everyone = range(len(seen))
@@ -155,7 +155,7 @@ def leaks(
 def _heap(nodes: list[int], fan_out: int) -> dict[int, int]:
     """The parent of every node but the first, level by level."""
     parents = {node: nodes[(place - 1) // fan_out] for place, node in enumerate(nodes) if place}
-    if fan_out == 2 and len(nodes) % 2:  # all inner nodes have two children: the first leaf gets one, too
+    if fan_out == 2 and len(nodes) % 2:  # gives every inner node two children: the first leaf gets one, too
         parents[nodes[-1]] = nodes[len(nodes) // 2]
     return parents
 

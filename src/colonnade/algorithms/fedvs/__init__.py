@@ -6,10 +6,10 @@
     X̃, W̃                coded data and models (holdings.py); F, G, ψ, α, β: privacy/sharing.py
     S                   `summed`, agreed in every exchange (agreement.py)
     |B|                 `places` of a segment: K·|B| is `train.batch_size`
-    H, ∇_H              the average embedding, and the gradient that everybody gets
+    H, ∇_H              the average embedding, and the gradient that every party gets
     l_x, l_w, X̂, Ŵ      bits after the point; powers of the data and rounded weights (coding.py)
 
-`fedvs` is Algorithm 1; `wait`, `ignore` and `wait-dp` are the baselines of Sec. 6.2, in plain numbers.
+`fedvs` is Algorithm 1. `wait`, `ignore` and `wait-dp` are the baselines of Sec. 6.2, in plain numbers.
 """
 
 from collections.abc import Sequence
@@ -54,11 +54,11 @@ _PAGE = "fedvs.md"
 MEAN = "mean"
 # Chosen on credit card, a9a, mfeat and digits: docs/results/fedvs.md. `fedvs` needs columns within ±1.
 DEFAULTS = Defaults(scale="clipped", party="polynomial:1", server="mlp:32", aggregate=MEAN)
-NOISY_DEFAULTS = replace(DEFAULTS, learning_rate=0.002)  # at 0.01 it follows the noise, below the majority class
+NOISY_DEFAULTS = replace(DEFAULTS, learning_rate=0.002)  # at 0.01 it follows the noise, worse than the majority class
 
 
 def check(server: ServerSetup[FedvsOptions], parties: Sequence[PartySetup[FedvsOptions]]) -> tuple[str, ...]:
-    """Refuse sums that do not fit into the field; and say it if rows are padded."""
+    """Raise if sums do not fit into the field; returns a note if rows are padded."""
     options = server.options
     modules = [polynomial_module(setup) for setup in parties]
     options.check_bound(sum(len(module.weight) for module in modules), max(module.degree for module in modules))

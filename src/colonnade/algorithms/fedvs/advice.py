@@ -1,4 +1,4 @@
-"""Which (K, T) to choose: what each tolerates, and what it costs in bytes, memory and arithmetic."""
+"""Advice on (K, T): what each choice tolerates, and what it costs in bytes, memory and arithmetic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the costs depend on, apart from the code."""
+    """The quantities besides the code that determine the costs."""
 
     rows: int
     test_rows: int
     terms: tuple[int, ...]  # D_n(d_n + 1) of every party
     width: int
-    batch: int  # samples of a round
+    batch: int  # rows of a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class Choice:
     code: LagrangeCode
     start_bytes: int  # sent once: coded data, by the party with the most columns
     round_bytes: int  # sent in every round: coded model, blinding, answer
-    memory_bytes: int  # of everybody's coded data
-    work: float  # of evaluating, in plaintext forward passes of an average party
+    memory_bytes: int  # for all parties' coded data
+    work: float  # to evaluate, in plaintext forward passes of an average party
 
 
 def choices(parties: int, stragglers: int, colluders: int, shape: Shape) -> list[Choice]:
-    """Every feasible code; the most segments first."""
+    """All feasible codes; the most segments first."""
     return [_choice(code, shape) for code in feasible(parties, stragglers, colluders)]
 
 
 def recommend(found: Sequence[Choice], colluders: int) -> Choice | None:
-    """The least work for what was asked: no more colluders than that, and the most segments."""
+    """The code with exactly this many colluders and the most segments, so the least work; None if none is feasible."""
     return next((choice for choice in found if choice.code.colluders == colluders), None)
 
 

@@ -1,7 +1,7 @@
-"""One exchange as the server sees it: who shares, whose shares are where, what is summed, who answers (footnote 2).
+"""One exchange as the server sees it: sharing, reports on shares, the agreed set S, and answers (footnote 2).
 
-S is agreed after sharing: one evaluator with another S, or with another version of somebody's data, would decode to
-garbage without a word, so every answer names S, and S names the versions.
+The parties agree on S after sharing. An evaluator with another S, or with another version of a party's data, would
+silently decode to garbage. Therefore every answer names S, and S names the versions.
 """
 
 from collections import Counter
@@ -19,15 +19,15 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Agreement", "Held", "agree", "mutually_prepared"]
 
-# reporter → (party, version of its data and model) that it holds all shares of; of one party's, the newest last
+# reporter → (party, version of its data and model) that it holds all shares of; a party's version to sum is last
 Held = Mapping[int, Collection[tuple[int, int]]]
 
 
 def agree(reports: Held, needed: int, least: int) -> tuple[list[tuple[int, int]], list[int]] | None:
-    """The largest S (as far as a greedy search finds) that enough reporters hold all of, and these reporters.
+    """The largest S (by a greedy search) that enough reporters hold completely, and these reporters.
 
-    Of several versions of a party's share it has the one that most reporters name last, which is their newest. If too
-    few hold that one, it has the next; if there is none, the party is left out.
+    If there are several versions of a party's share, S has the one that most reporters name last, which is the
+    one that they prefer to sum. If too few hold that one, S has the next. If none is left, S leaves out the party.
     """
     counts = Counter(item for held in reports.values() for item in held)
     last = Counter(item for held in reports.values() for item in dict(held).items())
@@ -47,7 +47,7 @@ def agree(reports: Held, needed: int, least: int) -> tuple[list[tuple[int, int]]
 
 
 def mutually_prepared(held: Mapping[int, Collection[int]]) -> list[int]:
-    """The parties that hold each other's data; who lacks, or is lacked, most is left out first."""
+    """The parties that hold each other's data. The party that lacks most, or is lacked most, is left out first."""
     among = sorted(n for n, own in held.items() if n in own)
     while True:
         lacks = {n: sum((m not in held[n]) + (n not in held[m]) for m in among) for n in among}
@@ -64,24 +64,24 @@ class Agreement(Component):
     testing: bool = field(metadata=UNSAVED)
     names: tuple[str, ...] = field(metadata=UNSAVED)
     needed: int = field(metadata=UNSAVED)  # R
-    least: int = field(metadata=UNSAVED)  # parties in a sum
+    least: int = field(metadata=UNSAVED)  # fewest parties in a sum
     key: Key = NEVER
-    newest: Key = NEVER  # that parties speak of: later, where this server has lost its memory
+    newest: Key = NEVER  # the newest key that parties named; it is later than `key` if this server lost its memory
     among: list[int] = field(default_factory=list)
-    awaited: list[int] = field(default_factory=list)  # models last: the parties that share and blind in this exchange
-    trained: dict[int, int] = field(default_factory=dict)  # version → which weights
+    awaited: list[int] = field(default_factory=list)  # models last: parties that share and blind here
+    trained: dict[int, int] = field(default_factory=dict)  # version → number of the weights
     asked: bool = False
     reports: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     summed: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     evaluators: list[int] = field(default_factory=list)
-    places: int = 0  # of an answer, once it is asked for
+    places: int = 0  # places of an answer, once it is asked for
     answers: dict[int, Array] = field(default_factory=dict)
 
     def begin(
         self, key: Key, among: list[int], places: int, awaited: list[int] | None = None, position: int = -1
     ) -> list[Effect]:
-        """Alg. 1 l. 13: all parties share, or, where models last, those that are waited for."""
+        """Alg. 1 l. 13: all parties share; if models last, only those that the exchange waits for."""
         self.key, self.among, self.asked, self.places = key, among, False, 0
         self.awaited, self.trained = awaited or [], {}
         self.newest = max(key, self.newest)
@@ -91,7 +91,7 @@ class Agreement(Component):
         return [self._send(n, order) for n in among]
 
     def ask(self) -> list[Effect]:
-        """The time is over: whoever has not reported reports what it holds."""
+        """The deadline has passed: ask the parties without a report what they hold."""
         self.asked = True
         message = WhoHolds(*self.key, testing=self.testing)
         return [self._send(n, message) for n in self.among if n not in self.reports]
@@ -100,7 +100,7 @@ class Agreement(Component):
         return Send(self.names[n], message, self.testing)
 
     def report(self, sender: str, message: Holding) -> bool:
-        """A report; False if it is of an exchange that is over."""
+        """Take a report; False if its exchange is over."""
         if (message.round, message.attempt) != self.key or self.evaluators:
             self._refuse_future(sender, message.round, message.attempt)
             return False
@@ -116,16 +116,16 @@ class Agreement(Component):
         return True
 
     def unreported(self, present: Collection[str]) -> list[str]:
-        """Who is within reach and has not reported; where models last, of those that are waited for."""
+        """The parties within reach without a report; if models last, only those that the exchange waits for."""
         waited_for = self.awaited or self.among
         return [self.names[n] for n in waited_for if n not in self.reports and self.names[n] in present]
 
     def weights(self) -> dict[int, int]:
-        """S, and which weights of each, where models last."""
+        """If models last: the parties of S, and the number of each one's weights."""
         return {n: self.trained[version] for n, version in zip(self.summed, self.versions, strict=True)}
 
     def settle(self, present: Collection[str]) -> bool:
-        """S and the evaluators, from what was reported by those within reach; False if there are too few."""
+        """Find S and the evaluators from the reports of parties within reach; False if there are too few."""
         reports = {n: held for n, held in self.reports.items() if self.names[n] in present}
         found = agree(reports, self.needed, self.least)
         if found is None:
@@ -135,19 +135,19 @@ class Agreement(Component):
         return True
 
     def outdated(self) -> dict[int, list[int]]:
-        """Whose shares each reporter holds in another version than their owners do."""
+        """For each reporter, the parties whose shares it holds in another version than their owners do."""
         own = {n: dict(held).get(n) for n, held in self.reports.items()}
         found = {r: [n for n, version in held if own.get(n, version) != version] for r, held in self.reports.items()}
         return {reporter: of for reporter, of in found.items() if of}
 
     def announce(self, position: int, places: int) -> list[Effect]:
-        """S and the batch, to the evaluators."""
+        """Send S and the batch to the evaluators."""
         self.places = places
         message = Sum(*self.key, position, self.summed, self.versions, testing=self.testing)
         return [self._send(n, message) for n in self.evaluators]
 
     def answer(self, sender: str, message: Answer, width: int) -> bool:
-        """An answer; True if it is of use. One for another S is never decoded with these."""
+        """Take an answer; True if it is useful. An answer for another S raises, so it is never decoded with these."""
         n = self.names.index(sender)
         if (message.round, message.attempt) != self.key:
             self._refuse_future(sender, message.round, message.attempt)
@@ -164,11 +164,11 @@ class Agreement(Component):
             raise RemoteProtocolError(sender, f"speaks of round {round}, attempt {attempt}, which has not begun")
 
     def decodable(self) -> bool:
-        """Whether R answers are there."""
+        """Whether R answers are here."""
         return len(self.answers) >= self.needed
 
     def taken(self) -> tuple[Array, list[int]]:
-        """The R answers of the lowest numbers, and whose they are."""
+        """The R answers with the lowest party numbers, and these numbers."""
         who = sorted(self.answers)[: self.needed]
         return np.stack([self.answers[n] for n in who]), who
 
@@ -177,6 +177,6 @@ class Agreement(Component):
         return [self.names[n] for n in self.evaluators if n not in self.answers]
 
     def hopeless(self, present: Collection[str]) -> bool:
-        """Whether R answers cannot come any more."""
+        """Whether R answers can no longer come."""
         hopeful = [n for n in self.evaluators if n in self.answers or self.names[n] in present]
         return bool(self.evaluators) and len(hopeful) < self.needed

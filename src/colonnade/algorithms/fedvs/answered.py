@@ -1,9 +1,9 @@
-"""What a party has answered for: two sums over the same rows must not tell a few parties' part by subtraction.
+"""The sums that a party has answered for: subtracting two sums over the same rows must not reveal a few parties' part.
 
-A party's weights are known by a number: one more than the round whose gradient has led to them. If two sums over common
-rows have the same weights of a party, its part cancels out of their difference.
+A party's weights have a number: one more than the round whose gradient led to them. If two sums over common rows have
+the same weights of a party, its part cancels out of their difference.
 
-    the same S, the same weights     the same sum once more
+    the same S, the same weights     the same sum again
     the same S                       refused if fewer than `least` parties have other weights
     another S                        refused if some party of both has the same weights
 
@@ -19,12 +19,12 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Answered", "Weights", "free_position", "in_use", "tells_apart"]
 
-TRIES = 4096  # batches to look at: every epoch has other ones
-Weights = Mapping[int, int]  # party of S → which weights
+TRIES = 4096  # batches to try: every epoch has different ones
+Weights = Mapping[int, int]  # party of S → number of its weights
 
 
 def tells_apart(one: Weights, other: Weights, least: int) -> bool:
-    """Whether two sums over the same rows differ by the parts of fewer than `least` parties, or over different S."""
+    """Whether the difference of two sums over the same rows may reveal a few parties' part (rules: see the module)."""
     alike = sum(other.get(n) == trained for n, trained in one.items())
     if one.keys() != other.keys():
         return alike > 0
@@ -32,28 +32,28 @@ def tells_apart(one: Weights, other: Weights, least: int) -> bool:
 
 
 def in_use(weights: Weights, newest: Weights) -> bool:
-    """Whether a later sum may have some of these weights once more."""
+    """Whether a later sum may use some of these weights again."""
     return any(newest.get(n, trained) <= trained for n, trained in weights.items())
 
 
 @dataclass(slots=True, eq=False)
 class Answered(Component):
-    """Sums that could still be told apart from a coming one."""
+    """Sums from which a later sum must not be subtracted."""
 
     walk: SegmentWalk = field(metadata=UNSAVED)
-    least: int = field(metadata=UNSAVED)  # parties of a sum
+    least: int = field(metadata=UNSAVED)  # fewest parties of a sum
     edge: int = field(metadata=UNSAVED)  # the first place of test rows
-    weights_round: int = 0  # gradients that were broadcast so far: where all step, which weights they have
-    sums: list[tuple[bool, int, dict[int, int]]] = field(default_factory=list)  # (rows held out?, position, S)
-    position: int = -1  # the newest batch
+    weights_round: int = 0  # gradients broadcast so far; if all parties step, the number of their weights
+    sums: list[tuple[bool, int, dict[int, int]]] = field(default_factory=list)  # (held-out?, position, weights of S)
+    position: int = -1  # the newest batch answered for
 
     def weights_of(self, round: int) -> None:
-        """From now on, all weights are those of this round; what was answered for before does not matter any more."""
+        """All weights are those of this round from now on; earlier answers no longer matter."""
         if round > self.weights_round:
             self.weights_round, self.sums = round, []
 
     def add(self, message: Sum, weights: dict[int, int]) -> None:
-        """An answer is given; a sum of which no party's weights are in use any more is forgotten."""
+        """Record an answer. Forget sums in which no party's weights are in use any more."""
         testing = message.testing
         self.sums = [one for one in self.sums if one[0] != testing or in_use(one[2], weights)]
         self.sums.append((testing, message.position, weights))
@@ -61,9 +61,9 @@ class Answered(Component):
             self.position = max(self.position, message.position)
 
     def would_tell_apart(self, message: Sum, weights: Weights) -> bool:
-        """Whether some of these rows were answered for in a sum that must not be subtracted from this one."""
+        """Whether an earlier sum over some of these rows must not be subtracted from this one."""
         sums = [(position, own) for testing, position, own in self.sums if testing == message.testing]
-        if message.testing:  # in chunks, that begin where no other does, and are of validation rows or of test rows
+        if message.testing:  # the server asks in chunks of validation rows or of test rows, never of both
             others = [position for position, own in sums if tells_apart(own, weights, self.least)]
             alike = [position for position in others if (position < self.edge) == (message.position < self.edge)]
             return any(abs(position - message.position) < CHUNK_PLACES for position in alike)
@@ -73,10 +73,10 @@ class Answered(Component):
 def free_position(
     walk: SegmentWalk, position: int, sums: Sequence[tuple[int, Weights]], weights: Weights, least: int
 ) -> int | None:
-    """The next batch, from a position on, that can be summed with these weights; None if there is none.
+    """The next batch, from `position` on, that can be summed with these weights; None if there is none.
 
-    If none of `TRIES` can, which takes parties that have lost their memory and a table of a few batches, only
-    another S is refused.
+    If none of `TRIES` batches can, only another S is refused. This takes parties that have lost their memory and a
+    table of only a few batches.
     """
     for fewest in (least, 0):
         others = [other for other, own in sums if tells_apart(own, weights, fewest)]

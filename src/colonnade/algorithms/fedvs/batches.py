@@ -1,4 +1,4 @@
-"""Which rows come next: FedVS draws places, and a place stands for a row in each of the K segments."""
+"""The order of batches: FedVS draws places, and a place stands for a row in each of the K segments."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ __all__ = ["SegmentWalk"]
 
 
 class SegmentWalk:
-    """Batches B of places; K·|B| is the configured size. The same for everybody, without a message."""
+    """Batches B of places; K·|B| is the configured size. All roles derive the same batches, without a message."""
 
     def __init__(self, rows: int, training: Training, segments: int) -> None:
         self.cut = Segmentation(rows, segments)
@@ -24,9 +24,9 @@ class SegmentWalk:
         return self._walk.batch(position)
 
     def rows(self, position: int) -> Array:
-        """The rows that they stand for."""
+        """The rows of batch number `position`."""
         return self.cut.row_numbers(self.batch(position))
 
     def overlap(self, one: int, other: int) -> bool:
-        """Whether two batches have rows in common, as they may at the border of two epochs."""
+        """Whether two batches have rows in common, which is possible at the border of two epochs."""
         return bool(np.isin(self.batch(one), self.batch(other)).any())

@@ -1,7 +1,7 @@
-"""Which party blinds which places: T + 1 of them each, so that one at least does not collude.
+"""Assign places to blind: T + 1 parties blind each place, so at least one of them does not collude.
 
-The places of an exchange are cut into as many blocks as there are parties to blind, and block i is blinded by the
-parties i, i+1, …, i+T of these, round and round. All of them have the same amount of work: (T+1)/m of the places each.
+The places of an exchange are cut into as many blocks as there are blinding parties. The parties i, i+1, …, i+T of
+these, cyclically, blind block i. All of them have the same amount of work: (T+1)/m of the places each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def rows_to_blind(blinders: Sequence[int], n: int, places: int, colluders: int) 
 
 
 def total_blinding(blindings: Mapping[int, Array], places: int, width: int, colluders: int) -> Array:
-    """What all of them together add to an answer of so many places."""
+    """The sum of all parties' blinding, for an answer of `places` places."""
     blinders, summed = sorted(blindings), np.zeros((places, width), np.uint32)
     for n in blinders:
         rows = rows_to_blind(blinders, n, places, colluders)

@@ -23,35 +23,35 @@ UNPROTECTED = (
     "of the other parties' K segments of rows, and their weights as plain numbers. Server: the sum of the embeddings "
     "of the set S, of training and test rows. Every party: ∇_H of every batch, from which labels can be inferred"
 )
-MOST_BITS = 24  # of l_x and l_w: more would not fit beside anything
+MOST_BITS = 24  # for l_x and l_w: more bits cannot fit
 
 
 def most_segments(parties: int, colluders: int) -> int:
-    """The largest K with which one in eight parties, one at least, may be too late to answer; 1 if none has it."""
+    """The largest K that still decodes if one in eight parties, at least one, answers too late; 1 if no K does."""
     answers = parties - max(1, parties // 8)
     return max(1, (answers - 1) // 2 + 1 - colluders)
 
 
 class FedvsOptions(Options, frozen=True, kw_only=True):
-    """Algorithm 1, and what it leaves open."""
+    """Options of Algorithm 1, and of what it leaves open."""
 
-    K: int | None = None  # segments that the rows are cut into; left out: the most that stand one straggler in eight
+    K: int | None = None  # segments that the rows are cut into; left out: the most that tolerate one straggler in eight
     T: int = 1  # parties that may collude
     allow_unprotected: bool = False  # accept T = 0, which masks nothing
-    l_x: int = 8  # bits after the point, of data
-    l_w: int = 11  # of weights: sums over 2,000 columns still fit
-    x_max: float = 1.0  # data lie in ±x_max
-    w_max: float | None = None  # weights are kept in ±w_max; left out: in what fits into the field, 1 at least
-    min_summed: int | None = None  # the fewest parties whose sum is decoded; left out: half of them, T + 2 at least
+    l_x: int = 8  # bits after the point, for data
+    l_w: int = 11  # bits after the point, for weights: sums over 2,000 columns still fit
+    x_max: float = 1.0  # data must lie in ±x_max
+    w_max: float | None = None  # weights are kept in ±w_max; left out: the range that fits into the field, at least 1
+    min_summed: int | None = None  # the fewest parties whose sum is decoded; left out: half of them, at least T + 2
     deadline_s: float = 60.0  # for sharing, and again for answering
-    blinding: bool = True  # the server learns nothing of a coded answer but the sum; false: all of ψ
-    stale: Stale = "allow"  # a round goes on with a slow party's last share; "refuse": all share in every round
-    catch_up: int = 4  # a party that has missed rounds takes a step as long as so many; 1: never
-    max_stale: int = 20  # rounds that one share may be summed in; then the round waits for its party
+    blinding: bool = True  # the server learns only the sum from coded answers; false: all of ψ
+    stale: Stale = "allow"  # a round uses a slow party's last share; "refuse": all share in every round
+    catch_up: int = 4  # longest step, in rounds, of a party that has missed rounds; 1: never longer
+    max_stale: int = 20  # rounds in which one share may be summed; then the round waits for its party
     work: Work = "arithmetic"  # what a simulator charges; "delays": as in the paper's experiments
 
     def code(self, parties: int) -> LagrangeCode:
-        """(K, T, N); refused if it cannot decode."""
+        """The code (K, T, N); raises if it cannot decode."""
         fewest = 2 * self.T + 1
         if self.K is None and 0 <= self.T < parties < fewest:
             advice = f"T = {self.T} needs {fewest} parties at least, and there are {parties}: use another method"
@@ -62,30 +62,30 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
             raise ConfigError(f"protocol.{_KEYS[error.key]}", error.value, error.advice) from None
 
     def limbs(self, parties: int) -> tuple[float, float, float]:
-        """Products that a simulator charges for a multiply-add that encodes data, models, blinding."""
+        """The products that a simulator charges per multiply-add to encode data, models and blinding."""
         return self.code(parties).limbs() if self.stale == "allow" else (2, 2, 2)
 
     def segments(self, parties: int) -> int:
-        """K."""
+        """K as configured, or its default."""
         return most_segments(parties, self.T) if self.K is None else self.K
 
     def least(self, parties: int) -> int:
-        """The fewest parties of a summing set: without its T colluders' own, a sum is still of two others."""
+        """The fewest parties of a summing set: without its T colluders' own parts, a sum still has two others."""
         return min(parties, max(self.T + 2, (parties + 1) // 2)) if self.min_summed is None else self.min_summed
 
     @property
     def reveals(self) -> str:
-        """With T = 0: not what the method's own text says."""
+        """What the server sees if T = 0; "" if not, because the method's own text then holds."""
         return "" if self.T else UNPROTECTED
 
     @property
     def exposes(self) -> str:
-        """With T = 0: not what the method's own words say."""
+        """What the method exposes if T = 0; "" if not, because the method's own text then holds."""
         return "" if self.T else UNMASKED
 
     @property
     def protects(self) -> str:
-        """Lagrange coded shares with T random ones among them (privacy/sharing.py)."""
+        """What Lagrange coded shares with T random masks (privacy/sharing.py) protect, in words."""
         if not self.T:
             return UNPROTECTED
         blinding = "" if self.blinding else " blinding is off, so two rounds of answers give data away to the server."
@@ -97,7 +97,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         )
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work, and what protects nothing unless the config asks for exactly that."""
+        """Raise for options that cannot work, and for ones that protect nothing unless the config allows it."""
         self.code(parties)
         if not self.T and not self.allow_unprotected:
             advice = (
@@ -126,7 +126,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 
     @property
     def least_w_max(self) -> float:
-        """What must fit."""
+        """The least W_max that must fit."""
         return 1.0 if self.w_max is None else self.w_max
 
     def largest_w_max(self, terms: int, degree: int) -> float:
@@ -137,11 +137,11 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         return max(1.0, ((P - 1) / (2 * x * terms) - 1) / 2.0**self.l_w)
 
     def _largest_x(self, degree: int) -> float:
-        """Over all powers, and the 1 that is appended."""
+        """The largest |x| over all powers, and the 1 that is appended."""
         return max(self.x_max**degree, self.x_max, 1.0)
 
     def check_bound(self, terms: int, degree: int) -> None:
-        """Refuse sums that could leave the field: they would wrap around in silence."""
+        """Raise if sums could leave the field, because they would wrap around silently."""
         x_max, w_max = self._largest_x(degree), self.least_w_max
         needs = bound(self.l_x, self.l_w, x_max, w_max, terms)
         if needs < P:
@@ -158,22 +158,22 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 
 
 class PlainOptions(Options, frozen=True, kw_only=True):
-    """What the baselines share."""
+    """The options that the baselines share."""
 
-    K: int | None = None  # batches as `fedvs` with this K draws them; left out: as it does with T = 1
-    work: Work = "arithmetic"  # theirs is one local step in both
+    K: int | None = None  # draw batches as `fedvs` with this K does; left out: as it does with T = 1
+    work: Work = "arithmetic"  # one local step in both cases
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         if self.segments(parties) < 1:
             raise ConfigError("protocol.K", self.K, "the rows are cut into at least 1 segment")
 
     def segments(self, parties: int) -> int:
-        """K."""
+        """K as configured, or its default."""
         return most_segments(parties, 1) if self.K is None else self.K
 
     def taken(self, parties: int) -> int:
-        """How many embeddings a round takes; who is later is left out."""
+        """How many embeddings a round takes; later parties are left out."""
         return parties
 
     def threshold(self, parties: int) -> int:
@@ -181,32 +181,31 @@ class PlainOptions(Options, frozen=True, kw_only=True):
         return self.taken(parties)
 
     def told(self) -> dict[str, object]:
-        """What the run's summary says of these options."""
+        """The part of the run's summary on these options."""
         return {}
 
 
 class WaitOptions(PlainOptions, frozen=True, kw_only=True):
-    """The server waits for everybody."""
+    """The server waits for all parties."""
 
 
 class IgnoreOptions(PlainOptions, frozen=True, kw_only=True):
-    """The server averages who is there first."""
+    """The server averages the embeddings that arrive first."""
 
-    fastest: int | None = None  # half of the parties, rounded up
+    fastest: int | None = None  # embeddings that a round averages; left out: half of the parties, rounded up
 
     def taken(self, parties: int) -> int:
-        """As configured."""
         return (parties + 1) // 2 if self.fastest is None else self.fastest
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         if not 1 <= self.taken(parties) <= parties:
             raise ConfigError("protocol.fastest", self.fastest, f"must be 1 to {parties}, the number of parties")
 
 
 class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
-    """The server waits for everybody's clipped and perturbed embeddings."""
+    """The server waits for the clipped and perturbed embeddings of all parties."""
 
     epsilon: float = 5.0  # ε′ of one release of one row by one party
     delta: float = 1e-5  # δ of the same release
@@ -214,13 +213,13 @@ class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
 
     @property
     def mechanism(self) -> PrivacySettings:
-        """Another row in its place moves an embedding by 2C at most; σ = 2C/μ makes one release (ε′, δ) private."""
+        """Replacing a row moves an embedding by at most 2C; σ = 2C/μ makes one release (ε′, δ) private."""
         sigma = 2 * self.clip / mu_for(self.epsilon, self.delta)
         return PrivacySettings(mechanism="output", clip=self.clip, noise=sigma, delta=self.delta)
 
     @property
     def claim(self) -> str:
-        """The paper's ε′ is of one release of one row."""
+        """Which claim the ledger reports: the paper's ε′ is for one release of one row."""
         return OWN_ROWS
 
     def told(self) -> dict[str, object]:
@@ -233,7 +232,7 @@ class WaitDpOptions(PlainOptions, frozen=True, kw_only=True):
         }
 
     def check(self, parties: int) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigError for options that cannot work."""
         super().check(parties)
         for name in ("epsilon", "clip"):
             value = getattr(self, name)

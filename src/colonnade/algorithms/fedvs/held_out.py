@@ -1,6 +1,6 @@
-"""The rows held out, as they are coded: places of validation rows come first, so that they can be asked for alone.
+"""The held-out rows in coded form: places of validation rows come first, so that they can be asked for alone.
 
-Validation rows and test rows are each cut into K segments, and the segments of the latter follow those of the former.
+Validation rows and test rows are each cut into K segments. The segments of test rows follow those of validation rows.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["HeldOut"]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """`rows` in all, of which the first `validation` are to validate on, in K `segments`."""
+    """`rows` held-out rows, of which the first `validation` are validation rows, in K `segments`."""
 
     rows: int
     validation: int
@@ -23,7 +23,7 @@ class HeldOut:
 
     @property
     def cuts(self) -> tuple[Segmentation, Segmentation]:
-        """Of the validation rows, and of the test rows."""
+        """The segmentations of validation rows and of test rows."""
         return Segmentation(self.validation, self.segments), Segmentation(self.rows - self.validation, self.segments)
 
     @property
@@ -33,15 +33,15 @@ class HeldOut:
 
     @property
     def places(self) -> int:
-        """Of all."""
+        """The number of places of all held-out rows."""
         return sum(cut.length for cut in self.cuts)
 
     def stop(self, start: int, most: int) -> int:
-        """Where a chunk of places ends that begins here: it is of validation rows or of test rows, never of both."""
+        """The end of a chunk that starts at `start`: a chunk has validation rows or test rows, never both."""
         return min(start + most, self.edge if start < self.edge else self.places)
 
     def arranged(self, x: Array) -> Array:
-        """(rows, d) to (K · places, d): what is cut into K segments of these places; padded with zeros."""
+        """(rows, d) to (K · places, d), padded with zeros and ready to be cut into K segments."""
         parts = zip(self.cuts, (x[: self.validation], x[self.validation :]), strict=True)
         cut = np.concatenate([one.cut(part) for one, part in parts], axis=1)
         return cut.reshape(self.segments * self.places, *x.shape[1:])

@@ -1,7 +1,7 @@
-"""What a party holds of the others: coded data, and the coded models and blinding of one exchange.
+"""The shares that a party holds of the others: coded data, and the coded models and blinding of one exchange.
 
-With `stale = "allow"` a coded model lasts until its party shares a newer one, and the one before is kept, too: another
-evaluator may not have the newer one yet. Blinding is of one exchange only.
+With `stale = "allow"`, a coded model lasts until its party shares a newer one. The party also keeps the previous model,
+because another evaluator may not have the newer one yet. Blinding is for one exchange only.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ LAST_ROUND = 2**40
 
 
 def check_elements(sender: str, what: str, values: Array, shape: tuple[int, ...]) -> None:
-    """Refuse what is not an array of field elements of this shape."""
+    """Raise RemoteProtocolError if `values` is not an array of field elements of this shape."""
     if values.shape != shape or values.dtype != np.uint32:
         raise RemoteProtocolError(sender, f"{what} of shape {values.shape} ({values.dtype}), expected {shape} uint32")
     if values.size and int(values.max()) >= P:
@@ -31,21 +31,21 @@ def check_elements(sender: str, what: str, values: Array, shape: tuple[int, ...]
 
 @dataclass(slots=True)
 class CodedData:
-    """X̃_n of every party n that has shared its data, chunk by chunk."""
+    """X̃_n of every party n that has shared its data; shares arrive in chunks."""
 
     places: int
     version: dict[int, int] = field(default_factory=dict)
     filled: dict[int, int] = field(default_factory=dict)
     values: dict[int, Array] = field(default_factory=dict)
-    together: tuple[list[int], Array] | None = transient(lambda: None)  # of S side by side, once they were asked for
+    together: tuple[list[int], Array] | None = transient(lambda: None)  # shares of S side by side, once asked for
 
     def put(self, n: int, version: int, values: Array) -> None:
-        """A whole share, as of the own data."""
+        """Store a whole share, e.g. of the party's own data."""
         self.version[n], self.filled[n], self.values[n] = version, len(values), values
         self.together = None
 
     def take(self, sender: str, n: int, message: DataShare) -> bool:
-        """A chunk; True if it was the last one."""
+        """Take a chunk; True if it was the last one."""
         values, start = message.values, message.start
         terms = values.shape[1] if values.ndim == 2 else 0
         if not 0 < terms <= MAX_INNER or not 0 < len(values) <= self.places - start:
@@ -65,7 +65,7 @@ class CodedData:
         return self.filled[n] == self.places
 
     def held(self) -> list[int]:
-        """Whose share is here in full."""
+        """The parties whose complete share is here."""
         return sorted(n for n, filled in self.filled.items() if filled == self.places)
 
     def terms(self, n: int) -> int:
@@ -81,7 +81,7 @@ class CodedData:
         return np.concatenate([self.values[n][batch] for n in parties], axis=1)
 
     def _join(self, parties: list[int]) -> None:
-        """They never change: a batch is then one copy of whole lines."""
+        """Join the shares once: they never change, and a batch is then one copy of whole lines."""
         whole = np.concatenate([self.values[n] for n in parties], axis=1)
         ends = np.cumsum([self.terms(n) for n in parties])
         self.values |= dict(zip(parties, np.split(whole, ends[:-1], axis=1), strict=True))
@@ -94,22 +94,22 @@ class Exchange:
 
     key: Key = NEVER
     among: list[int] = field(default_factory=list)
-    places: int = 0  # of the answer
-    blinded_places: int = 0  # as many, or none
+    places: int = 0  # places of the answer
+    blinded_places: int = 0  # the same number, or 0 without blinding
     awaited: list[int] = field(default_factory=list)  # models last: the parties that blind this exchange
-    position: int = -1  # of the batch that is most likely asked for
-    told: bool = False  # the server knows that all parties' shares are here
+    position: int = -1  # of the batch that will most likely be asked for
+    told: bool = False  # whether the server knows that all parties' shares are here
     versions: dict[int, int] = field(default_factory=dict)
-    trained: dict[int, int] = field(default_factory=dict)  # which weights they are of
+    trained: dict[int, int] = field(default_factory=dict)  # number of the weights of each model
     models: dict[int, Array] = field(default_factory=dict)
     blindings: dict[int, Array] = field(default_factory=dict)
-    previous: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # version, weights, model before
-    named: dict[int, tuple[int, int]] = field(default_factory=dict)  # model and blinding of those that blind
-    early_key: Key = NEVER  # of an exchange that the server has not yet told of
+    previous: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # the previous version, weights, model
+    named: dict[int, tuple[int, int]] = field(default_factory=dict)  # of parties that blind: version, mark
+    early_key: Key = NEVER  # of an exchange that the server has not announced yet
     early: dict[int, ModelShare] = field(default_factory=dict)
 
     def begin(self, order: ShareModels, blinded: bool) -> None:
-        """A new exchange; what came before its order is taken now."""
+        """Start a new exchange, and take the shares that came before its order."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
         self.blinded_places = order.places if blinded else 0
         self.awaited, self.position = order.awaited, order.position
@@ -132,28 +132,28 @@ class Exchange:
             self.blind(n, share.version, share.mark, share.blinding)
 
     def put(self, n: int, version: int, trained: int, model: Array, blinding: Array) -> None:
-        """A share of the present exchange."""
+        """Store a share of the current exchange."""
         self.versions[n], self.trained[n], self.models[n], self.blindings[n] = version, trained, model, blinding
 
     def renew(self, n: int, version: int, trained: int, model: Array) -> None:
-        """A model that lasts."""
+        """Store a model that lasts, and keep the previous one."""
         if n in self.models and self.versions[n] != version:
             self.previous[n] = self.versions[n], self.trained[n], self.models[n]
         self.versions[n], self.trained[n], self.models[n] = version, trained, model
 
     def blind(self, n: int, version: int, mark: int, blinding: Array) -> None:
-        """The blinding of the present exchange, and which model goes with it."""
+        """Store the blinding of the current exchange, and the version of the model that belongs to it."""
         self.named[n], self.blindings[n] = (version, mark), blinding
 
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...]) -> bool:
-        """A share; False if it is of no use: too late, or the second of somebody who has lost its memory."""
+        """Take a share; False if it is too late, or the second one of a party that has lost its memory."""
         key = self._check(sender, n, message, shape, self.blinded_places)
         if key < self.key or (key != self.key and key < self.early_key):
             return False
         return self._take_or_keep(n, message, n in self.models)
 
     def take_lasting(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...], rows: int) -> bool:
-        """A model that lasts, whatever exchange it was made in, or blinding of so many rows; False: of no use."""
+        """Take a lasting model of any exchange, or blinding of `rows` rows; False if the share is useless."""
         model = message.model
         key = self._check(sender, n, message, shape if len(model) else (0, shape[1]), rows)
         if len(model):
@@ -186,7 +186,7 @@ class Exchange:
         return True
 
     def find(self, n: int, version: int) -> tuple[int, Array] | None:
-        """n's model of this version, and which weights it is of; None if it is not here."""
+        """n's model of this version, and the number of its weights; None if it is not here."""
         if self.versions.get(n) == version:
             return self.trained[n], self.models[n]
         if n in self.previous and self.previous[n][0] == version:

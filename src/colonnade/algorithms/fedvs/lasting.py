@@ -1,13 +1,13 @@
-"""A party's models that last (`stale = "allow"`): which share is the newest, whose terms are ready, what to do ahead.
+"""A party's models that last (`stale = "allow"`): the newest share, the terms that are ready, and work done ahead.
 
-A party shares its model once it has stepped, at its own pace, and the share is summed until the next one. Three jobs
-follow from it, which the party puts on its lane when it has neither to step nor to share:
+A party shares its model after each of its steps, at its own pace, and that share is summed until the next one. This
+brings three jobs. The party puts them on its lane when it has neither to step nor to share:
 
     blind       a fresh polynomial for the places of an exchange, if the exchange waits for this party
-    multiply    X̃_n W̃_n, the terms of Eq. (5), each for itself, since some models are newer than others
+    multiply    X̃_n W̃_n, the terms of Eq. (5), one by one, since some models are newer than others
     ahead       both for a sum or an exchange that the server has not ordered yet
 
-Weights are numbered: one more than the round whose gradient has led to them, 0 for the first.
+Weights are numbered: one more than the round whose gradient led to them, 0 for the first.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["BLINDING", "MULTIPLYING", "Lasting", "Task"]
 
-BLINDING, MULTIPLYING = "blind", "multiply"  # what is on the lane
+BLINDING, MULTIPLYING = "blind", "multiply"  # kinds of jobs on the lane
 NONE = (-1, -1, np.zeros((0, 0), np.uint32))  # no term
 
 
@@ -57,57 +57,57 @@ class Task(NamedTuple):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Lasting(Component):
-    """One party's, over its training rows."""
+    """The lasting models of one party, over its training rows."""
 
     index: int = field(metadata=UNSAVED)
     names: tuple[str, ...] = field(metadata=UNSAVED)
-    own_terms: int = field(metadata=UNSAVED)  # D(d+1) of the own model
+    own_terms: int = field(metadata=UNSAVED)  # D(d+1) of the party's own model
     width: int = field(metadata=UNSAVED)
     options: FedvsOptions = field(metadata=UNSAVED)
     side: Side = field(metadata=UNSAVED)
     walk: SegmentWalk = field(metadata=UNSAVED)
     costs: Costs = field(metadata=UNSAVED)
-    trained: int = 0  # which weights are here
-    stepping: int = 0  # the round whose gradient is, or was last, on the lane
-    skipped: int = 0  # gradients of weights that this party no longer has
-    shares: int = 0  # made so far
+    trained: int = 0  # number of the current weights
+    stepping: int = 0  # the round of the gradient that is on the lane, or was last
+    skipped: int = 0  # gradients for weights that this party no longer has
+    shares: int = 0  # shares made so far
     unsent: ModelShared | None = None
-    sent: Key = NEVER  # the exchange that this party has blinded, or the newest that it has shared its model in
+    sent: Key = NEVER  # the exchange that this party has blinded, or the newest in which it has shared its model
     blinding: Blinded | None = None  # for this exchange or the next
     terms: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # X̃_n W̃_n: position, version, values
-    multiplying: int = -1  # the position whose terms are, or were last, on the lane
+    multiplying: int = -1  # the position of the terms that are on the lane, or were last
 
     # Stepping.
 
     def is_of_these_weights(self, message: Gradient) -> bool:
-        """Whether the sum had the weights that are here; it had some of this party."""
+        """Whether the sum had this party's current weights; the sum must include the party."""
         return message.trained[message.summed.index(self.index)] == self.trained
 
     def missed(self) -> int:
-        """How many steps the one on the lane stands for: rounds since the last one, as far as `catch_up` allows."""
-        # DEVIATION: in the paper no party misses a round; a party that does would learn that much slower.
+        """How many steps the one on the lane stands for: rounds since the last step, limited by `catch_up`."""
+        # DEVIATION: in the paper no party misses a round; here a party that does would learn more slowly by as much.
         return max(1, min(self.stepping + 1 - self.trained, self.options.catch_up))
 
     def stepped(self) -> None:
-        """The weights are new."""
+        """Number the new weights after a step."""
         self.trained = self.stepping + 1
 
     # Sharing.
 
     def rounding(self, secret: bytes) -> bytes:
-        """The seed of the rounding: the same weights are rounded alike, even with another key.
+        """The seed of the rounding: the same weights are rounded the same way, even with another key.
 
         `secret` outlasts the key: it is saved with the party's state.
         """
         return hashlib.sha256(b"rounding %d" % self.trained + secret).digest()
 
     def share_job(self, weights: Array, rounding: bytes) -> ShareModel:
-        """The present weights, for all sums until the next ones."""
+        """Share the current weights, for all sums until the next step."""
         self.shares += 1
         return ShareModel(self.trained, self.shares, False, weights, 0, self.trained, rounding)
 
     def ask_for_models(self) -> list[Effect]:
-        """Of the parties that the exchange does not wait for, the last models have to be here."""
+        """Request the last models of parties that the exchange does not wait for, if they are not here."""
         exchange = self.side.exchange
         lacking = [n for n in exchange.among if n not in exchange.awaited and n not in exchange.models]
         return [Send(self.names[n], ModelRequest()) for n in lacking]
@@ -118,7 +118,7 @@ class Lasting(Component):
         return self.unsent is not None or self._blinds()
 
     def news(self) -> list[Effect]:
-        """The newest model, if it was not sent yet, and the blinding of the exchange, if it is this party's turn."""
+        """Send the newest model, if it is unsent, and the blinding of the exchange, if this party has to blind."""
         exchange, made = self.side.exchange, self.unsent
         blinding = self.blinding if self._is_blinded(exchange.key) and self.index in exchange.awaited else None
         if made is not None:
@@ -153,7 +153,7 @@ class Lasting(Component):
         return ((made.round, made.attempt), made.awaited, made.places) == wanted
 
     def blind(self) -> Task | None:
-        """The blinding that the exchange waits for, if it is not made yet."""
+        """The job for the blinding that the exchange waits for; None if it is made, or not needed."""
         key = self.side.exchange.key
         return self._blind(key) if self._blinds() and not self._is_blinded(key) else None
 
@@ -165,7 +165,7 @@ class Lasting(Component):
     # Multiplying.
 
     def multiply(self, order: Sum) -> Task | None:
-        """The terms of an ordered sum that are not there yet."""
+        """The job for the terms of an ordered sum that are still missing; None if all are here."""
         return self._multiply(order.position, self.side.agreed(order))
 
     def _multiply(self, position: int, wanted: dict[int, int]) -> Task | None:
@@ -185,21 +185,21 @@ class Lasting(Component):
             self.terms[n] = result.position, version, values
 
     def made(self, position: int) -> dict[int, int]:
-        """The models whose terms are there for this batch."""
+        """The models whose terms for this batch are ready: party → version."""
         return {n: version for n, (made_for, version, _) in self.terms.items() if made_for == position}
 
     def answer(self, order: Sum) -> Answer:
-        """Eq. (5): all terms are here, and the blinding on top."""
+        """Eq. (5): the sum of all terms, which must be here, and the blinding."""
         values = total([self.terms[n][2] for n in order.summed])
         blinding = self.side.blinding(len(values), self.width)
         answer = add(values, blinding) if len(blinding) else values
         return Answer(order.round, order.attempt, order.summed, answer)
 
     def ahead(self, answered: int) -> Task | None:
-        """Terms of the sum that will most likely be ordered; then what the next exchange needs.
+        """A job for the terms of the sum that comes next, most likely; then for what the next exchange needs.
 
-        `answered`: the newest batch that this party has answered for. A slow party does nothing ahead, and no party
-        does where time goes into delays alone.
+        `answered` is the newest batch that this party has answered for. A slow party does nothing ahead. Neither does
+        any party if the simulator charges delays alone.
         """
         exchange = self.side.exchange
         if self.options.work != "arithmetic" or self.index not in exchange.awaited:

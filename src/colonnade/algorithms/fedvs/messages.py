@@ -1,8 +1,8 @@
-"""What FedVS's roles say to each other, and the jobs they give themselves.
+"""Messages between FedVS's roles, and the jobs of the roles.
 
-An exchange is one attempt at one sum: models are shared, the set S is agreed, evaluators answer. In an exchange over
-test rows (`testing`) `round` is the evaluation's number. Parties are named by their numbers, from 0. Field elements are
-uint32 below p. Fields with a default are those of `stale = "allow"`; without it they are not sent.
+An exchange is one attempt at one sum: parties share models, the set S is agreed, and evaluators answer. In an exchange
+over test rows (`testing`), `round` is the evaluation's number. Parties are named by their numbers, from 0. Field
+elements are uint32 below p. Fields with a default belong to `stale = "allow"`; without it they are not sent.
 """
 
 from typing import ClassVar
@@ -18,11 +18,11 @@ __all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "EXCHANGE", "Answer", "Blind", "Bli
            "WhoHolds"]  # fmt: skip
 
 
-CHUNK_PLACES = 8192  # of test rows: an exchange of their own
+CHUNK_PLACES = 8192  # of held-out rows in one exchange
 
 
 class OfRows(Message, frozen=True, omit_defaults=True, kw_only=True):
-    """About training rows or about test rows; the latter are sent for evaluation."""
+    """Base of messages about training rows or test rows; the latter are sent for evaluation."""
 
     testing: bool = False
 
@@ -46,25 +46,25 @@ class DataRequest(Message, frozen=True):
 
 
 class FetchData(Message, frozen=True):
-    """Server → party: you seem to lack the coded data of these; ask them."""
+    """Server → party: you seem to lack the coded data of these parties; ask them."""
 
     of: list[int]
 
 
 class Prepared(Message, frozen=True):
-    """Party → server: whose coded data I hold, and which exchanges were my newest."""
+    """Party → server: the parties whose coded data I hold, and my newest exchanges."""
 
     plainly: ClassVar[str] = "whose shares the party holds; no data"
 
     held: list[int]
     round: int
     attempt: int
-    position: int  # the newest batch that I answered for
-    tested: int  # the newest evaluation
+    position: int  # the newest batch that this party answered for
+    tested: int  # number of the newest evaluation
 
 
 class ShareModels(OfRows, frozen=True):
-    """Server → party: an exchange begins; share your model with these, and blinding for so many places."""
+    """Server → party: an exchange begins; share your model with these parties, and blinding for `places` places."""
 
     round: int
     attempt: int
@@ -72,12 +72,12 @@ class ShareModels(OfRows, frozen=True):
     places: int
     awaited: list[int] = field(
         default_factory=list
-    )  # the exchange waits for these, and they blind; of the others, the last shares do
-    position: int = -1  # of the batch that the sum will most likely be asked for
+    )  # the exchange waits for these parties, and they blind; the others' last shares are used
+    position: int = -1  # of the batch that will most likely be summed
 
 
 class ModelShare(OfRows, frozen=True):
-    """Party → party, Alg. 1 l. 18; `version` names the polynomial G."""
+    """Party → party, Alg. 1 l. 18: a share of the model and of blinding; `version` names the polynomial G."""
 
     plainly: ClassVar[str] = (
         "a coded share of the party's weights, and of numbers that hide its answers if blinding is on"
@@ -86,9 +86,9 @@ class ModelShare(OfRows, frozen=True):
     round: int
     attempt: int
     version: int
-    model: Array  # (D(d+1), h); of no lines: as it was shared before
-    blinding: Array  # (places, h), or of no places
-    trained: int = 0  # which weights: one more than the round whose gradient has led to them; 0: the first
+    model: Array  # (D(d+1), h); without lines: the same model as shared before
+    blinding: Array  # (places, h), or without places
+    trained: int = 0  # number of the weights: one more than the round whose gradient led to them; 0: the first
     mark: int = 0  # names the blinding polynomial
 
 
@@ -107,27 +107,27 @@ class Shared(Message, frozen=True):
 
 
 class WhoHolds(OfRows, frozen=True):
-    """Server → party: the time for sharing is over; whose shares do you hold?"""
+    """Server → party: the time for sharing is over; which parties' shares do you hold?"""
 
     round: int
     attempt: int
 
 
 class Holding(OfRows, frozen=True):
-    """Party → server: whose shares (model, blinding and data) I hold; unasked once they are everybody's."""
+    """Party → server: the parties whose shares (model, blinding and data) I hold; sent unasked once all are here."""
 
     plainly: ClassVar[str] = "whose shares the party holds, and how many of its weights were cut off"
 
     round: int
     attempt: int
     held: list[int]
-    versions: list[int]  # of their data and models; a party may be there twice, the one to be summed last
-    clipped: int  # of my weights, so far
-    trained: list[int] = field(default_factory=list)  # of these models
+    versions: list[int]  # of their data and models; a party may be there twice, its preferred version last
+    clipped: int  # weights of this party clipped so far
+    trained: list[int] = field(default_factory=list)  # numbers of these models' weights
 
 
 class Sum(OfRows, frozen=True):
-    """Server → evaluator: S is this; answer for the batch at `position` (test rows: from this place on)."""
+    """Server → evaluator: S is agreed; answer for the batch at `position` (test rows: from this place on)."""
 
     round: int
     attempt: int
@@ -148,7 +148,7 @@ class Answer(OfRows, frozen=True):
 
 
 class Declined(OfRows, frozen=True):
-    """Evaluator → server: not over this S: it has answered for some of these rows over another, or lacks a share."""
+    """Evaluator → server: no answer over this S: I answered for some of these rows over another, or lack a share."""
 
     plainly: ClassVar[str] = "that the party does not answer a question; no data"
 
@@ -164,7 +164,7 @@ class Gradient(Message, frozen=True, omit_defaults=True):
     position: int
     summed: list[int]
     values: Array  # (rows, h) float32
-    trained: list[int] = field(default_factory=list)  # of S: which weights were summed
+    trained: list[int] = field(default_factory=list)  # numbers of the weights that were summed, in the order of S
 
 
 EXCHANGE = (
@@ -177,19 +177,19 @@ EXCHANGE = (
     Sum,
     Answer,
     Declined,
-)  # the messages of one
+)  # all messages of an exchange
 
 
 class ShareData(Payload, frozen=True):
-    """Party's job: encode the own data, for all or for one."""
+    """Party's job: encode its own data, for all parties or for one."""
 
-    to: int  # -1: for all
-    train_seed: bytes = b""  # of masks; none: to be drawn
+    to: int  # -1: for all parties
+    train_seed: bytes = b""  # seeds of the masks; empty: to be drawn
     test_seed: bytes = b""
 
 
 class DataShared(Payload, frozen=True):
-    """Its result, and what was drawn for it: secrets come from `compute`, which no replayed log repeats."""
+    """Result of `ShareData`, with the seeds it drew: secrets come from `compute`, which no replayed journal repeats."""
 
     to: int
     train: Array  # (parties, places, terms)
@@ -200,7 +200,7 @@ class DataShared(Payload, frozen=True):
 
 
 class ShareModel(Payload, frozen=True):
-    """Party's job: quantise, mask and encode the own model, and a blinding polynomial beside it."""
+    """Party's job: quantise, mask and encode its own model, and make a blinding polynomial."""
 
     round: int
     attempt: int
@@ -208,11 +208,11 @@ class ShareModel(Payload, frozen=True):
     weights: Array  # (terms, h) float32
     places: int
     trained: int = 0
-    rounding: bytes = b""  # the seed of it; none: that of the round
+    rounding: bytes = b""  # seed of the rounding; empty: that of the round
 
 
 class ModelShared(Payload, frozen=True):
-    """Its result."""
+    """Result of `ShareModel`."""
 
     round: int
     attempt: int
@@ -229,12 +229,12 @@ class Blind(Payload, frozen=True):
     round: int
     attempt: int
     awaited: list[int]
-    places: int  # all of the exchange
-    rows: int  # that this party blinds
+    places: int  # of the whole exchange
+    rows: int  # places that this party blinds
 
 
 class Blinded(Payload, frozen=True):
-    """Its result."""
+    """Result of `Blind`."""
 
     round: int
     attempt: int
@@ -252,11 +252,11 @@ class CodedTerms(Payload, frozen=True):
     versions: list[int]  # of their models
     x: Array  # (places, Σ terms)
     w: Array  # (Σ terms, h)
-    ends: list[int]  # where the columns of each party end
+    ends: list[int]  # the end of each party's columns
 
 
 class CodedTermsMade(Payload, frozen=True):
-    """Its result."""
+    """Result of `CodedTerms`."""
 
     position: int
     numbers: list[int]
@@ -265,7 +265,7 @@ class CodedTermsMade(Payload, frozen=True):
 
 
 class CodedSum(Payload, frozen=True):
-    """Party's job, Eq. (5): Σ_{n ∈ S} X̃_n W̃_n, and the blinding on top."""
+    """Party's job, Eq. (5): Σ_{n ∈ S} X̃_n W̃_n, plus the blinding."""
 
     round: int
     attempt: int
@@ -277,7 +277,7 @@ class CodedSum(Payload, frozen=True):
 
 
 class CodedSummed(Payload, frozen=True):
-    """Its result."""
+    """Result of `CodedSum`."""
 
     round: int
     attempt: int
@@ -296,7 +296,7 @@ class Take(Payload, frozen=True):
 
 
 class Stepped(Payload, frozen=True):
-    """Its result."""
+    """Result of `Take`."""
 
     update: int
     gradient: Array
@@ -315,7 +315,7 @@ class Decode(Payload, frozen=True):
 
 
 class Decoded(Payload, frozen=True):
-    """Its result."""
+    """Result of `Decode`."""
 
     loss: float
     h: Array  # ∇_H
@@ -333,7 +333,7 @@ class DecodeTest(Payload, frozen=True):
 
 
 class DecodedTest(Payload, frozen=True):
-    """Its result."""
+    """Result of `DecodeTest`."""
 
     start: int
     values: Array  # (K, places, h) float32

@@ -1,7 +1,7 @@
-"""What an attacker sees of `fedvs` and of its baselines in plain numbers: ∇_H of the average comes down to every party.
+"""What an attacker sees of `fedvs` and of its plaintext baselines: every party gets ∇_H of the average.
 
 No message names its rows: they follow from the config, on a walk that all parties share. Uploads of `fedvs` are secret
-shares. Of its parties the server sees no more than the sums that it decodes.
+shares. The server sees nothing of a single party, only the sums that it decodes.
 """
 
 from collections.abc import Callable
@@ -31,18 +31,18 @@ __all__ = ["OBSERVATIONS", "PLAIN"]
 
 
 class _Rows:
-    """A walk over places as the rows that they stand for."""
+    """A walk over places, as the rows that the places stand for."""
 
     def __init__(self, walk: SegmentWalk) -> None:
         self._walk, self.per_epoch = walk, walk.per_epoch
 
     def batch(self, position: int, /) -> Rows:
-        """Of all K segments."""
+        """The rows of all K segments."""
         return self._walk.rows(position)
 
 
 class PlainPen(Pen):
-    """Uploads as the baselines' `Upload`."""
+    """Writes uploads as the baselines' `Upload`."""
 
     def upload(self, upload: Upload, now: int) -> Message:
         """The embeddings of a round."""
@@ -57,7 +57,7 @@ def read_answer(message: Message) -> Answer | None:
 
 
 def read_plain_answer(message: Message) -> Answer | None:
-    """∇_H, or the next round: this one has left the party out."""
+    """∇_H, or the start of the next round if this one left the party out."""
     if isinstance(message, Begin):
         return Answer(message.round - 1, None, message.round)
     return read_answer(message)
@@ -68,7 +68,7 @@ def _walk(training: Training, options: FedvsOptions | PlainOptions, index: int) 
 
 
 def _sums(training: Training, options: FedvsOptions, parties: int) -> Callable[[Payload], Seen | None]:
-    """The average embedding of each batch that the server decodes."""
+    """A reader of the average embedding of each batch that the server decodes."""
     code = options.code(parties)
     cut = SegmentWalk(training.rows, training, code.segments).cut
 
@@ -86,7 +86,7 @@ OBSERVATIONS = Observations[FedvsOptions](
     answer=read_answer,
     silent=(FetchData, Prepared, *EXCHANGE),
     walk=_walk,
-    summing=Summing("mean", "polynomial:1", 3),  # three parties are the fewest that it can code for, with T = 1
+    summing=Summing("mean", "polynomial:1", 3),  # with T = 1, three parties are the fewest that it can code for
     sums=_sums,
 )
 # Without `upload`: label inference takes the rows from the walk, and feature inversion refuses these methods.

@@ -1,8 +1,9 @@
-"""How fast each party steps and shares, as the server sees it: which of them a round waits for.
+"""How fast each party steps and shares, as the server sees it: which parties a round waits for.
 
-A party is prompt if the last time it took at most `PATIENCE` times as long as the R-th fastest to step on a gradient
-and to share what came of it. R parties must answer in any case, so R are always prompt. A round waits for the prompt
-parties and takes the last share of every other one. What is measured includes the way of the messages.
+The server measures how long a party takes to step on a gradient and to share the result, including the time of the
+messages. A party is prompt if, the last time, it took at most `PATIENCE` times as long as the R-th fastest party. R
+parties must answer in any case, so R are always prompt. A round waits for the prompt parties and takes the last share
+of every other party.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,15 +18,15 @@ PATIENCE = 2
 
 @dataclass(slots=True, eq=False)
 class Pace(Component):
-    """Of all parties, by their numbers."""
+    """The pace of all parties, by their numbers."""
 
     needed: int = field(metadata=UNSAVED)  # R
-    most: int = field(metadata=UNSAVED)  # rounds that one share may be summed in
-    trained: dict[int, int] = field(default_factory=dict)  # which weights the newest share is of
-    began: dict[int, int] = field(default_factory=dict)  # when a party was given what it now works at, in ns
-    since: dict[int, int] = field(default_factory=dict)  # and in which round
+    most: int = field(metadata=UNSAVED)  # rounds in which one share may be summed
+    trained: dict[int, int] = field(default_factory=dict)  # number of the weights in the newest share
+    began: dict[int, int] = field(default_factory=dict)  # when the party got the work it is doing now, in ns
+    since: dict[int, int] = field(default_factory=dict)  # the round in which it got that work
     took: dict[int, int] = field(default_factory=dict)  # ns, the last time
-    overdue: list[int] = field(default_factory=list)  # parties whose share is too old: left out until the next one
+    overdue: list[int] = field(default_factory=list)  # parties whose share is too old: left out until they share again
 
     def begin(self, among: Sequence[int], round: int, now: int) -> None:
         """An exchange begins: a party that has never shared does so now."""
@@ -40,28 +41,28 @@ class Pace(Component):
                 self.began[n], self.since[n] = now, round
 
     def shared(self, n: int, trained: int, now: int) -> None:
-        """A party has shared its newest weights."""
+        """Measure a party that has shared its newest weights."""
         self.trained[n] = trained
         self.overdue = [other for other in self.overdue if other != n]
         if n in self.began:
             self.took[n] = now - self.began.pop(n)
 
     def late(self, n: int, now: int) -> None:
-        """A party that a round has waited for in vain: from now on it is not waited for."""
+        """A round waited for this party in vain: do not wait for it from now on."""
         waited = now - self.began.get(n, now)
         self.took[n] = max(waited, (PATIENCE + 1) * max(self.took.values(), default=0), 1)
 
     def forget(self, n: int) -> None:
-        """A party that has lost its memory, or is gone, is prompt until it is measured again."""
+        """Forget a party that has lost its memory, or is gone; it counts as prompt until it is measured again."""
         for known in (self.trained, self.began, self.since, self.took):
             known.pop(n, None)
 
     def prompt(self, among: Sequence[int]) -> list[int]:
-        """The parties of these that a round waits for, R at least."""
+        """The parties among these that a round waits for, at least R."""
         times = sorted(self.took.get(n, 0) for n in among)
         longest = PATIENCE * times[self.needed - 1]
         return [n for n in among if self.took.get(n, 0) <= longest]
 
     def too_old(self, among: Collection[int], round: int) -> list[int]:
-        """Parties at work whose last share was summed as often as may be."""
+        """Parties at work whose last share was summed in as many rounds as allowed."""
         return [n for n in among if n in self.began and round - self.since[n] > self.most]

@@ -1,11 +1,11 @@
 """A FedVS party: Alg. 1 lines 2–10 (once), 14–20, 22–24 and 33–35 (every round).
 
-It shares its data once and its model in every exchange, evaluates the sum of all on the shares that it holds, and
-steps when the gradient comes. The lane does, in this order, what is newest: a step, sharing, evaluating; an evaluation
-is dropped as soon as the round goes on without it, so that a straggler is never behind.
+The party shares its data once and its model in every exchange. It evaluates the sum over all parties on the shares that
+it holds, and steps when the gradient comes. The lane does the newest work first, in this order: a step, sharing,
+evaluating. The party drops an evaluation as soon as the round continues without it, so a straggler never falls behind.
 
-With `stale = "allow"` a share lasts until its party shares again (lasting.py). A party then steps on a gradient of the
-weights that it has, and on no other.
+With `stale = "allow"`, a share lasts until its party shares again (lasting.py). A party then steps only on a gradient
+of the weights that it has.
 """
 
 import hashlib
@@ -63,11 +63,11 @@ from colonnade.protocol.seeds import derive
 
 __all__ = ["Party", "State", "polynomial_module"]
 
-IDLE, STEPPING, SHARING, SUMMING = "", "step", "share", "sum"  # what is on the lane
+IDLE, STEPPING, SHARING, SUMMING = "", "step", "share", "sum"  # kinds of work on the lane
 
 
 def polynomial_module(setup: PartySetup[FedvsOptions]) -> Polynomial:
-    """The party's network; refused if it cannot be evaluated on shares."""
+    """The party's network; raises if it cannot be evaluated on shares."""
     seed = derive(setup.training.seed, "init", setup.index)
     module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
     if not isinstance(module, Polynomial):
@@ -79,24 +79,24 @@ def polynomial_module(setup: PartySetup[FedvsOptions]) -> Polynomial:
 
 
 def _single(value: float) -> float:
-    """The largest float32 that is not above: what a weight can be clipped to."""
+    """The largest float32 that does not exceed `value`: a bound that float32 weights can be clipped to."""
     nearest = np.float32(value)
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(0)))
 
 
 @dataclass(slots=True, kw_only=True)
 class State(RoleState):
-    """The own shares, the lane, and what went past."""
+    """The party's own shares, the lane, and counts for the summary."""
 
     w_max: float  # weights stay within ±W_max
-    data_seeds: tuple[bytes, bytes] = (b"", b"")  # of the own data's masks: as secret as the data that lie beside them
-    version: int = -1  # of the own coded data
+    data_seeds: tuple[bytes, bytes] = (b"", b"")  # of the own data's masks: as secret as the data
+    version: int = -1  # of the party's own coded data
     doing: str = IDLE
-    job: int = 0  # the one on the lane
+    job: int = 0  # token of the job on the lane
     to_share: bool = False
     to_sum: Sum | None = None
     to_take: Gradient | None = None
-    clipped: int = 0  # weights, in all steps
+    clipped: int = 0  # clipped weights, in all steps
     dropped: int = 0
     declined: int = 0
     left_out: int = 0
@@ -139,7 +139,7 @@ class Party(Chassis[State]):
         )  # fmt: skip
 
     def to_predict(self, x: Array) -> tuple[Array, Array, bytes]:
-        """Of rows to predict: their coded powers, the weights, and the seed of the weights' rounding.
+        """For rows to predict: their coded powers, the weights, and the seed of the weights' rounding.
 
         The seed is always the same for the same weights, and so is the sum. Test rows are coded in the same way.
         """
@@ -151,7 +151,7 @@ class Party(Chassis[State]):
     def _weights(self) -> Array:
         return self.network.vector().reshape(self.terms, self.width).copy()
 
-    # Coming and going.
+    # Start, resume and join.
 
     def started(self, entropy: bytes) -> None:
         """Alg. 1 l. 2: share the data."""
@@ -159,11 +159,11 @@ class Party(Chassis[State]):
         self._work(SHARING, "share data", self.costs.share_data(self.terms, self.walk.cut.length), ShareData(-1))
 
     def resumed(self, entropy: bytes) -> None:
-        """Masks come from a new key."""
+        """Masks come from a new key from now on."""
         self.key.renew(entropy)
 
     def joined(self, peer: str, anew: bool) -> None:
-        """The server may have forgotten what is here; what is lacking here is asked for."""
+        """Tell a server that may have lost its memory what this party holds, and ask for missing data."""
         if not anew or peer != SERVER or not self._has_shared:
             return
         self._tell_prepared()
@@ -176,9 +176,9 @@ class Party(Chassis[State]):
 
     @on(DataRequest, PARTY)
     def share_again(self, sender: str, message: DataRequest) -> None:
-        """A party has lost what it held: the same shares once more."""
+        """Share the same data again with a party that has lost its share."""
         if not self._has_shared:
-            return  # all will get them shortly
+            return  # all parties will get their shares soon
         amount = self.costs.share_data(self.terms, self.walk.cut.length) / len(self.names)
         job = ShareData(self.numbers[sender], *self.state.data_seeds)
         self.work("share data", amount, job, aside=True)
@@ -219,7 +219,7 @@ class Party(Chassis[State]):
 
     @on(FetchData, SERVER)
     def fetch_data(self, sender: str, message: FetchData) -> None:
-        """The server says whose data seem to be lacking here."""
+        """The server names the parties whose data seem to be missing here: ask them."""
         if not set(message.of) <= set(range(len(self.names))):
             raise RemoteProtocolError(SERVER, f"{self.name} does not expect a FetchData")
         for n in message.of:
@@ -231,7 +231,7 @@ class Party(Chassis[State]):
         return self.index in self.training.data.version
 
     def _fit_weights(self) -> None:
-        """Once the number of columns of all parties is known: the bound, and what it leaves to the weights."""
+        """Once the number of columns of all parties is known, check the bound and set W_max."""
         data = self.training.data
         if len(data.held()) == len(self.names):
             terms = sum(data.terms(n) for n in data.held())
@@ -252,7 +252,7 @@ class Party(Chassis[State]):
 
     @on(ShareModels, SERVER)
     def share_ordered(self, sender: str, message: ShareModels) -> None:
-        """An exchange begins; what was under way for an older one is dropped."""
+        """An exchange begins; drop work for an older one."""
         s, side = self.state, self._side(message.testing)
         self._check_order(message, side)
         if (message.round, message.attempt) <= side.exchange.key or not self._has_shared:
@@ -299,14 +299,14 @@ class Party(Chassis[State]):
 
     @done(ModelShared)
     def model_shared(self, token: int, result: ModelShared) -> None:
-        """Alg. 1 l. 18; a result for an exchange that is over goes nowhere, unless models last."""
+        """Alg. 1 l. 18: send the shares. A result for an exchange that is over is dropped, unless models last."""
         self._ended(token)
         side = self._side(result.testing)
         if self.lasting is not None and not side.testing:
             self.lasting.unsent = result
         elif not side.is_at(result.round, result.attempt):
             self.state.dropped += 1
-        elif self.index not in side.exchange.models:  # else shared before this party lost its memory
+        elif self.index not in side.exchange.models:  # if it is there, this party shared before it lost its memory
             self._send_model(side, result)
         self._next()
 
@@ -324,7 +324,7 @@ class Party(Chassis[State]):
 
     @on(ModelShare, PARTY)
     def take_model(self, sender: str, message: ModelShare) -> None:
-        """Alg. 1 l. 19; without the sender's data, which come first, its model is of no use."""
+        """Alg. 1 l. 19. Without the sender's data, which come first, its model is useless."""
         n, side, data = self.numbers[sender], self._side(message.testing), self.training.data
         if n not in data.held() or not side.take(sender, n, message, (data.terms(n), self.width)):
             self.state.dropped += 1
@@ -336,7 +336,7 @@ class Party(Chassis[State]):
             self._next()
 
     def _report_if_complete(self, side: Side) -> None:
-        """The server is told once."""
+        """Tell the server, once, that all shares are here."""
         if not side.exchange.told and side.is_complete():
             side.exchange.told = True
             self._tell_holding(side)
@@ -347,7 +347,7 @@ class Party(Chassis[State]):
 
     @on(WhoHolds, SERVER)
     def report(self, sender: str, message: WhoHolds) -> None:
-        """The time for sharing is over."""
+        """The time for sharing is over: report the shares that are here."""
         side = self._side(message.testing)
         if side.is_at(message.round, message.attempt):
             self._tell_holding(side)
@@ -356,7 +356,7 @@ class Party(Chassis[State]):
 
     @on(Sum, SERVER)
     def sum_ordered(self, sender: str, message: Sum) -> None:
-        """S is agreed."""
+        """S is agreed: start this party's sum, or decline."""
         side = self._side(message.testing)
         if not side.is_at(message.round, message.attempt):
             self.state.dropped += 1
@@ -410,7 +410,7 @@ class Party(Chassis[State]):
 
     @on(Gradient, SERVER)
     def learn_ordered(self, sender: str, message: Gradient) -> None:
-        """The round is over; a party that was summed steps, one that still evaluates stops."""
+        """The round is over: a party that was summed steps, and one that still evaluates stops."""
         s = self.state
         if message.round != self.training.exchange.key[0] or message.round < self.answered.weights_round:
             s.dropped += 1
@@ -430,7 +430,7 @@ class Party(Chassis[State]):
         self._next()
 
     def _take_if_exact(self, message: Gradient, mine: bool, lasting: Lasting) -> None:
-        """Step if the sum had the weights that are here; the newest such gradient replaces one that waits."""
+        """Step if the sum had the current weights; the newest such gradient replaces a waiting one."""
         s = self.state
         self.answered.weights_round = message.round + 1
         exact = mine and lasting.is_of_these_weights(message)
@@ -438,7 +438,8 @@ class Party(Chassis[State]):
             s.to_take = message
             return
         lasting.skipped += mine
-        # The sum did not take the share that was sent before its exchange began: it may be lost, so it is made again.
+        # The sum did not take the share that was sent before its exchange began. The share may be lost, so make it
+        # again.
         busy = s.to_take is not None or s.doing in (STEPPING, SHARING) or s.to_share or lasting.unsent is not None
         if not exact and not busy and lasting.sent[0] < message.round:
             self._share_model_again()
@@ -465,7 +466,7 @@ class Party(Chassis[State]):
 
     @done(Stepped)
     def stepped(self, token: int, result: Stepped) -> None:
-        """Alg. 1 l. 34, and W stays within ±W_max: beyond it, sums could leave the field."""
+        """Alg. 1 l. 34. W stays within ±W_max, because beyond it sums could leave the field."""
         self._ended(token)
         lasting = self.lasting
         count = 1 if lasting is None else lasting.missed()
@@ -488,7 +489,7 @@ class Party(Chassis[State]):
     # The lane.
 
     def _next(self) -> None:
-        """What is to be done next, if the lane is free."""
+        """Start the next job, if the lane is free."""
         s = self.state
         if s.doing:
             return
@@ -516,12 +517,12 @@ class Party(Chassis[State]):
         self.state.doing, self.state.job = doing, self.work(kind, amount, job)
 
     def _ended(self, token: int) -> None:
-        """The lane is free, if it was the lane's job."""
+        """Free the lane, if this was the lane's job."""
         if token == self.state.job:
             self.state.doing = IDLE
 
     def _stop_summing(self, position: int) -> None:
-        """Drop what is multiplied for this batch or an older one."""
+        """Stop multiplying for this batch or an older one."""
         s, lasting = self.state, self.lasting
         multiplies = lasting is not None and s.doing == MULTIPLYING and lasting.multiplying <= position
         if s.doing == SUMMING or multiplies:
@@ -533,17 +534,17 @@ class Party(Chassis[State]):
 
     @on(ModelRequest, PARTY)
     def model_requested(self, sender: str, message: ModelRequest) -> None:
-        """A party has lost the model that it held."""
+        """A party has lost the model that it held: share again."""
         self._share_model_again()
 
     def _share_model_again(self) -> None:
-        """A peer, or the server, does not have the present share."""
+        """Share again, because a peer or the server does not have the current share."""
         if self.lasting is not None and self.lasting.shares:
             self.state.to_share = True
             self._next()
 
     def _blind_or_multiply(self, lasting: Lasting) -> None:
-        """The lane is free, and weights and share are the newest."""
+        """Blind, send news, answer or work ahead: the lane is free, and weights and share are the newest."""
         s, task = self.state, lasting.blind()
         if task is None:
             if lasting.has_news:
@@ -565,7 +566,7 @@ class Party(Chassis[State]):
 
     @done(Blinded)
     def blinded(self, token: int, result: Blinded) -> None:
-        """It is sent with the model, or kept for the next exchange."""
+        """Keep the blinding, to send with the model or in the next exchange."""
         self._ended(token)
         if self.lasting is not None:
             self.lasting.blinding = result
@@ -578,20 +579,20 @@ class Party(Chassis[State]):
 
     @done(CodedTermsMade)
     def multiplied(self, token: int, result: CodedTermsMade) -> None:
-        """Keep them until the sum is ordered."""
+        """Keep the terms until the sum is ordered."""
         self._ended(token)
         if self.lasting is not None:
             self.lasting.multiplied(result)
         self._next()
 
     def _evaluate(self, job: Payload) -> None:
-        """Beside the lane, from the committed state."""
+        """Run an evaluation job beside the lane, from the committed state."""
         self.work(EVALUATION, 0.0, job, aside=True)
 
-    # Checks, and people.
+    # Checks and summary.
 
     def validate(self) -> None:
-        """Shares are of those who take part; the weights can be summed."""
+        """Raise if a share is of a party that does not share, or a weight cannot be summed."""
         s = self.state
         for side in (self.training, self.testing):
             exchange = side.exchange
@@ -604,7 +605,7 @@ class Party(Chassis[State]):
             raise LocalProtocolError(f"{self.name}: a sum of another exchange waits")
 
     def summary(self) -> RoleSummary:
-        """Steps taken, and what went past it."""
+        """Steps taken, and counts of work that was dropped or left out."""
         s = self.state
         return {
             "steps": self.network.steps,

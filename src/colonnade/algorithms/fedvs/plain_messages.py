@@ -1,4 +1,4 @@
-"""What the plaintext baselines' roles say to each other, and the jobs they give themselves."""
+"""Messages between the plaintext baselines' roles, and the jobs of the roles."""
 
 from typing import ClassVar
 
@@ -10,13 +10,13 @@ __all__ = ["PLAIN_PAYLOADS", "Average", "Averaged", "Begin", "Embed", "Embedded"
 
 
 class Begin(Message, frozen=True):
-    """Server → party: go on at this round."""
+    """Server → party: continue at this round."""
 
     round: int
 
 
 class Upload(Message, frozen=True):
-    """Party → server: the embeddings of a round's batch; clipped and perturbed, if need be."""
+    """Party → server: the embeddings of a round's batch, clipped and perturbed if the mechanism is on."""
 
     plainly: ClassVar[str] = "for each row of a batch, the numbers that the party's network makes of it"
 
@@ -25,14 +25,14 @@ class Upload(Message, frozen=True):
 
 
 class Embed(Released, frozen=True):
-    """Party's job; its release is of rows that are clipped and perturbed."""
+    """Party's job: embed a batch. Its release is of rows that are clipped and perturbed."""
 
     round: int
     x: Array
 
 
 class Embedded(Receipted, frozen=True):
-    """Its result."""
+    """Result of `Embed`."""
 
     round: int
     values: Array
@@ -50,13 +50,13 @@ class Learn(Released, frozen=True):
 class Average(Payload, frozen=True):
     """Server's job: one pass through its network."""
 
-    h: Array  # (rows, width): averaged
+    h: Array  # (rows, width), the average over the parties
     targets: Array
     seed: int
 
 
 class Averaged(Payload, frozen=True):
-    """Its result."""
+    """Result of `Average`."""
 
     loss: float
     h: Array  # ∇_H

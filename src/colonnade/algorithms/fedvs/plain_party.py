@@ -1,4 +1,4 @@
-"""A party of `wait`, `ignore` and `wait-dp`: embed, upload, step; and on to the newest round, wherever it is.
+"""A party of `wait`, `ignore` and `wait-dp`: embed, upload, step; then continue at the newest round.
 
 `wait-dp` is the Gaussian mechanism on every row that leaves, to train, to evaluate and to predict: the guard shrinks
 the embedding to norm C, adds noise, and enters the release into the ledger before it can leave.
@@ -29,10 +29,10 @@ EMBEDDING, WAITING, STEPPING = "embedding", "waiting", "stepping"
 
 @dataclass(slots=True, kw_only=True)
 class State(MemberState):
-    """Where the party is, and what went past it."""
+    """The party's position in the rounds, and counts for the summary."""
 
-    round: int = 0  # the one that is embedded or waited for
-    following: int = 0  # the newest one
+    round: int = 0  # the round that is embedded or waited for
+    following: int = 0  # the newest round
     doing: str = EMBEDDING
     draw_of_round: int = 0  # which noise its upload has
     dropped: int = 0
@@ -52,7 +52,7 @@ class PlainParty(Member[State]):
         self.seed, self.rate = derive(seed, "layers", index), training.party_rates[index]
 
     def begin(self) -> None:
-        """The first round, or the newest; a whole local step's time is charged here, as in the other methods."""
+        """Start the first round, or the newest; charges a whole local step's time here, as the other methods do."""
         s = self.state
         s.doing, s.round = EMBEDDING, s.following
         rows = self.walk.rows(s.round)
@@ -62,7 +62,7 @@ class PlainParty(Member[State]):
 
     @job(Embed, released=True)
     def embed_rows(self, job: Embed) -> Embedded:
-        """The batch, as it travels."""
+        """The embeddings of the batch, as they are sent."""
         values = self.network.forward(job.x, job.round, self._layer_seed(job.round))
         return Embedded(job.round, self.encode(values))
 
@@ -71,7 +71,7 @@ class PlainParty(Member[State]):
 
     @done(Embedded)
     def embedded(self, token: int, result: Embedded) -> None:
-        """The upload."""
+        """Send the upload."""
         if not are_sane(self.decode(result.values)):
             raise TrainingDiverged(f"{self.name}: its embeddings have left ±{LARGEST:g}; lower train.learning_rate")
         self.state.doing = WAITING
@@ -79,7 +79,7 @@ class PlainParty(Member[State]):
 
     @on(Gradient, SERVER)
     def learn(self, sender: str, message: Gradient) -> None:
-        """The round is over: a step, if this party was part of it, and on."""
+        """The round is over: step, if this party was part of it, and continue."""
         s = self.state
         if message.round != s.round or s.doing == STEPPING:
             return self._go_on(message.round + 1)
@@ -97,7 +97,7 @@ class PlainParty(Member[State]):
 
     @job(Learn)
     def gradient(self, job: Learn) -> Stepped:
-        """∇_{θ_m}; the forward pass may have to be made again, with the noise that the upload had."""
+        """∇_{θ_m}; it may have to repeat the forward pass, with the noise of the upload."""
         if job.release is None:
             return self._gradient(job)
         with self.guard.drawing(job.release):
@@ -109,7 +109,7 @@ class PlainParty(Member[State]):
 
     @done(Stepped)
     def stepped(self, token: int, result: Stepped) -> None:
-        """θ_m's step, and the next round."""
+        """Step θ_m, and continue with the next round."""
         self.network.apply(result.gradient, self.training.rule.rate(self.rate, result.update), result.buffers)
         self.begin()
 
@@ -119,7 +119,7 @@ class PlainParty(Member[State]):
         self._go_on(message.round)
 
     def _go_on(self, round: int) -> None:
-        """On to the newest round; what was begun for an older one is dropped."""
+        """Continue at the newest round; drop work for an older one."""
         s = self.state
         if not s.round < round < LAST_ROUND or round <= s.following:
             s.dropped += 1
@@ -132,17 +132,17 @@ class PlainParty(Member[State]):
         self.begin()
 
     def anew(self) -> None:
-        """The upload may be lost: the batch is embedded again."""
+        """The upload may be lost: embed the batch again."""
         if self.state.doing == WAITING:
             self.begin()
 
     def validate(self) -> None:
-        """The newest round is not behind."""
+        """Raise if the newest round is behind the current one."""
         if self.state.following < self.state.round:
             raise LocalProtocolError(
                 f"{self.name}: in round {self.state.round}, and the newest is {self.state.following}"
             )
 
     def told(self) -> RoleSummary:
-        """Steps taken, and what went past it."""
+        """Steps taken, and counts of rounds that left this party out."""
         return {"steps": self.network.steps, "left_out": self.state.left_out, "dropped": self.state.dropped}

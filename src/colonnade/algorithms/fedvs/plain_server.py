@@ -1,4 +1,4 @@
-"""The server of `wait`, `ignore` and `wait-dp` (FedVS Sec. 6.2): the average of all embeddings, or of the first."""
+"""The server of `wait`, `ignore` and `wait-dp` (FedVS Sec. 6.2): averages all embeddings, or the first to arrive."""
 
 from dataclasses import dataclass, field
 from math import isfinite
@@ -26,10 +26,10 @@ GATHERING, AVERAGING = "gathering", "averaging"
 
 
 class AveragedEvaluation(Evaluation):
-    """Judges averages; a missing party's rows are as last seen."""
+    """Judges averages; for a missing party, it uses the rows as last seen."""
 
     def gathered(self, h: Array) -> Array:
-        """Their average."""
+        """The average over the parties."""
         average: Array = h.reshape(len(h), len(self._index), -1).mean(1)
         return average
 
@@ -38,10 +38,10 @@ class AveragedEvaluation(Evaluation):
 class State(CoordinatorState):
     """The round that is gathered, and the one that is averaged."""
 
-    round: int = 0  # the one that is, or was last, averaged
-    following: int = 0  # the one that is gathered
+    round: int = 0  # the round that is averaged, or was last
+    following: int = 0  # the round that is gathered
     doing: str = GATHERING
-    uploads: dict[str, Array] = field(default_factory=dict)  # of the gathered round
+    uploads: dict[str, Array] = field(default_factory=dict)  # embeddings of the gathered round
     summed: list[int] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class PlainServer(Coordinator[State]):
 
     def __init__(self, setup: ServerSetup[PlainOptions]) -> None:
         training, options = setup.training, setup.options
-        # Its test table lies in memory, whatever `server.table` says: it holds no other table.
+        # The test table lies in memory, whatever `server.table` says: the server holds no other table.
         evaluation = AveragedEvaluation(setup.parties, setup.widths, setup.y_test, training.metric)
         super().__init__(setup, State(), evaluation, everyone=True)
         self.options, self.taken, self.width = options, options.taken(len(setup.parties)), setup.widths[0]
@@ -64,13 +64,13 @@ class PlainServer(Coordinator[State]):
 
     @on(Upload, PARTY)
     def upload(self, sender: str, message: Upload) -> None:
-        """A party's embeddings; of a round that is over, they are not waited for and not used."""
+        """Take a party's embeddings; drop them if their round is over."""
         message = self.decoded(sender, message)
         self._check(sender, message)
         s = self.state
         if message.round < s.following:
             return self.send(sender, Begin(s.following))
-        if message.round > s.following:  # this server has forgotten some rounds
+        if message.round > s.following:  # this server has lost its memory of some rounds
             for name in s.uploads:
                 self.send(name, Begin(message.round))
             s.following, s.uploads = message.round, {}
@@ -87,17 +87,17 @@ class PlainServer(Coordinator[State]):
             raise RemoteProtocolError(sender, f"embeddings that are not finite, or beyond ±{LARGEST:g}")
 
     def waits_for(self) -> list[str]:
-        """The parties that the round still needs; if it takes only the first, any of these."""
+        """The parties that the round still needs; if it takes only the first embeddings, any of these."""
         return [name for name in self.names if name not in self.state.uploads]
 
     def forget(self, peer: str) -> None:
-        """It sends its embeddings again."""
+        """The party sends its embeddings again."""
         self.state.uploads.pop(peer, None)
 
     # Averaging.
 
     def advance(self) -> None:
-        """The round's average, once enough embeddings are there; what is due comes first."""
+        """Average the round, once enough embeddings are here; an evaluation that is due comes first."""
         s = self.state
         if s.doing != GATHERING or self.progress.ending or self.judging() or len(s.uploads) < self.taken:
             return
@@ -119,7 +119,7 @@ class PlainServer(Coordinator[State]):
 
     @done(Averaged)
     def averaged(self, token: int, result: Averaged) -> None:
-        """θ_0's step, and ∇_H to all that were part of it; the others go on at the next round."""
+        """Step θ_0, and send ∇_H to all parties of the round; the others continue at the next round."""
         s, k = self.state, self.k
         if not isfinite(result.loss):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; lower train.learning_rate")
@@ -136,7 +136,7 @@ class PlainServer(Coordinator[State]):
         self.advance()
 
     def validate(self) -> None:
-        """What must hold between any two events."""
+        """Raise if an invariant between two events does not hold."""
         if self.state.doing == AVERAGING and len(self.state.summed) != self.taken:
             raise LocalProtocolError(f"server: an average of {len(self.state.summed)}, not of {self.taken}")
 

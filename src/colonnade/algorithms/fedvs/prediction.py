@@ -1,9 +1,9 @@
-"""Predictions by coded sums, for `fedvs`: the server decodes the sum of all embeddings of an id, and no other.
+"""Predictions by coded sums, for `fedvs`: of an id, the server decodes only the sum of all embeddings.
 
-Every party shares its rows and its weights with all others, under fresh masks and blinding, over the sealed relay
-(Alg. 1 l. 2–8, 14–18). Each multiplies and adds what it holds (Eq. (5)) and answers. Any R answers decode, so the
-server does without a party that straggles after sharing, or dies. S is always all parties: a party whose last sums of
-the training were over others, with the same weights, does not predict at all.
+Every party shares its rows and its weights with all others, under fresh masks and blinding, over the sealed relay (Alg.
+1 l. 2–8, 14–18). Each party multiplies and adds the shares it holds (Eq. (5)) and answers. Any R answers decode, so the
+server can do without a party that straggles or stops after sharing. S is always all parties. A party does not predict
+at all if, at the same weights, its last sums in training were over other parties.
 """
 
 import hashlib
@@ -38,17 +38,17 @@ from colonnade.protocol.saved import transient
 
 __all__ = ["CodedAnswer", "CodedParty", "CodedPredictor", "CodedServer", "CodedShare"]
 
-PENDING = 64  # sums under way, or of which shares came before their order; the oldest are forgotten
+PENDING = 64  # sums to keep that are under way, or whose shares came before their order; the oldest are dropped
 
 
 class CodedShare(Message, frozen=True):
     """Party → party: its rows of the asked ids, its weights, and blinding, in the receiver's shares."""
 
     nonce: int
-    asked: bytes  # of which ids, hashed: the server must not ask one for others than the rest
+    asked: bytes  # digest of the ids: the server must not ask parties for different ids
     data: Array  # (places, terms)
     model: Array  # (terms, h)
-    blinding: Array  # (places, h), or of no places
+    blinding: Array  # (places, h), or without places
 
 
 class CodedAnswer(Message, frozen=True):
@@ -59,15 +59,15 @@ class CodedAnswer(Message, frozen=True):
 
 
 class ShareTerms(Payload, frozen=True):
-    """Party's job: its shares for everybody."""
+    """Party's job: its shares for all parties."""
 
-    draw: int  # never the same again: masks are drawn by it
+    draw: int  # names the masks; never used again
     nonce: int
     ids: list[str]
 
 
 class TermsShared(Payload, frozen=True):
-    """Its result, with one line for each party."""
+    """Result of `ShareTerms`, with one line for each party."""
 
     nonce: int
     data: Array
@@ -94,7 +94,7 @@ class DecodeSum(Payload, frozen=True):
 
 
 class SumDecoded(Payload, frozen=True):
-    """Its result: the average embedding of each id."""
+    """Result of `DecodeSum`: the average embedding of each id."""
 
     nonce: int
     values: Array  # (ids, h) float32
@@ -111,9 +111,9 @@ class Pending:
 
 @dataclass(slots=True, kw_only=True)
 class CodedPartyState(RoleState):
-    """Of a party that shares its rows and weights."""
+    """The state of a party that shares its rows and weights."""
 
-    sums: dict[int, Pending] = transient(dict)  # nonce → what is here of it
+    sums: dict[int, Pending] = transient(dict)  # nonce → the shares that are here
 
 
 class CodedParty(SumParty[CodedPartyState]):
@@ -138,7 +138,7 @@ class CodedParty(SumParty[CodedPartyState]):
 
     @on(Contribute, SERVER)
     def contribute(self, sender: str, message: Contribute) -> None:
-        """Always over all parties: the server has no say in whose embeddings are summed."""
+        """Start this party's shares. The sum is always over all parties; the server cannot choose them."""
         self.check_sum(message.ids)
         early = self.state.sums.get(message.nonce, Pending())
         if early.places >= 0:
@@ -153,7 +153,7 @@ class CodedParty(SumParty[CodedPartyState]):
 
     @on(CodedShare, PARTY)
     def share(self, sender: str, message: CodedShare) -> None:
-        """Another party's; it may come before the order."""
+        """Take another party's share; it may come before the order."""
         n, pending = self.names.index(sender), self.state.sums.get(message.nonce)
         if pending is not None and n in pending.shares:
             raise RemoteProtocolError(sender, "sends shares of one sum twice")
@@ -174,7 +174,7 @@ class CodedParty(SumParty[CodedPartyState]):
 
     @job(ShareTerms)
     def share_terms(self, job: ShareTerms) -> TermsShared:
-        """As test rows and models are shared."""
+        """Encode the rows as test rows are, and the weights as models are in training."""
         x, weights, rounding = self._trained.to_predict(self.table.x[self.table.find(job.ids)])
         data = share_data(x, self._code, self.key.seed("data", job.draw))
         masks, blinding = self.key.seed("masks", job.draw), self.key.seed("blinding", job.draw)
@@ -185,10 +185,10 @@ class CodedParty(SumParty[CodedPartyState]):
 
     @done(TermsShared)
     def terms_shared(self, token: int, result: TermsShared) -> None:
-        """To each party its share."""
+        """Send each party its share."""
         pending = self.state.sums.get(result.nonce)
         if pending is None:
-            return  # too many others came between
+            return  # dropped, because too many other sums came since
         shares = [
             CodedShare(result.nonce, pending.asked, *parts)
             for parts in zip(result.data, result.models, result.blindings, strict=True)
@@ -200,7 +200,7 @@ class CodedParty(SumParty[CodedPartyState]):
         self._add_up(result.nonce)
 
     def _add_up(self, nonce: int) -> None:
-        """Once the shares of all are here."""
+        """Start the sum, once the shares of all parties are here."""
         if len(self.state.sums[nonce].shares) < len(self.names):
             return
         shares = [share for _, share in sorted(self.state.sums.pop(nonce).shares.items())]
@@ -215,13 +215,13 @@ class CodedParty(SumParty[CodedPartyState]):
 
     @done(CodedAnswer)
     def added_up(self, token: int, result: CodedAnswer) -> None:
-        """Tell the server."""
+        """Send the coded sum to the server."""
         self.send(SERVER, result)
 
 
 @dataclass(slots=True, kw_only=True)
 class CodedServerState(SumServerState):
-    """Of a server that decodes sums."""
+    """The state of a server that decodes sums."""
 
     answers: dict[int, dict[int, Array]] = transient(dict)  # nonce → party → its coded sum
 
@@ -229,7 +229,7 @@ class CodedServerState(SumServerState):
 class CodedServer(SumServer[CodedServerState]):
     """Asks for sums, decodes them, and runs its network on their average.
 
-    A party that leaves after sharing is not missed; the deadline ends what cannot be decoded.
+    The server does not need a party that leaves after sharing. The deadline ends a sum that cannot be decoded.
     """
 
     def __init__(self, trained: Server, parties: tuple[str, ...], options: FedvsOptions, deadline_s: float) -> None:
@@ -241,11 +241,11 @@ class CodedServer(SumServer[CodedServerState]):
 
     @on(CodedAnswer, PARTY)
     def answer(self, sender: str, message: CodedAnswer) -> None:
-        """A coded sum; R of them decode."""
+        """Take a coded sum; R of them decode."""
         rows = self.rows_of(message.nonce)
         answers = self.state.answers.get(message.nonce, {})
         if rows is None or len(answers) >= self._code.needed:
-            return  # too late: R were enough
+            return  # too late: R answers were enough
         places = Segmentation(len(rows), self._code.segments).length
         check_elements(sender, "a coded sum", message.values, (places, *self.shape))
         self.state.answers[message.nonce] = answers
@@ -264,11 +264,11 @@ class CodedServer(SumServer[CodedServerState]):
 
     @done(SumDecoded)
     def decoded(self, token: int, result: SumDecoded) -> None:
-        """The average embedding of each id."""
+        """Use the average embedding of each id."""
         self.take(result.nonce, result.values)
 
     def answered(self) -> None:
-        """Forget the coded sums of requests that are over."""
+        """Drop the coded sums of requests that are over."""
         state = self.state
         state.answers = {nonce: held for nonce, held in state.answers.items() if self.rows_of(nonce) is not None}
 
@@ -278,7 +278,7 @@ def _predictions(network: ServerNetwork, h: Array) -> Array:
 
 
 class CodedPredictor(Predictor[FedvsOptions, Server, Party]):
-    """The server learns sums of embeddings."""
+    """Predicts from sums of embeddings, which are all that the server learns."""
 
     payloads = (
         *(*PAYLOADS, Contribute, CodedShare, CodedAnswer),
@@ -287,17 +287,15 @@ class CodedPredictor(Predictor[FedvsOptions, Server, Party]):
     peers = True
 
     def server(self, setup: PredictServerSetup[FedvsOptions, Server]) -> CodedServer:
-        """Decodes sums."""
         return CodedServer(setup.trained, setup.parties, setup.options, setup.deadline_s)
 
     def party(self, setup: PredictPartySetup[FedvsOptions, Party]) -> CodedParty:
-        """Shares its rows and weights."""
         return CodedParty(setup.trained, setup.table, setup.parties, setup.options)
 
     def in_one_place(
         self, roles: TrainedRoles[FedvsOptions, Server, Party], blocks: Sequence[Array], number: int
     ) -> Array:
-        """With the precision of the shares."""
+        """Predictions from the average embeddings, with the precision of the shares."""
         pairs, options = zip(roles.parties, blocks, strict=True), roles.options
         h = average_in_plain([party.to_predict(block) for party, block in pairs], options.l_x, options.l_w)
         return _predictions(roles.server.network, h)

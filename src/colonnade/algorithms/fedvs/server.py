@@ -1,14 +1,15 @@
-"""The FedVS server: Alg. 1 lines 12 and 25–31, and what the paper leaves out: who is summed, and what if they are few.
+"""The FedVS server: Alg. 1 lines 12 and 25–31, and what the paper leaves open: the choice of S, and too few answers.
 
     preparing    the parties share their data
-    sharing      they share their models; who is late by the deadline is left out of S (footnote 2)
-    answering    S is announced; R answers decode, whoever is later is not waited for
+    sharing      the parties share their models; S leaves out parties that miss the deadline (footnote 2)
+    answering    S is announced; R answers decode, and the server does not wait for later ones
     decoding     H, the server's step, ∇_H
 
     waiting      `stale = "allow"`: a party's last share is too old to be summed again
 
-Fewer than R answers by the deadline: another attempt, with fresh masks, that names who was missing, and with twice the
-time. The same rows are never asked for in two sums that would tell a few parties' part by subtraction (answered.py).
+If fewer than R answers arrive by the deadline, the server tries the round again with fresh masks and twice the time,
+and records the missing parties. It never asks for the same rows in two sums whose difference would reveal a few
+parties' part (answered.py).
 """
 
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ DEADLINE = "deadline"  # the timer of the phase
 
 
 def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork:
-    """θ_0 behind an average of embeddings, which the server is given as one block."""
+    """θ_0 behind an average of embeddings, which the server gets as one block."""
     if len(set(setup.widths)) > 1:
         widths = list(setup.widths)
         cause = f"{method} averages embeddings, so widths must be equal, not {widths}"
@@ -68,9 +69,9 @@ def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork
 
 @dataclass(slots=True, kw_only=True)
 class State(CountingState):
-    """The round and its phase, and what is told of at the end."""
+    """The round and its phase, and counts for the summary."""
 
-    prepared: dict[int, list[int]] = field(default_factory=dict)  # whose data each party holds
+    prepared: dict[int, list[int]] = field(default_factory=dict)  # the parties whose data each party holds
     doing: str = PREPARING
     begun: bool = False  # the first round waits for all parties
     round: int = 0
@@ -78,10 +79,10 @@ class State(CountingState):
     position: int = 0
     asked_for: list[tuple[int, dict[int, int]]] = field(
         default_factory=list
-    )  # (position, S and its weights), as `Answered`
-    deadline: int | None = None  # ns; twice as long after every attempt that failed by it
-    last: dict[int, int] = field(default_factory=dict)  # which weights the last sum had, where models last
-    old: int = 0  # shares that were summed once more
+    )  # (position, weights of S), as in `Answered`
+    deadline: int | None = None  # ns; doubles after every attempt that failed by it
+    last: dict[int, int] = field(default_factory=dict)  # the weights in the last sum, if models last
+    old: int = 0  # shares that were summed again
     clips: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)  # answers that came after the first R
@@ -97,7 +98,7 @@ class Server(Counting[State]):
         options, training, parties = setup.options, setup.training, len(setup.parties)
         deadline = None if options.deadline_s == inf else round(options.deadline_s * NANOSECONDS)
         super().__init__(setup.parties, setup.training, State(deadline=deadline))
-        self.options, self.width = options, setup.widths[0]  # h: of the average embedding
+        self.options, self.width = options, setup.widths[0]  # h: width of the average embedding
         self.code, self.least = options.code(parties), options.least(parties)
         self.fewest = max(self.code.needed, self.least)
         self.lasting, self.pace = options.stale == "allow", Pace(self.code.needed, options.max_stale)
@@ -114,7 +115,7 @@ class Server(Counting[State]):
 
     @on(Prepared, PARTY)
     def prepared(self, sender: str, message: Prepared) -> None:
-        """Whose data a party holds, and, if this server has lost its memory, how far the others are."""
+        """Note whose data a party holds; if this server lost its memory, also how far the parties are."""
         s, n = self.state, self.index[sender]
         known = set(message.held) <= set(range(len(self.names))) and n in message.held
         if not (known and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
@@ -139,7 +140,7 @@ class Server(Counting[State]):
         )
 
     def _fetch_data(self) -> None:
-        """Data that seem to be lost on the way are asked for again."""
+        """Ask parties to fetch data that seem to be lost on the way."""
         s = self.state
         here = [n for n, name in enumerate(self.names) if name in s.present and n in s.prepared]
         for n in here:
@@ -148,7 +149,7 @@ class Server(Counting[State]):
                 self.send(self.names[n], FetchData(lacking))
 
     def _share(self) -> None:
-        """Alg. 1 l. 13: an exchange begins, if enough can take part; the first one waits for all parties."""
+        """Alg. 1 l. 13: begin an exchange, if enough parties can take part; the first one waits for all parties."""
         s, among = self.state, self._among()
         if len(among) < self.fewest or not (s.begun or len(among) == len(self.names)):
             s.doing = PREPARING
@@ -161,7 +162,7 @@ class Server(Counting[State]):
         self._set_deadline()
 
     def _lasting_order(self, among: list[int]) -> tuple[list[int], int]:
-        """Which parties the exchange waits for, and its batch, as far as both are known."""
+        """The parties that the exchange waits for, and the position of its batch; none and -1 unless models last."""
         if not self.lasting:
             return [], -1
         self.pace.begin(among, self.state.round, self.now)
@@ -173,7 +174,7 @@ class Server(Counting[State]):
 
     @timer(DEADLINE)
     def deadline_passed(self, due: int) -> None:
-        """The phase has taken too long: go on with what is there, or try the round again."""
+        """The phase has taken too long: continue with the shares that are here, or try the round again."""
         s = self.state
         if s.doing == PREPARING:
             s.begun |= len(self._among()) >= self.fewest
@@ -192,7 +193,7 @@ class Server(Counting[State]):
             self._try_again(self.agreement.outstanding())
 
     def _give_more_time(self) -> None:
-        """An attempt has failed by its deadline: if that is too short, no other would succeed."""
+        """Double the deadline after an attempt failed by it: if it is too short, all further attempts would fail."""
         if self.state.deadline is not None:
             self.state.deadline *= 2
 
@@ -205,11 +206,11 @@ class Server(Counting[State]):
         if self.state.doing == WAITING:
             self._share()
 
-    # Sharing, and agreeing upon S: footnote 2.
+    # Sharing, and agreement on S: footnote 2.
 
     @on(Holding, PARTY)
     def holding(self, sender: str, message: Holding) -> None:
-        """Whose shares a party holds."""
+        """Take a report on the shares that a party holds."""
         s = self.state
         if message.testing:
             return self._tests(self.evaluation.report(sender, message, self.now, s.present))
@@ -220,7 +221,7 @@ class Server(Counting[State]):
             self._agree()
 
     def _agree(self) -> None:
-        """S is as large as can be."""
+        """Find the largest S, or try again."""
         agreement = self.agreement
         if not agreement.settle(self.state.present):
             for n, of in agreement.outdated().items():
@@ -228,7 +229,7 @@ class Server(Counting[State]):
             self._give_more_time()
             return self._try_again([name for n, name in enumerate(self.names) if n not in agreement.reports])
         unblinded = [n for n in agreement.awaited if n not in agreement.summed]
-        if unblinded:  # T + 1 parties blind every place: without one of them it has to be done again
+        if unblinded:  # T + 1 parties blind every place: if one of them is missing, try again
             for n in unblinded:
                 self.pace.late(n, self.now)
             return self._try_again([self.names[n] for n in unblinded])
@@ -236,7 +237,7 @@ class Server(Counting[State]):
         self.advance()
 
     def advance(self) -> None:
-        """What is due comes before the next sum: here, every party has taken the step before."""
+        """Announce the sum. An evaluation that is due comes first: here, every party has taken the previous step."""
         s = self.state
         if s.doing != AGREED or self.progress.ending or self.judging():
             return
@@ -251,7 +252,7 @@ class Server(Counting[State]):
         return [name for name in self.names if name not in self.state.present]
 
     def _announce(self) -> None:
-        """Alg. 1 l. 21–23, for rows that no other S was asked about with these weights."""
+        """Alg. 1 l. 21–23, for rows that were not asked for over another S with these weights."""
         s = self.state
         weights = self._weights()
         position = free_position(self.walk, s.position, s.asked_for, weights, self.least)
@@ -264,13 +265,13 @@ class Server(Counting[State]):
         self._set_deadline()
 
     def _weights(self) -> dict[int, int]:
-        """S, and what its weights are the result of: the same number of steps for all, unless models last."""
+        """The parties of S, and the number of each one's weights: that of the round for all, unless models last."""
         agreement = self.agreement
         return agreement.weights() if self.lasting else dict.fromkeys(agreement.summed, self.state.round)
 
     @on(Declined, PARTY)
     def decline(self, sender: str, message: Declined) -> None:
-        """A party remembers what this server forgot: other rows, then."""
+        """A party remembers a sum that this server forgot: try other rows."""
         s = self.state
         if message.testing:
             return self._tests(self.evaluation.declined(message))
@@ -281,7 +282,7 @@ class Server(Counting[State]):
         self._try_again([])
 
     def _try_again(self, missing: list[str]) -> None:
-        """Too few: the round once more, with fresh masks and blinding; and the missing parties are named."""
+        """Try the round again, with fresh masks and blinding, and count the missing parties."""
         s = self.state
         s.retries += 1
         for name in missing:
@@ -292,7 +293,7 @@ class Server(Counting[State]):
 
     @on(Answer, PARTY)
     def answer(self, sender: str, message: Answer) -> None:
-        """A coded sum; R of them decode."""
+        """Take a coded sum; R of them decode."""
         s = self.state
         if message.testing:
             return self._tests(self.evaluation.answer(sender, message))
@@ -326,7 +327,7 @@ class Server(Counting[State]):
 
     @done(Decoded)
     def decoded(self, token: int, result: Decoded) -> None:
-        """The server's step, and ∇_H to all that took part; then the next round."""
+        """Step the server's network, send ∇_H to all that took part, and start the next round."""
         s, k, summed = self.state, self.k, self.agreement.summed
         if not isfinite(result.loss):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; lower train.learning_rate")
@@ -355,13 +356,13 @@ class Server(Counting[State]):
         return self.evaluation.running
 
     def begin_judging(self) -> None:
-        """The rows held out, by the parties that know which weights are the newest."""
+        """Evaluate the held-out rows, with the parties that know which weights are the newest."""
         tested = [n for n in self.agreement.among if self.names[n] in self.state.present]
         ending, deadline = bool(self.progress.ending), self.state.deadline
         self._tests(self.evaluation.begin(self.now, tested, self.state.round, ending, deadline))
 
     def _tests(self, effects: list[Effect]) -> None:
-        """Ask for what the evaluation wants; one that cannot be decoded ends without values."""
+        """Do what the evaluation asks for; if it cannot be decoded, end it without values."""
         self.do(effects)
         if self.evaluation.given_up:
             self.evaluation.given_up = False
@@ -383,7 +384,7 @@ class Server(Counting[State]):
 
     @done(DecodedTest)
     def tests_decoded(self, token: int, result: DecodedTest) -> None:
-        """The next chunk, or the judgement."""
+        """Continue with the next chunk, or judge."""
         self._tests(self.evaluation.decoded(result, self.now))
 
     @job(EvaluateAll)
@@ -393,19 +394,18 @@ class Server(Counting[State]):
 
     @done(Evaluated)
     def judged(self, token: int, result: Evaluated) -> None:
-        """The evaluation is over."""
         self._end_judging(result)
 
-    # Coming and going.
+    # Parties that come and go.
 
     def joined(self, peer: str, anew: bool) -> None:
-        """A party is here: enough may be, to begin."""
+        """A party is here: there may now be enough to begin."""
         super().joined(peer, anew)
         if not anew and self.state.doing == PREPARING:
             self._share()
 
     def forget(self, peer: str) -> None:
-        """It will say again what it holds; a round that it takes part in is tried again."""
+        """The party will report again what it holds; try the round again if it takes part."""
         s, n = self.state, self.index[peer]
         s.prepared.pop(n, None)
         self.pace.forget(n)
@@ -414,7 +414,7 @@ class Server(Counting[State]):
             self._try_again([peer])
 
     def lost(self, peer: str) -> None:
-        """Nothing waits for it."""
+        """Stop waiting for the party."""
         s = self.state
         self.pace.forget(self.index[peer])
         self._tests(self.evaluation.lose(self.now, s.present))
@@ -448,7 +448,7 @@ class Server(Counting[State]):
         return []
 
     def validate(self) -> None:
-        """What must hold between any two events."""
+        """Raise if an invariant between two events does not hold."""
         agreement = self.agreement
         if self.state.doing in (ANSWERING, DECODING):
             if len(agreement.summed) < self.least or len(agreement.evaluators) < self.code.needed:
@@ -460,7 +460,7 @@ class Server(Counting[State]):
             if tells_apart(sums.setdefault(position, weights), weights, 0):
                 raise LocalProtocolError("server: the same rows were asked for over two sets")
 
-    # People.
+    # Summary.
 
     def told(self) -> RoleSummary:
         """Clipped weights, rounds that were tried again, and parties that were missing."""
@@ -485,7 +485,7 @@ class Server(Counting[State]):
         }
 
     def _clipping(self) -> list[str]:
-        """Parties whose weights sit at ±W_max: more than one weight for each output, in every step on average.
+        """Warn of parties whose weights sit at ±W_max: on average, more than one weight per output in every step.
 
         On digits, 8 wide, 6 such weights of 272 cost nothing (accuracy 0.95), 31 cost half of it (0.44).
         """
@@ -508,7 +508,7 @@ class Server(Counting[State]):
         ) + self._longer()
 
     def _longer(self) -> str:
-        """What has become of the deadline."""
+        """A remark if the deadline has grown."""
         now = inf if self.state.deadline is None else self.state.deadline / NANOSECONDS
         given = self.options.deadline_s
         return f" (it has grown from {given:g} s to {now:g} s)" if now > given else ""

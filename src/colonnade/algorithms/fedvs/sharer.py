@@ -21,7 +21,7 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["Sharer", "in_chunks"]
 
-CHUNK_BYTES = 8 * 2**20  # of coded data in one message
+CHUNK_BYTES = 8 * 2**20  # coded data in one message
 
 
 def in_chunks(to: str, version: int, share: Array, *, testing: bool = False) -> list[Effect]:
@@ -39,15 +39,15 @@ class Sharer:
     def __init__(self, setup: PartySetup[FedvsOptions], degree: int, key: SecretKey) -> None:
         options: FedvsOptions = setup.options
         self._options, self._code, self._key, self._width = options, options.code(setup.parties), key, setup.width
-        train, test = np.asarray(setup.train), np.asarray(setup.test)  # all of them: they may lie in a file
+        train, test = np.asarray(setup.train), np.asarray(setup.test)  # all rows: they may lie in a file
         self._train = coded_data(train, degree, options, setup.name)
         clipped = np.clip(test, -options.x_max, options.x_max)
-        self.test_clipped = int((clipped != test).sum())  # test rows may lie outside what was seen
+        self.test_clipped = int((clipped != test).sum())  # test rows may lie outside the range of training rows
         held_out = HeldOut(len(test), setup.training.validation, self._code.segments)
         self._test = held_out.arranged(coded_data(clipped, degree, options, setup.name))
 
     def share_data(self, job: ShareData) -> DataShared:
-        """The first time masks are drawn; whoever lost its shares gets the same once more."""
+        """Draw masks the first time; a party that lost its shares gets the same ones again."""
         drawn = job.train_seed, job.test_seed
         seeds = drawn if job.train_seed else (self._key.seed("data"), self._key.seed("test data"))
         train, test = (
@@ -70,12 +70,12 @@ class Sharer:
         return ModelShared(round, attempt, job.testing, version, *shares, job.trained)
 
     def blind(self, job: Blind) -> Blinded:
-        """A polynomial of its own in every attempt."""
+        """A new polynomial in every attempt."""
         path = job.round, job.attempt
         values = blinding_of(job.rows, self._width, self._code, self._key.seed("lasting blinding", *path, job.rows))
         mark = self._fingerprint("lasting mark", *path, job.rows)
         return Blinded(*path, job.awaited, job.places, mark, values)
 
     def _fingerprint(self, *path: str | int) -> int:
-        """Names masks without telling them: whoever has lost its memory, and its key, has other masks."""
+        """A name for masks that does not reveal them: a party that lost its memory and its key gets other names."""
         return int.from_bytes(self._key.seed(*path)[:6], "little")

@@ -1,4 +1,4 @@
-"""Training rows or test rows, as a party sees them: everybody's coded data, and the newest exchange over them."""
+"""Training rows or test rows, as a party sees them: all parties' coded data, and the newest exchange over them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ NOTHING: Mapping[int, int] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False)
 class Side(Component):
-    """What is held, in which versions, and what can be summed of it. `lasting`: models outlast an exchange."""
+    """The shares held, their versions, and the sums they allow. `lasting`: models outlast an exchange."""
 
     testing: bool = field(metadata=UNSAVED)
     blinded: bool = field(metadata=UNSAVED)
@@ -30,7 +30,7 @@ class Side(Component):
     exchange: Exchange = field(default_factory=Exchange)
 
     def begin(self, order: ShareModels) -> None:
-        """A new exchange; blinding that came early, for other places than it should, is dropped."""
+        """Start a new exchange; drop early blinding for the wrong number of places."""
         exchange = self.exchange
         exchange.begin(order, self.blinded)
         if self.lasting:
@@ -38,7 +38,7 @@ class Side(Component):
                 del exchange.named[n], exchange.blindings[n]
 
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, int]) -> bool:
-        """A share; False if it is of no use."""
+        """Take a share; False if it is useless."""
         if self.lasting:
             rows = self.rows_to_blind(n) if message.mark else 0
             return self.exchange.take_lasting(sender, n, message, shape, rows)
@@ -56,7 +56,7 @@ class Side(Component):
         return (round, attempt) == self.exchange.key
 
     def held(self) -> list[int]:
-        """Whose model and data are here; of a party that blinds the exchange, its blinding, too."""
+        """The parties whose model and data are here, and, if they blind the exchange, their blinding."""
         data, exchange = self.data.held(), self.exchange
         lacking = [
             n for n in exchange.awaited if n not in exchange.named or exchange.find(n, exchange.named[n][0]) is None
@@ -64,18 +64,18 @@ class Side(Component):
         return [n for n in sorted(exchange.models) if n in data and n in exchange.among and n not in lacking]
 
     def is_complete(self) -> bool:
-        """Whether the shares of all that take part are here."""
+        """Whether the shares of all parties of the exchange are here."""
         return not set(self.held()) < set(self.exchange.among)
 
     def holding(self, clipped: int, made: Mapping[int, int]) -> Holding:
-        """Whose shares are here; `made`: models whose terms of the coming sum are there already."""
+        """The report on shares that are here; `made` are models whose terms for the coming sum are ready."""
         found = [(n, version, trained) for n in self.held() for version, trained in self._versions(n, made)]
         numbers, versions, trained = ([one[i] for one in found] for i in range(3))
         which = trained if self.lasting else []
         return Holding(*self.exchange.key, numbers, versions, clipped, which, testing=self.testing)
 
     def _versions(self, n: int, made: Mapping[int, int] = NOTHING) -> list[tuple[int, int]]:
-        """Of n's data, model and blinding together, and which weights; the one to sum is the last."""
+        """Versions of n's data, model and blinding together, with the number of the weights; the one to sum is last."""
         exchange, data = self.exchange, self.data.version[n]
         if n in exchange.named:
             version, mark = exchange.named[n]
@@ -89,7 +89,7 @@ class Side(Component):
         return [newest, before] if made.get(n) == version else [before, newest]
 
     def weights(self, message: Sum) -> dict[int, int] | None:
-        """S, and which weights of each, if all shares are (still) here in the versions that were agreed upon."""
+        """The parties of S and the numbers of their weights; None if a share is not here in the agreed version."""
         held = self.held()
         found = {n: dict(self._versions(n)) if n in held else {} for n in message.summed}
         pairs = list(zip(message.summed, message.versions, strict=True))
@@ -98,7 +98,7 @@ class Side(Component):
         return {n: found[n][version] for n, version in pairs}
 
     def sum_job(self, message: Sum, batch: Array) -> CodedSum:
-        """Eq. (5): the batch's rows of everybody's data, everybody's model, and the sum of the blinding."""
+        """Eq. (5): the batch's rows of all data in S, the models, and the sum of the blinding."""
         exchange, summed = self.exchange, message.summed
         w = np.concatenate([exchange.models[n] for n in summed])
         blinding = total([exchange.blindings[n][: len(batch)] for n in summed])
@@ -107,20 +107,20 @@ class Side(Component):
     # Models that last.
 
     def agreed(self, message: Sum) -> dict[int, int]:
-        """S with the version of each model alone."""
+        """The parties of S, with the version of each model alone."""
         exchange, data = self.exchange, self.data.version
         marks = {n: mark for n, (_, mark) in exchange.named.items()}
         pairs = zip(message.summed, message.versions, strict=True)
         return {n: version ^ data[n] ^ marks.get(n, 0) for n, version in pairs}
 
     def expected(self, made: Mapping[int, int] = NOTHING) -> dict[int, int]:
-        """The parties whose models the sum of this exchange will most likely have, as far as it is known, and which."""
+        """The models that the sum of this exchange will most likely have, as far as known: party → version."""
         exchange, data = self.exchange, self.data.version
         marks = {n: mark for n, (_, mark) in exchange.named.items()}
         return {n: self._versions(n, made)[-1][0] ^ data[n] ^ marks.get(n, 0) for n in self.held()}
 
     def terms_job(self, position: int, batch: Array, wanted: dict[int, int]) -> CodedTerms:
-        """The terms of Eq. (5) of these parties and versions, which are here."""
+        """The job for the terms of Eq. (5) of these parties and versions, which must be here."""
         numbers, exchange = list(wanted), self.exchange
         found = [exchange.find(n, version) for n, version in wanted.items()]
         models = [one[1] for one in found if one is not None]
@@ -129,7 +129,7 @@ class Side(Component):
         return CodedTerms(position, numbers, list(wanted.values()), x, np.concatenate(models), ends)
 
     def blinding(self, places: int, width: int) -> Array:
-        """The sum of all blinding of the exchange, for the first so many places."""
+        """The sum of all blinding of the exchange, for its first `places` places."""
         if not self.blinded:
             return np.zeros((0, width), np.uint32)
         return total_blinding(self.exchange.blindings, self.exchange.places, width, self.colluders)[:places]

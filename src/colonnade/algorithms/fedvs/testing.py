@@ -1,8 +1,8 @@
 """The server's evaluation through the code: held-out rows are shared, summed and decoded as training rows are.
 
-A chunk of places after the other is an exchange of its own, with fresh masks and blinding. Rows that were decoded
-with the present weights are not decoded again, lest another S should tell a party's embedding apart. Test rows are
-decoded at the end only, if there are validation rows.
+Each chunk of places is an exchange of its own, with fresh masks and blinding. The server does not decode rows again
+that were decoded with the current weights, because another S could reveal a party's embedding. If there are validation
+rows, test rows are decoded only at the end.
 """
 
 from collections.abc import Collection
@@ -26,14 +26,14 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["TEST_DEADLINE", "CodedEvaluation"]
 
-TRIES = 3  # at one chunk
-TOKEN = -1  # of evaluation jobs, downwards
+TRIES = 3  # attempts at one chunk
+TOKEN = -1  # tokens of evaluation jobs count down from here
 TEST_DEADLINE = "evaluation deadline"  # the timer of the exchange
 
 
 @dataclass(slots=True, eq=False)
 class CodedEvaluation(Component):
-    """One evaluation after another. The agreement saves itself."""
+    """Runs one evaluation after another. The agreement saves itself."""
 
     setup: ServerSetup[FedvsOptions] = field(metadata=UNSAVED)
     agreement: Agreement = field(metadata=UNSAVED)
@@ -48,10 +48,10 @@ class CodedEvaluation(Component):
     jobs: int = 0
     among: list[int] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    summed: list[int] = field(default_factory=list)  # S that the present chunk was announced with
-    weights_round: int = -1  # whose weights the values are of
-    decoded_once: int = 0  # places that were decoded with some weights
-    last: bool = False  # of all rows, if there are validation rows
+    summed: list[int] = field(default_factory=list)  # S with which the current chunk was announced
+    weights_round: int = -1  # the round whose weights made the values
+    decoded_once: int = 0  # places that were decoded at least once, with any weights
+    last: bool = False  # whether it covers all rows, if there are validation rows
     values: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,12 +71,12 @@ class CodedEvaluation(Component):
         return self.held_out.edge if early else self.held_out.places
 
     def skip_to(self, number: int) -> None:
-        """Parties remember evaluations that this server has forgotten."""
+        """Skip the evaluations that the parties remember and this server has forgotten."""
         self.number = max(self.number, number)
         self.agreement.newest = max(self.agreement.newest, (number, 0))
 
     def begin(self, now: int, among: list[int], weights_round: int, last: bool, patience: int | None) -> list[Effect]:
-        """The validation rows, by the parties that are here; the `last` evaluation is of the test rows, too."""
+        """Evaluate the validation rows with the parties that are here; the `last` evaluation includes the test rows."""
         self.running, self.last, self.patience = True, last, patience
         self.among = among
         if self.weights_round != weights_round:
@@ -91,21 +91,21 @@ class CodedEvaluation(Component):
         return [name for n, name in enumerate(self.setup.parties) if n not in numbers]
 
     def _exchange(self, now: int) -> list[Effect]:
-        """A chunk's models are shared."""
+        """Ask the parties to share their models for a chunk."""
         if len(self.among) < self.fewest:
             return self._give_up()
         self.number += 1
         return [*self.agreement.begin((self.number, 0), self.among, self._places()), *self._set_timer(now)]
 
     def _places(self) -> int:
-        """Of the present chunk."""
+        """The number of places in the current chunk."""
         return self.held_out.stop(self.start, CHUNK_PLACES) - self.start
 
     def _set_timer(self, now: int) -> list[Effect]:
         return [] if self.patience is None else [SetTimer(TEST_DEADLINE, now + self.patience)]
 
     def report(self, sender: str, message: Holding, now: int, present: Collection[str]) -> list[Effect]:
-        """Whose shares a party holds."""
+        """Take a report on the shares that a party holds."""
         taken = self.agreement.report(sender, message) and self.running
         return self._settle(now, present) if taken and not self.agreement.unreported(present) else []
 
@@ -118,7 +118,7 @@ class CodedEvaluation(Component):
         return [*self.agreement.announce(self.start, self._places()), *self._set_timer(now)]
 
     def answer(self, sender: str, message: Answer) -> list[Effect]:
-        """A coded sum; R are enough, and the others are too late."""
+        """Take a coded sum; R are enough, and later ones are dropped."""
         if not self.running or self.agreement.decodable() or (message.round, message.attempt) != self.agreement.key:
             return []
         self.agreement.answer(sender, message, self.setup.widths[0])
@@ -128,9 +128,9 @@ class CodedEvaluation(Component):
         return [self._work(DecodeTest(answers, who, len(self.summed), self.start)), CancelTimer(TEST_DEADLINE)]
 
     def declined(self, message: Declined) -> list[Effect]:
-        """A party has answered for these rows in a sum that this one must not be subtracted from.
+        """A party has answered for these rows in a sum from which this one must not be subtracted.
 
-        The rows are then judged as they were decoded last.
+        The evaluation then judges the rows as they were decoded last.
         """
         if message.round != self.number or not self.running or self.complete:
             return []
@@ -144,7 +144,7 @@ class CodedEvaluation(Component):
         return Work(TOKEN - self.jobs, EVALUATION, 0.0, job, aside=True)
 
     def decoded(self, result: DecodedTest, now: int) -> list[Effect]:
-        """A chunk is there; the next one, or the judgement."""
+        """Store a decoded chunk; continue with the next one, or judge."""
         if not self.running or result.start != self.start:
             return []
         stop = result.start + result.values.shape[1]
@@ -169,7 +169,7 @@ class CodedEvaluation(Component):
         return Scores(loss, measure(self.setup.training.metric, self.setup.task, y, prediction, loss))
 
     def deadline_passed(self, now: int, present: Collection[str]) -> list[Effect]:
-        """Ask what they hold; then do without; then once more."""
+        """First ask the parties what they hold; then do without the silent ones; then try the chunk again."""
         if not self.running or self.complete:
             return []
         if self.agreement.evaluators:
@@ -179,7 +179,7 @@ class CodedEvaluation(Component):
         return self._settle(now, present)
 
     def lose(self, now: int, present: Collection[str], *, anew: bool = False) -> list[Effect]:
-        """A party is gone, or has forgotten (`anew`)."""
+        """A party is gone, or has lost its memory (`anew`)."""
         if not self.running or self.complete or self.agreement.decodable():
             return []
         if anew or self.agreement.hopeless(present):
@@ -201,7 +201,7 @@ class CodedEvaluation(Component):
         return [CancelTimer(TEST_DEADLINE)]
 
     def nothing(self) -> Evaluated:
-        """What is known when too few can answer."""
+        """The result if too few parties can answer: NaN."""
         values = {self.setup.training.metric: nan}
         if self.setup.task.kind != "regression":
             values["accuracy"] = nan
