@@ -78,7 +78,7 @@ def path(tmp_path):
 
 
 def test_a_ledger_as_a_table(path, monkeypatch):
-    monkeypatch.setattr(console, "width", 140)  # narrower, the cells of the table are wrapped
+    monkeypatch.setattr(console, "width", 300)  # narrower, the cells of the table are wrapped
     text = run("ledger", str(path), "--last", "3")
     mu = 0.4 * 180**0.5
     assert "clinic, mechanism output, rows clipped to norm 1, noise 5, local updates plain" in text
