@@ -321,7 +321,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     track: TrackConfig = TrackConfig()
 
     def refuse_one_side(self) -> None:
-        """Raise ConfigError for one member's config: embedded data must not replace the federation's own."""
+        """Raise ConfigError for one member's config without data.source: it must not run on embedded data."""
         if self.data.source is not None:
             return
         for section, names in _ONE_SIDE.items():

@@ -34,7 +34,7 @@ LABEL_ATTACKERS = {
     "adaptive": "a party that asks clever questions",
 }
 DECODER = "linear"
-CLEAR = 0.02  # a success is at least this far above chance and control
+CLEAR = 0.02  # a success is more than this above chance and control
 Show = Callable[[str, float], None]
 
 

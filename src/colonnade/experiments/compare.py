@@ -187,7 +187,7 @@ def race(
 
     Without a folder, run all.
 
-    Entries of methods that cannot run are also returned, with the reason; raises ConfigError if no method can run.
+    Entries of methods that cannot run are also returned, with the reason; if no method can run, their error is raised.
     `load` returns the data of a run; by default each config names its own. With `workers` the runs are tasks of the Ray
     cluster to which this process is connected; otherwise they run one after the other. `about` is a sentence for the
     report. After Ctrl-C the current run has a checkpoint; raises KeyboardInterrupt.
@@ -229,7 +229,7 @@ def is_race(folder: Path) -> bool:
 
 
 def _sort_out(entries: Sequence[Entry], load: Load) -> None:
-    """Mark the methods that cannot run, before the first long run; raises ConfigError if none can."""
+    """Mark the methods that cannot run, before the first long run; raises their error if none can."""
     errors: dict[str, ColonnadeError] = {}
     for entry in entries:
         if entry.seed == entries[0].seed and entry.summary is None:

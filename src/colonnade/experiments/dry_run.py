@@ -194,7 +194,7 @@ class Part:
         return cls(short, limit.amount / longest.amount - 1, training, config, updates)
 
     def beyond_the_start(self, data: Partition) -> "Part":
-        """Return a longer part if the run has a limit in seconds and this part would end before its first updates."""
+        """Return a longer part if the limit is in seconds and the start of the run fills most of this part."""
         if not self.more or self.training.limit.unit != "seconds":
             return self
         parties = len(data.parties)

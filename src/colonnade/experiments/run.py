@@ -376,7 +376,7 @@ def reopen(
     try:
         run.resume()
     except CheckpointError:
-        run.close_ledgers()  # so that a next try, with the right ones, can open them
+        run.close_ledgers()  # so that a next try, with the right ledgers, can open them
         raise
     return run
 

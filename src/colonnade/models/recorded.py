@@ -63,7 +63,7 @@ class Recorder:
     def _record(self, x: Tensor) -> tuple[Key, Pass] | None:
         """Record the module; None if it cannot be recorded, which is not an error."""
         sample = x.detach().clone().requires_grad_(x.requires_grad)
-        with warnings.catch_warnings():  # about streams that differ: the last eager pass may still be running
+        with warnings.catch_warnings():  # about streams that differ: the graph of the last eager pass may still exist
             warnings.simplefilter("ignore", UserWarning)
             try:
                 recording: Any = torch.cuda.make_graphed_callables(_Whole(self._module), (sample,))

@@ -38,5 +38,5 @@ def usual_folder(config: Path) -> Path:
 
 
 def nodes_of(folder: Path) -> Path:
-    """Return where `up` keeps the folders of all roles; it exists only in folders of `up`."""
+    """Return where `up` keeps the folders of all roles; a run without it has its roles elsewhere, or none."""
     return folder / "nodes"
