@@ -96,7 +96,7 @@ class Alignment:
     def absent(self, parties: Sequence[str]) -> Array | None:
         """Return bool (rows in common, parties), True where a party lacks a row.
 
-        None if no row is known to be lacking.
+        Returns None if no row is known to be lacking.
         """
         if self.presence is None:
             return None

@@ -59,7 +59,7 @@ def refuse_unusable(
 ) -> None:
     """Raise DataError if a raw value is NaN, infinite or beyond float32.
 
-    Names the first and counts all in the block.
+    The error names the first such value and counts all in the block.
     """
     if isinstance(block.x, np.ndarray) and block.x.dtype.kind != "f":
         return

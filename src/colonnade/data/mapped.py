@@ -49,8 +49,8 @@ class MappedFile:
 class MappedRows:
     """Rows of an array in a file, gathered on access; indexed by rows as the array would be.
 
-    `order` lists the rows of the file that belong to it, and `take` returns the values of given rows of the file. Without
-    them, the rows are those of the array.
+    `order` lists the rows of the file that belong to it, and `take` returns the values of given rows of the file.
+    Without them, the rows are those of the array.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def install(known: Known, source: Path, folder: Path, say: Say) -> Path:
 def packed_in(file: File, content: bytes) -> bytes:
     """Return the content with the packing that the readers expect: gzip, .tar.xz or none.
 
-    The same bytes at every call.
+    The bytes are the same at every call.
     """
     if file.name.endswith(TAR):
         packed = content if content.startswith(b"\xfd7zXZ") else lzma.compress(unpacked(file, content), preset=6)
@@ -146,7 +146,7 @@ def _means(name: str, file: File) -> bool:
 def download(known: Known, folder: Path, say: Say, base: str | None = None) -> Path:
     """Fetch all files from their owners, or from a mirror that has them under `base`.
 
-    Keeps a file only after its check.
+    A file is kept only after its check.
     """
     place = folder / known.name
     for file in known.files:

@@ -157,7 +157,7 @@ def _outcomes(path: Path, ids: Array) -> Array:
 def _usual_range(hourly: Array) -> tuple[Array, Array]:
     """Return bounds per channel that leave out 0.1 % at either end.
 
-    Infinite for a channel that no training stay has.
+    They are infinite for a channel that no training stay has.
     """
     low, high = np.full(len(CHANNELS), -np.inf, np.float32), np.full(len(CHANNELS), np.inf, np.float32)
     for place in range(len(CHANNELS)):

@@ -100,7 +100,7 @@ class ServerShare:
 def party_share(partition: Partition, index: int, labels: bool = False) -> PartyShare:
     """Return what one party of a partition holds, for all roles on one machine.
 
-    With the labels, if its method needs them.
+    It includes the labels if the method needs them.
     """
     name, ids = partition.parties[index], partition.ids
     return PartyShare(

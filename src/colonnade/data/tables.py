@@ -53,7 +53,7 @@ def read_npz(path: Path) -> Dataset:
 def _views(path: Path, parts: Mapping[str, Any], keys: Sequence[str]) -> Dataset:
     """Make views of arrays: x_bank and x_shop are the views bank and shop.
 
-    X_bank_test and x_shop_test their test rows.
+    Arrays x_bank_test and x_shop_test are their test rows.
     """
     if "x" in parts:
         raise DataError(f"{path}: there is an array 'x' beside '{keys[0]}'; give either one table or several views")
@@ -194,7 +194,7 @@ def read_columns(
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read some columns of a .csv or .parquet: features as `Column` by name, in that order.
 
-    Those in `aside` as they are.
+    Columns in `aside` are returned as they are in the file.
     """
     if is_parquet(path):
         columns, kept = _read_parquet(path, features, aside, categorical, progress)

@@ -358,7 +358,7 @@ class _Partitions:
     def of(self, config: Config) -> Partition:
         """Return the parties' data for this config.
 
-        After a failure, does not load the same data again for every method.
+        After a failure it does not load the same data again for every method.
         """
         key = (config.data, scale_of(config))
         for failed, error in self._failed:

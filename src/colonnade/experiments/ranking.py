@@ -152,7 +152,7 @@ def _columns(metric: str, target: float | None, judged_on: str) -> list[Column]:
 def in_words(ranking: Ranking) -> str:
     """Return the winner of each column, e.g. "Fastest to accuracy 0.95: vafl (3.10 s); …".
 
-    "" if there is nothing to rank.
+    Returns "" if there is nothing to rank.
     """
     parts: list[str] = []
     if not any(ranking.winners):

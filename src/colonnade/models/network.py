@@ -186,7 +186,7 @@ class Network(Parameters):
     def read(self, x: Array) -> Array:
         """Return the output in evaluation mode of the committed state, or of its average.
 
-        Moves no generator and no buffer.
+        The call moves no generator and no buffer.
         """
         starts = range(0, max(len(x), 1), READ_ROWS)
         parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
@@ -292,7 +292,7 @@ def _may_draw(part: nn.Module) -> bool:
 def draw_in_turn(lock: AbstractContextManager[Any]) -> None:
     """Allow several threads to compute: torch has one generator for all, so draws take the lock.
 
-    The first lock stays.
+    Only the first call sets the lock.
     """
     global _turn  # noqa: PLW0603
     if isinstance(_turn, nullcontext):

@@ -34,7 +34,7 @@ class _Whole(nn.Module):
 class Recorder:
     """Holds a module's recording, once there is one.
 
-    Only for layers that are deterministic and draw no random numbers.
+    It is only for layers that are deterministic and draw no random numbers.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -228,7 +228,7 @@ def _privacy_fields(
 ) -> dict[str, Any] | None:
     """Return `privacy` of summary.json, for the party that spent most.
 
-    None if there is no account, which does not mean 0.
+    Returns None if there is no account, which does not mean 0.
 
     If a party has not sent its account (it left before the end), the maximum is unknown: μ and ε are null.
     """

@@ -64,7 +64,7 @@ def flaw_of(summary: Summary | None) -> str:
 def flaws_of(seeds: Sequence[Summary | None]) -> str:
     """Summarise all seeds of one method: "diverged", or "1 of 3 diverged, 1 of 3 with warnings".
 
-    "": all are results.
+    Returns "" if all are results.
     """
     found = Counter(filter(None, map(flaw_of, seeds)))
     alone = len(seeds) == 1
