@@ -1,11 +1,15 @@
 """What tests of all layers share."""
 
+import os
 import sys
 
 import numpy as np
 import pytest
 
-from colonnade.models import metrics
+os.environ.pop("COLUMNS", None)  # a console that is made while it is set keeps that width in all later tests
+
+from colonnade.cli import printing  # noqa: E402, F401 - makes the console
+from colonnade.models import metrics  # noqa: E402
 
 
 @pytest.fixture

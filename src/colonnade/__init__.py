@@ -49,7 +49,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch and the rest when they are first needed, so that `colonnade --help` answers at once."""
+    """Import torch and the rest on first use, so that `colonnade --help` answers at once."""
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(home), name)

@@ -1,4 +1,4 @@
-"""Colonnade from Python: load, split, train, look, predict."""
+"""Colonnade from Python: load, split, train, plot, predict."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ def split(
 
 
 class Result:
-    """A finished run."""
+    """A finished run: its summary, metrics and plots, and predictions with its model."""
 
     def __init__(self, run: Run, summary: Summary) -> None:
         self._run, self.summary = run, summary
@@ -75,7 +75,7 @@ class Result:
 
     @property
     def warnings(self) -> list[str]:
-        """Why its numbers are no result, in sentences; [] if they are."""
+        """Why the run's numbers are not a result, in sentences; [] if they are."""
         return self.summary["warnings"]
 
     @property
@@ -87,9 +87,10 @@ class Result:
         return polars.DataFrame(rows, infer_schema_length=None)  # the last row has keys that the others lack
 
     def plot(self, what: str = "clock_s") -> "Figure":
-        """The metric against the clock ("update", "epochs", "megabytes", "wall_s"), or another figure of the report.
+        """Plot the metric against the clock, or another figure of the report.
 
-        These are "loss", "timeline", "staleness" (party × clock), "ages" (their histogram), "utilisation", "bytes".
+        `what` may also be "update", "epochs", "megabytes" or "wall_s" in place of the clock. The other figures are
+        "loss", "timeline", "staleness" (party × clock), "ages" (their histogram), "utilisation", "bytes".
         """
         from colonnade.report.notebook import figure  # plotly takes a while to import
         from colonnade.report.records import Record
@@ -98,13 +99,13 @@ class Result:
         return figure(Record(self.summary["protocol"], self.summary, run.rows, run.timeline(), run.staleness()), what)
 
     def predict(self, x: Any) -> np.ndarray:
-        """Class probabilities (or values) for raw rows.
+        """Return class probabilities (or values, for regression) for raw rows.
 
-        An array of all columns, a table by names (a DataFrame, {column: values}, [{column: value}]), or an array or
-        a DataFrame for each party, in a list or in a dict by the parties' names.
+        `x` is an array of all columns, a table with column names (a DataFrame, {column: values}, [{column: value}]), or
+        one array or DataFrame per party, in a list or in a dict by the parties' names.
 
-        If uploads are perturbed, so is every prediction: each call is one more release, and equal rows of one call
-        have one noise.
+        If uploads are perturbed, so is every prediction: each call is one more release, and equal rows of one call get
+        the same noise.
         """
         data = self._run.federation.data
         columns = {name for held in data.columns for name in held}
@@ -139,7 +140,7 @@ def prepare(
     out: str | Path | None = None,
     **train: Any,
 ) -> Run:
-    """A run that is ready to start; see `train`."""
+    """Make a run that is ready to start; see `train`."""
     fields = {"name": protocol} if isinstance(protocol, str) else dict(protocol)
     shared = tables_from(
         embedding=embedding,
@@ -166,7 +167,7 @@ def tables_from(
     track: Sequence[str] | Mapping[str, Any] = (),
     **train: Any,
 ) -> dict[str, Any]:
-    """Settings of `train` as the tables of a config, without [protocol]; of the models only those that have names."""
+    """Return the settings of `train` as tables of a config, without [protocol]; only models that have names."""
     width = list(embedding) if isinstance(embedding, Sequence) else embedding
     parties = list(party_model) if isinstance(party_model, list | tuple) else party_model
     named = isinstance(parties, str) or (isinstance(parties, list) and all(isinstance(one, str) for one in parties))
@@ -183,7 +184,7 @@ def tables_from(
 
 
 def with_models(config: Config, party: Any, server: Any) -> Config:
-    """Modules and callables have no place in TOML, so they are put in after the checks."""
+    """Put the models into the config after its checks: TOML cannot hold modules and callables."""
     party = list(party) if isinstance(party, list | tuple) else party
     for model in (*(party if isinstance(party, list) else [party]), server):
         if not (model is None or isinstance(model, str) or callable(model)):
@@ -203,10 +204,10 @@ def train(
 ) -> Result:
     """Train in the simulator.
 
-    `protocol` is a method's name or {"name": ..., its options}; models are names, torch modules or callables
-    (inputs, outputs) or (shape, outputs) -> module, one for all parties or a list; further settings are
-    `embedding`, `aggregate`, `device`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g.
-    `epochs=20`. What is left out is as the method's defaults say.
+    `protocol` is a method's name or {"name": ..., its options}. Models are names, torch modules or callables (inputs,
+    outputs) or (shape, outputs) -> module, one for all parties or a list. Further settings are `embedding`,
+    `aggregate`, `device`, `clock`, `privacy`, `track` (["mlflow"]), `out` and the keys of `[train]`, e.g. `epochs=20`.
+    Settings that are left out have the method's defaults.
     """
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:

@@ -22,13 +22,13 @@ from colonnade.release import commit
 __all__ = ["Check", "examine", "installed_versions", "own_requirements"]
 
 OLDEST = (3, 11)
-FEW_BYTES = 10**9  # a run's folder of checkpoints and metrics is far smaller
-FEW_FILES = 256  # a server opens one for each party, and some
-CLOCKS_APART_S = 2.0  # some file systems store times to two seconds
+FEW_BYTES = 10**9  # far more than a run's folder of checkpoints and metrics needs
+FEW_FILES = 256  # a server opens one for each party, and some more
+CLOCKS_APART_S = 2.0  # some file systems store times with a resolution of two seconds
 
 
 class Check(NamedTuple):
-    """What was found; a fault keeps Colonnade from working, a note does not."""
+    """One finding; a fault keeps Colonnade from working, a note does not."""
 
     name: str
     status: Literal["ok", "note", "fault"]
@@ -36,7 +36,7 @@ class Check(NamedTuple):
 
 
 def own_requirements() -> list[Requirement]:
-    """What this installation of Colonnade asks for, extras included; empty if it is not installed."""
+    """Return what this installation of Colonnade requires, extras included; empty if it is not installed."""
     try:
         return [Requirement(text) for text in importlib.metadata.requires("colonnade") or []]
     except importlib.metadata.PackageNotFoundError:
@@ -44,7 +44,7 @@ def own_requirements() -> list[Requirement]:
 
 
 def examine(folder: Path, requirements: list[Requirement]) -> list[Check]:
-    """All checks; `folder` is where runs are written, and need not exist."""
+    """Run all checks; `folder` is where runs are written, and need not exist."""
     return [
         _python(),
         _colonnade(),
@@ -58,7 +58,7 @@ def examine(folder: Path, requirements: list[Requirement]) -> list[Check]:
 
 
 def installed_versions(requirements: Iterable[Requirement]) -> dict[str, str | None]:
-    """Name → version; None: missing."""
+    """Return name → version; None for a missing package."""
     return {one.name: _version(one.name) for one in requirements if one.name != "colonnade"}
 
 
@@ -93,7 +93,7 @@ def _packages(requirements: list[Requirement]) -> list[Check]:
 
 
 def _fault(one: Requirement) -> str:
-    """What is wrong with a package; empty if it is there and in its range."""
+    """Say what is wrong with a package; empty if it is installed in a version in range."""
     found = _version(one.name)
     if found is None:
         return f"{one.name} is missing: pip install '{one.name}{one.specifier}'"
@@ -137,7 +137,7 @@ def _computing() -> list[Check]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest existing one above it."""
     folder = folder.resolve()
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
@@ -164,7 +164,7 @@ def _descriptors() -> Check:
 
 
 def _clock(folder: Path) -> Check:
-    """The clock of this process, of the file system, and of the time when this was installed."""
+    """Check the clock of this process against the file system's, and against the time of the installation."""
     monotonic = time.get_clock_info("monotonic")
     with tempfile.TemporaryFile(dir=_existing(folder) if os.access(_existing(folder), os.W_OK) else None) as file:
         file.write(b"x")

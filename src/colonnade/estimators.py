@@ -1,11 +1,11 @@
-"""Any method behind scikit-learn's manners: estimators over a block of columns for each party, in the simulator.
+"""Any method as a scikit-learn estimator, over a block of columns for each party, in the simulator.
 
     model = VerticalClassifier(protocol="vafl").fit({"bank": bank_frame, "shop": shop_array}, y)
     model.predict_proba({"bank": new_bank_rows, "shop": new_shop_rows})
 
 Blocks are arrays, scipy CSR or DataFrames with the same rows in the same order, in a list or in a dict by the parties'
-names. All parties run in this process: this is for studies, and keeps nothing apart. scikit-learn's own splitters
-do not know lists of blocks, so cross_val_score and pipelines do not work; clone, get_params and set_params do.
+names. All parties run in this process, so no data are kept apart: use it for studies. scikit-learn's own splitters
+cannot split lists of blocks, so cross_val_score and pipelines do not work; clone, get_params and set_params do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,9 @@ __all__ = ["VerticalClassifier", "VerticalRegressor"]
 
 
 class _Vertical(BaseEstimator):
-    """What both share.
+    """Parameters and training of both estimators.
 
-    `settings` holds what has no parameter of its own: keys of `colonnade.train`, such as `clock`, `privacy`,
-    `embedding` or `optimiser`.
+    `settings` holds further keys of `colonnade.train`, such as `clock`, `privacy`, `embedding` or `optimiser`.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class _Vertical(BaseEstimator):
         self.n_features_in_ = data.width
 
     def _partition(self, blocks: Blocks, y: Array, task: Task) -> Partition:
-        """All rows are to train on, but for those that the training is stopped by; they stand for test rows, too."""
+        """Train on all rows except the validation rows, which decide when to stop; these also serve as test rows."""
         if not 0 < self.validation_fraction < 1:
             raise ConfigError("validation_fraction", self.validation_fraction, "must lie between 0 and 1")
         if len(y) < 2:
@@ -83,7 +82,7 @@ class _Vertical(BaseEstimator):
 
 
 class VerticalClassifier(ClassifierMixin, _Vertical):
-    """Two classes or more; labels may be numbers or words.
+    """A classifier for two or more classes; labels may be numbers or words.
 
     Fitted: `classes_`, `parties_`, `n_features_in_`, and `result_`, which has the summary and the curves.
     """
@@ -97,18 +96,18 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         return self
 
     def predict_proba(self, blocks: Blocks) -> Array:
-        """(rows, classes), in the order of `classes_`."""
+        """Return (rows, classes), in the order of `classes_`."""
         return self._outputs(blocks)
 
     def predict(self, blocks: Blocks) -> Array:
-        """The likeliest class of each row."""
+        """Return the likeliest class of each row."""
         index = self.predict_proba(blocks).argmax(axis=1)
         chosen: Array = self.classes_[index]
         return chosen
 
 
 class VerticalRegressor(RegressorMixin, _Vertical):
-    """A number for each row.
+    """A regressor: one number for each row.
 
     Fitted: `parties_`, `n_features_in_`, and `result_`, which has the summary and the curves.
     """
@@ -122,5 +121,5 @@ class VerticalRegressor(RegressorMixin, _Vertical):
         return self
 
     def predict(self, blocks: Blocks) -> Array:
-        """Values."""
+        """Return (rows,) in the unit of `y`."""
         return self._outputs(blocks)

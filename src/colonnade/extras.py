@@ -1,4 +1,4 @@
-"""What each extra of pyproject.toml enables, and the refusal if its packages are missing."""
+"""What each extra of pyproject.toml enables, and the error if its packages are missing."""
 
 from importlib.util import find_spec
 

@@ -1,12 +1,12 @@
-"""AsySQN behind scikit-learn's manners: estimators over a list of parts, one for each party, trained in the simulator.
+"""AsySQN as scikit-learn estimators, over a list of parts, one for each party, trained in the simulator.
 
     model = AsySQNClassifier(l2=1e-4).fit([bank_columns, shop_columns, clinic_columns], y)
     model.predict_proba([bank_rows, shop_rows, clinic_rows])
 
 Parts are arrays or scipy CSR with the same rows in the same order; nothing is scaled. The first party holds the
-intercept, which has no penalty (`fit_intercept=False`: there is none). What is left out is as the method's defaults
-say: `l2` is then 1/n, scikit-learn's C = 1. This runs all parties in one process: for studies, not for keeping anything
-apart.
+intercept, which has no penalty (`fit_intercept=False`: there is none). Settings that are left out have the method's
+defaults: `l2` is then 1/n, scikit-learn's C = 1. All parties run in this process, so no data are kept apart: use it for
+studies.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ __all__ = ["AsySQNClassifier", "AsySQNRegressor"]
 
 
 class _AsySQN(BaseEstimator):
-    """What both share."""
+    """Parameters and training of both estimators."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _AsySQN(BaseEstimator):
 
 
 class AsySQNClassifier(ClassifierMixin, _AsySQN):
-    """Two classes: logistic regression, or the least-squares SVM."""
+    """A classifier for two classes: logistic regression, or the least-squares SVM."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class AsySQNClassifier(ClassifierMixin, _AsySQN):
         self.loss = loss
 
     def fit(self, parts: Sequence[Any], y: Any) -> "AsySQNClassifier":
-        """Train; `parts` has the columns of one party each."""
+        """Train; each element of `parts` has the columns of one party."""
         y = column_or_1d(y)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
@@ -133,17 +133,17 @@ class AsySQNClassifier(ClassifierMixin, _AsySQN):
         return self
 
     def decision_function(self, parts: Sequence[Any]) -> Array:
-        """wᵀx + b."""
+        """Return wᵀx + b."""
         return self._margins(parts)
 
     def predict(self, parts: Sequence[Any]) -> Array:
-        """Classes."""
+        """Return the class of each row."""
         positive = (self._margins(parts) >= 0).astype(np.int64)
         chosen: Array = self.classes_[positive]
         return chosen
 
     def predict_proba(self, parts: Sequence[Any]) -> Array:
-        """Of both classes; of the logistic loss only."""
+        """Return (rows, 2); raises AttributeError unless the loss is logistic."""
         if self.loss != "logistic":
             raise AttributeError(f"loss = {self.loss!r} has no probabilities; use decision_function")
         p = probability(self._margins(parts))
@@ -154,7 +154,7 @@ class AsySQNRegressor(RegressorMixin, _AsySQN):
     """Ridge regression."""
 
     def fit(self, parts: Sequence[Any], y: Any) -> "AsySQNRegressor":
-        """Train; `parts` has the columns of one party each."""
+        """Train; each element of `parts` has the columns of one party."""
         target = column_or_1d(y).astype(np.float64)
         if not np.isfinite(target).all():
             raise ValueError("y holds NaN or infinity")
@@ -162,19 +162,19 @@ class AsySQNRegressor(RegressorMixin, _AsySQN):
         return self
 
     def predict(self, parts: Sequence[Any]) -> Array:
-        """Values."""
+        """Return (rows,) in the unit of `y`."""
         return self._margins(parts)
 
 
 def _checked(parts: Sequence[Any]) -> list[Any]:
-    """Every part a finite 2-D array, or CSR."""
+    """Check that every part is a finite 2-D array, or CSR."""
     if isinstance(parts, np.ndarray) or sparse.issparse(parts) or not isinstance(parts, Sequence) or not parts:
         raise ValueError("give a list of parts, one array or sparse matrix for each party")
     return [check_array(part, accept_sparse="csr", dtype=np.float64) for part in parts]
 
 
 def _partition(blocks: list[Any], y: Array, task: Task) -> Partition:
-    """All rows are to train on."""
+    """Make a partition in which all rows are training rows."""
     names = tuple(f"party-{place + 1}" for place in range(len(blocks)))
     columns = tuple(tuple(f"x{i}" for i in range(block.shape[1])) for block in blocks)
     widths = [block.shape[1] for block in blocks]

@@ -1,4 +1,4 @@
-"""Races and sweeps from Python: the same runs as `colonnade compare` and `colonnade sweep`, as DataFrames."""
+"""Comparisons and sweeps from Python: the same runs as `colonnade compare` and `colonnade sweep`, as DataFrames."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ _OF_RUN = [
 
 
 class Comparison:
-    """A finished race: `table` has a row for each method, `runs` for each run, `metrics` for each evaluation."""
+    """A finished comparison: `table` has a row for each method, `runs` for each run, `metrics` for each evaluation."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = [entry for entry in entries if not entry.unsuitable]
@@ -53,12 +53,12 @@ class Comparison:
 
     @property
     def winners(self) -> str:
-        """A sentence on the best of each column; "" if there was no race."""
+        """A sentence on the best method of each column; "" if there was nothing to rank."""
         return in_words(self.ranking)
 
     @property
     def table(self) -> polars.DataFrame:
-        """A row for each method: means over its seeds and, of what a race is about, sample standard deviations.
+        """One row per method: means over its seeds and, for the ranked columns, sample standard deviations.
 
         `flaw` says why a method takes no part in the ranking, and is "" for the others.
         """
@@ -78,7 +78,7 @@ class Comparison:
 
     @property
     def runs(self) -> polars.DataFrame:
-        """A row for each run."""
+        """One row per run."""
         rows = []
         for entry in self._entries:
             summary: Mapping[str, Any] = entry.summary or {}
@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def metrics(self) -> polars.DataFrame:
-        """A row for each evaluation of each run, as in metrics.jsonl."""
+        """One row per evaluation of each run, as in metrics.jsonl."""
         rows = [
             {"method": entry.label, "seed": entry.seed}
             | {key: value for key, value in row.items() if key not in ("staleness", "missing")}
@@ -99,11 +99,11 @@ class Comparison:
         return polars.DataFrame(rows, infer_schema_length=None)
 
     def to_pandas(self) -> Any:
-        """`table` as a pandas DataFrame; needs pandas, which this package does not install."""
+        """Return `table` as a pandas DataFrame; needs pandas, which this package does not install."""
         return _to_pandas(self.table)
 
     def plot(self, what: str = "clock_s") -> "Figure":
-        """The metric of all methods against the clock ("update", "epochs", "megabytes", "wall_s")."""
+        """Plot the metric of all methods against the clock ("update", "epochs", "megabytes", "wall_s")."""
         from colonnade.report.notebook import race_figure
 
         return race_figure(self._records(), what)
@@ -133,7 +133,7 @@ class Sweep(Comparison):
 
     @property
     def table(self) -> polars.DataFrame:
-        """A row for each method and point: means over its seeds; without numbers, if `flaw` names something wrong."""
+        """One row per method and point: means over its seeds; without numbers, if `flaw` names a fault."""
         found = points_of(self._entries, self._labels, self._grid)
         rows = [
             {"method": one.method} | _readable(one.point) | _numbers(one.scored) | {"flaw": one.flaw} for one in found
@@ -167,13 +167,13 @@ def compare(
     progress: bool = False,
     **settings: Any,
 ) -> Comparison:
-    """Race methods on the same data, stragglers and seeds.
+    """Compare methods on the same data, stragglers and seeds.
 
-    `protocols`: names, or {label: name} or {label: {"name": ..., its options}}; "all" stands for every method.
-    Other settings are as for `train`; `seed` is the first of the `seeds`. With `out`, a new folder, the race is also
+    `protocols`: names, or {label: name} or {label: {"name": ..., its options}}; "all" means every method. Other
+    settings are as for `train`; `seed` is the first of the `seeds`. With `out`, a new folder, the comparison is also
     written there, for `colonnade report`.
 
-    A method that cannot use the models gets the nearest ones that it can use. One that cannot run with these data
+    A method that cannot use the models gets the nearest ones that it can use. A method that cannot run with these data
     takes no part: `unsuitable` says why.
     """
     tables, labels = _named(tables_from(party_model, server_model, **settings), protocols)
@@ -206,7 +206,7 @@ def sweep(
 
 
 def _named(tables: dict[str, Any], protocols: Protocols) -> tuple[dict[str, Any], list[str]]:
-    """The tables with [methods] for methods that have a label of their own, and all labels."""
+    """Return the tables, with [methods] for methods that have their own label, and all labels."""
     if isinstance(protocols, str):
         return tables, [protocols]
     if not isinstance(protocols, Mapping):
@@ -241,9 +241,9 @@ def _run(
     server: Any,
 ) -> list[Entry]:
     entries = entries_of(racing, seeds)
-    for entry in entries:  # modules and callables have no place in the tables
+    for entry in entries:  # the tables cannot hold modules and callables
         entry.config = with_models(entry.config, *_objects(entry.config, party, server))
-    if out is not None:  # a folder does not know which rows its runs had, so none of them is taken over
+    if out is not None:  # a folder does not record which rows its runs used, so no earlier run is reused
         RunFolder.refuse_used(out)
     folder = None if out is None else Path(out)
     if not progress:
@@ -255,7 +255,7 @@ def _run(
 
 
 def _objects(config: Config, party: Any, server: Any) -> tuple[Any, Any]:
-    """The user's modules and callables; names have been fitted to the method, and stay."""
+    """Return the user's modules and callables; model names are already fitted to the method, and stay."""
     several = isinstance(party, list | tuple) and not all(isinstance(one, str) for one in party)
     own = several or (party is not None and not isinstance(party, str | list | tuple))
     return party if own else config.model.party, config.model.server if server is None else server
@@ -266,7 +266,7 @@ def _at(point: Mapping[str, Any]) -> str:
 
 
 def _readable(point: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and texts stay, tables and lists become text: a DataFrame has one type for a column."""
+    """Keep numbers and texts, turn tables and lists into text: a DataFrame column has one type."""
     plain = (int, float, str, bool)
     return {key: value if isinstance(value, plain) else str(value) for key, value in point.items()}
 

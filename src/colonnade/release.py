@@ -8,7 +8,7 @@ __all__ = ["commit", "commit_of"]
 
 
 def commit() -> str | None:
-    """The commit that this code is of; None if neither a file nor a checkout says it."""
+    """Return the commit of this code; None if neither a file nor a checkout gives it."""
     written = Path(__file__).with_name("commit.txt")
     if written.is_file():
         return written.read_text(encoding="ascii").strip()
@@ -16,9 +16,9 @@ def commit() -> str | None:
 
 
 def commit_of(root: Path) -> str | None:
-    """The commit of a checkout, 12 digits, followed by "-dirty" if tracked files differ from it."""
+    """Return the commit of a checkout, 12 digits, followed by "-dirty" if tracked files differ from it."""
     if not (root / ".git").exists():
-        return None  # git would find a checkout around it, of another project
+        return None  # git would find the checkout of another project around it
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:

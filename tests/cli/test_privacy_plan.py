@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
-from colonnade.cli.printing import console
 from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.privacy.gaussian import epsilon_of, mu_for
 from colonnade.privacy.ledger import Ledger
@@ -77,8 +76,7 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-def test_a_ledger_as_a_table(path, monkeypatch):
-    monkeypatch.setattr(console, "width", 300)  # narrower, the cells of the table are wrapped
+def test_a_ledger_as_a_table(path):
     text = run("ledger", str(path), "--last", "3")
     mu = 0.4 * 180**0.5
     assert "clinic, mechanism output, rows clipped to norm 1, noise 5, local updates plain" in text

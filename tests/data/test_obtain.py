@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
-from colonnade.cli.printing import console
 from colonnade.data import load
 from colonnade.data.catalogue import CATALOGUE, File, Known, find_known
 from colonnade.data.obtain import digest_of_members, download, install, instructions, is_there, members_of
@@ -110,8 +109,7 @@ def test_every_named_source_is_in_the_catalogue():
 
 def test_the_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "width", 200)  # narrower, the cells of the table are wrapped
-    listed = CliRunner().invoke(app, ["data", "list"]).output
+    listed = CliRunner().invoke(app, ["data", "list"], env={"COLUMNS": "200"}).output
     assert all(name in listed for name in CATALOGUE) and "CC BY-SA 3.0" in listed
     built_in = CliRunner().invoke(app, ["data", "get", "wine"]).output
     assert "nothing to get" in built_in and "colonnade run --set data.source=wine" in built_in

@@ -1,8 +1,8 @@
-"""Attacks on methods with the methods' own messages: how often does somebody learn what they should not?
+"""Attacks on methods, with the methods' own messages: how often does a role learn what it should not?
 
-registry          the attacks by name; an attack of one's own by its dotted path
-attack            what an attack is asked and what it answers, with its statistics
-label_inference   direct label inference (VFL-Cascaded Sec. VI-B): who asks what, under which rules
+registry          the attacks by name; a user's own attack by its dotted path
+attack            the input and the result of an attack, with its statistics
+label_inference   direct label inference (VFL-Cascaded Sec. VI-B): which attacker asks what, under which rules
 feature_inversion  a curious server and a decoder: columns from embeddings, against noise
 wires             the attacked method's `observations`: which rows, uploads and answers it has; refusals
 clients, ears     what attackers ask and read, as a party or on the wire
@@ -16,14 +16,14 @@ __all__ = ["ATTACKS", "Entry"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of `colonnade attack --help`, and where its `Attack` is."""
+    """A line of `colonnade attack --help`, and the path of its `Attack`."""
 
     summary: str
     path: str
-    protocols: str  # those attacked unless others are named
+    protocols: str  # the methods that are attacked by default
 
 
-# Nothing is imported here: --help answers at once.
+# Nothing is imported here, so that --help answers at once.
 ATTACKS = {
     "label-inference": Entry(
         "Read labels off the server's answers, as a curious party or on the wire.",

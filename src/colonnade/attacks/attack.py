@@ -1,4 +1,4 @@
-"""What an attack is asked, what it answers, and how sure the answer is."""
+"""The input of an attack, its result, and the confidence in that result."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -36,37 +36,37 @@ __all__ = [
 
 LEVEL = 0.95
 NEVER = "1000000 epochs"  # between two evaluations
-# What is attacked unless the config says otherwise: steps as the papers have them, not what a method prefers.
+# Attacked by default: steps as in the papers, not a method's own defaults.
 PLAIN_SGD: Mapping[str, Any] = {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": 64}
-Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
+Progress = Callable[[str, float], None]  # what is being done, and the part of all that is done
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the user wants attacked."""
+    """What the user wants to attack."""
 
-    tables: Mapping[str, Any]  # the config
+    tables: Mapping[str, Any]  # of the config
     protocols: Sequence[str]
     attackers: Sequence[str]
     trials: int = 5
     load: Callable[[Config], Partition] = load_partition
     on_progress: Progress = lambda text, done: None
-    on_data: Callable[["Attacked"], None] = lambda data: None  # told once, when they are loaded
+    on_data: Callable[["Attacked"], None] = lambda data: None  # called once, when the data are loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """Whose rows the numbers are about."""
+    """The data that the numbers are about."""
 
     name: str
-    rows: int  # to train on: these are attacked
+    rows: int  # training rows: these are attacked
     parties: tuple[str, ...]
-    columns: tuple[int, ...]  # of each party
-    classes: int  # 0: numbers are predicted
+    columns: tuple[int, ...]  # per party
+    classes: int  # 0: regression
 
     @classmethod
     def of(cls, data: Partition) -> "Attacked":
-        """What a reader must know of the data."""
+        """Return what a reader must know about the data."""
         columns = tuple(len(names) for names in data.columns)
         return cls(data.name, len(data.y_train), data.parties, columns, len(data.task.classes))
 
@@ -79,22 +79,22 @@ class Attacked:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One seed: how many rows were guessed rightly, and how many would be if the labels were shuffled."""
+    """One seed: the number of rows guessed correctly, and the number if the labels were shuffled."""
 
     seed: int
     rows: int
     right: int
     control: int
-    read: int  # rows about which the attacker had an answer; the others it guessed blindly
+    read: int  # rows for which the attacker had an answer; it guessed the others blindly
     asked: int
     refused: int
     shares: tuple[float, ...]  # p: of each class among the labels
-    expected: float  # what `control` must be near: Σ (guesses of a class) · (its share of the labels)
+    expected: float  # the value that `control` must be near: Σ (guesses of a class) · (its share of the labels)
     first_refusal: str = ""
 
 
 def margin_of(values: Sequence[float]) -> float:
-    """Half of the 95 % confidence interval of a mean (Student); 0 with a single value."""
+    """Return half of the 95 % confidence interval of a mean (Student); 0 for a single value."""
     count = len(values)
     return float(student.ppf((1 + LEVEL) / 2, count - 1)) * stdev(values) / sqrt(count) if count > 1 else 0.0
 
@@ -105,23 +105,23 @@ class Outcome:
 
     method: str
     attacker: str
-    answers: str  # what the method tells a party: "gradients" or "losses"
+    answers: str  # what the method sends to a party: "gradients" or "losses"
     classes: int
     trials: list[Trial] = field(default_factory=list)
 
     @property
     def chance(self) -> float:
-        """The best that can be done without any answer: always the most frequent class."""
+        """The best success without any answer: always guess the most frequent class."""
         return mean(max(trial.shares) for trial in self.trials)
 
     @property
     def matched(self) -> float:
-        """Σp²: blind guesses that are as often of each class as the labels are."""
+        """Σp²: the success of blind guesses with the same class frequencies as the labels."""
         return mean(sum(share**2 for share in trial.shares) for trial in self.trials)
 
     @property
     def success(self) -> float:
-        """The mean share of rows guessed rightly."""
+        """The mean share of rows guessed correctly."""
         return mean(trial.right / trial.rows for trial in self.trials)
 
     @property
@@ -131,18 +131,18 @@ class Outcome:
 
     @property
     def wilson(self) -> tuple[float, float]:
-        """The 95 % interval over all rows of all trials, as if each were a coin of its own."""
+        """The 95 % interval over all rows of all trials, as if they were independent."""
         rows, right = (sum(getattr(trial, name) for trial in self.trials) for name in ("rows", "right"))
         interval = binomtest(right, rows).proportion_ci(LEVEL, "wilson")
         return float(interval.low), float(interval.high)
 
     @property
     def control(self) -> float:
-        """The success against shuffled labels: what these very guesses are worth by luck."""
+        """The success against shuffled labels: what the same guesses achieve by luck."""
         return mean(trial.control / trial.rows for trial in self.trials)
 
     def summary(self) -> dict[str, Any]:
-        """For attack.json."""
+        """Return the fields for attack.json."""
         return {
             "method": self.method,
             "attacker": self.attacker,
@@ -167,12 +167,12 @@ class Attack:
     """One command of `colonnade attack`."""
 
     name: str
-    attackers: Mapping[str, str]  # each with what it does
-    run: Callable[[Order], list[Any]]  # outcomes, each with a `summary`
+    attackers: Mapping[str, str]  # attacker → what it does
+    run: Callable[[Order], list[Any]]  # returns outcomes, each with a `summary`
 
 
 def choose(key: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
-    """Refuse a word that is not known."""
+    """Raise ConfigError for an unknown word, or if there is none."""
     if not given:
         raise ConfigError(key, "", f"name at least one of: {', '.join(known)}")
     for word in given:
@@ -181,7 +181,7 @@ def choose(key: str, given: Sequence[str], known: Mapping[str, Any]) -> None:
 
 
 def attack(which: Attack, order: Order, out: str | Path | None = None, command: str = "") -> list[Any]:
-    """Run an attack and, with `out`, write attack.json, config.toml and the command into that new folder."""
+    """Run an attack; with `out`, write attack.json, config.toml and the command into that new folder."""
     choose("--attackers", order.attackers, which.attackers)
     if order.trials < 1:
         raise ConfigError("--trials", order.trials, "must be 1 or more")

@@ -1,12 +1,12 @@
-"""What attacking parties ask and how they read the answers.
+"""What attacking parties ask, and how they read the answers.
 
     symbol      here
     c, ĉ        `values`, `perturbed` of an Upload
     u, μ        a direction per row, `smoothing`
     h, ĥ        the answer's first number, and the others
 
-A client is a plain object: `ask` makes the next question, `read` takes the answer, `guesses` holds a label per row,
-−1 where it knows nothing. `stage.Intruder` carries it as a party of the method.
+A client is a plain object: `ask` makes the next question, `read` takes the answer, `guesses` holds a label per row, −1
+if it knows nothing about the row. `stage.Intruder` carries the client as a party of the method.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from colonnade.protocol.seeds import generator
 __all__ = ["Client", "GradientReader", "LossReader", "PackedRows", "Place", "RowByRow", "label_of"]
 
 UNKNOWN = -1
-GIVES_UP = 100  # refused questions
+GIVES_UP = 100  # after so many refused questions
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a party knows of the federation before it starts."""
+    """What a party knows about the federation before it starts."""
 
     rows: int
     classes: int
@@ -41,15 +41,18 @@ class Place:
 
 
 def label_of(gradient: Array) -> Array:
-    """Fu et al.: of softmax and cross-entropy only the label's ∂ℓ/∂y^c is negative; of a logit its sign tells."""
+    """Fu et al.: with softmax and cross-entropy only the label's ∂ℓ/∂y^c is negative.
+
+    With one logit its sign is the label.
+    """
     labels: Array = np.argmin(gradient, axis=1) if gradient.shape[1] > 1 else (gradient[:, 0] < 0).astype(np.int64)
     return labels
 
 
 class Client:
-    """An attacker in a party's place."""
+    """An attacker in the place of a party."""
 
-    effort = 1.0  # of an honest step, per question
+    effort = 1.0  # time of a question, in honest steps
     hurried = False  # whether it asks far more often than an honest party
 
     def __init__(self, place: Place) -> None:
@@ -60,20 +63,20 @@ class Client:
         self.refusals = 0
 
     def ask(self, step: int) -> Upload | None:
-        """What to ask at this step; None when there is nothing left."""
+        """Return the question of this step; None when there is nothing left to ask."""
         raise NotImplementedError
 
     def read(self, answer: Array) -> None:
-        """The server's answer to the last question."""
+        """Take the server's answer to the last question."""
         raise NotImplementedError
 
     def refused(self) -> None:
-        """The server did not answer the last question."""
+        """Count a question that the server did not answer."""
         self.refusals += 1
 
 
 class GradientReader(Client):
-    """Sec. VI-B against methods that send gradients: a random c, and the sign of ∂ℓ/∂h tells the label."""
+    """Sec. VI-B against methods that send gradients: upload a random c; the sign of ∂ℓ/∂h gives the label."""
 
     def ask(self, step: int) -> Upload | None:
         """c ~ N(0, 1)."""
@@ -83,7 +86,6 @@ class GradientReader(Client):
         return Upload(step, self.rows, _normal(self.random, len(self.rows), self.place.width))
 
     def read(self, answer: Array) -> None:
-        """Row by row."""
         self.guesses[self.rows] = label_of(answer)
 
 
@@ -104,7 +106,7 @@ class LossReader(Client):
         return Upload(step, self.rows, c, c + np.float32(self.place.asking.smoothing) * self._u)
 
     def read(self, answer: Array) -> None:
-        """φ/μ·(ĥ − h)·u, averaged over the directions; a server that tells losses per sample is read per sample."""
+        """φ/μ·(ĥ − h)·u, averaged over the directions; losses per sample are read per sample."""
         self.guesses[self.rows] = label_of(estimated(answer, self._u))
 
 
@@ -119,7 +121,7 @@ def estimated(answer: Array, u: Array) -> Array:
 class RowByRow(Client):
     """An adaptive client: one row at a time, class by class, until one ∂ℓ/∂y^c is negative.
 
-    Refused, it tries the same row many times in one batch, and so on by turns until it gives up.
+    After a refusal it puts the same row many times into one batch, then alternates until it gives up.
     """
 
     effort, hurried = 0.0, True
@@ -132,7 +134,7 @@ class RowByRow(Client):
         self._classes: list[int] = []  # of the question in flight
 
     def ask(self, step: int) -> Upload | None:
-        """The next classes of this row."""
+        """Ask about the next classes of this row."""
         if self._at >= len(self._order) or self.refusals >= GIVES_UP:
             return None
         place = self.place
@@ -153,7 +155,7 @@ class RowByRow(Client):
             self._next_row(negative[0])
         else:
             self._class += len(self._classes)
-            if self._class >= 2 * self.place.width:  # never negative: rounding; leave it
+            if self._class >= 2 * self.place.width:  # never negative, because of rounding: skip the row
                 self._next_row(UNKNOWN)
 
     def _next_row(self, label: int) -> None:
@@ -163,24 +165,24 @@ class RowByRow(Client):
 
 
 class PackedRows(Client):
-    """An adaptive client that keeps every rule: many labels as the digits of ONE number.
+    """An adaptive client that keeps every rule: it packs many labels as digits into ONE number.
 
-    With y = −a·(0, 1, 2, …) and a large, softmax is certain of class 0 and the loss of a row is a·label, whatever
-    the other parties add. The i-th row has a = 64 in c and 64·base^i in ĉ, so that batch·(ĥ − h)/64 =
-    Σ (base^i − 1)·label_i: a float64 holds about a dozen such digits. All other rows have ĉ = c and cancel.
-    Every row is asked about once, in batches as small as the server allows.
+    With y = −a·(0, 1, 2, …) and a large, softmax is certain of class 0 and the loss of a row is a·label, whatever the
+    other parties add. The i-th row has a = 64 in c and 64·base^i in ĉ, so that batch·(ĥ − h)/64 = Σ (base^i −
+    1)·label_i: a float64 holds about a dozen such digits. All other rows have ĉ = c and cancel. The client asks about
+    every row once, in batches as small as the server allows.
     """
 
     effort, hurried = 0.0, True
-    CERTAIN = np.float32(64.0)  # e^−64 is nothing, even against the others' embeddings
-    BITS = 48  # of a float64's 53, the rest for the rounding of sums
+    CERTAIN = np.float32(64.0)  # e^−64 is negligible, even against the others' embeddings
+    BITS = 48  # of a float64's 53; the rest is for the rounding of sums
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         classes = place.classes
-        self._base = 2 ** ceil(log2((classes - 1) / 0.61 + 1))  # digits below stay under 0.61 of a unit
+        self._base = 2 ** ceil(log2((classes - 1) / 0.61 + 1))  # lower digits stay under 0.61 of a unit
         self._digits = floor((self.BITS + log2((self._base - 1) / classes)) / log2(self._base))
-        # A logit has loss a·(1 − label) at +a; of several, loss a·label at −a·(0, 1, 2, …).
+        # One logit has loss a·(1 − label) at +a; several have loss a·label at −a·(0, 1, 2, …).
         self._ramp = np.ones(1, np.float32) if place.width == 1 else -np.arange(place.width, dtype=np.float32)
         smallest = place.asking.min_batch
         small = Walk(place.rows, smallest, place.seed, "attack", place.index, smallest=smallest)
@@ -188,7 +190,7 @@ class PackedRows(Client):
         self._chosen = np.zeros(0, np.int64)
 
     def ask(self, step: int) -> Upload | None:
-        """The next batch; those of its rows that fit into the answer carry a digit."""
+        """Return the next batch; as many of its rows as fit into the answer carry a digit."""
         place = self.place
         if step >= self._walk.per_epoch:
             return None
@@ -203,7 +205,7 @@ class PackedRows(Client):
         return Upload(step, self.rows, c, perturbed)
 
     def read(self, answer: Array) -> None:
-        """From the greatest digit down."""
+        """Decode from the greatest digit down."""
         sums = len(self.rows) * (answer[1:] - answer[0]) / float(self.CERTAIN)
         for direction, rest in enumerate(sums.tolist()):
             positions = self._chosen[direction * self._digits :][: self._digits]

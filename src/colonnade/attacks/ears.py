@@ -1,6 +1,7 @@
 """What eavesdroppers read: all messages between one benign party and the server, and nothing else.
 
-Between real processes that wire is under TLS; the eavesdropper is whoever ends it, or a wire without.
+Between real processes TLS protects these messages. The eavesdropper is a role that terminates TLS, or reads a
+connection without it.
 """
 
 from collections.abc import Callable
@@ -15,39 +16,39 @@ from colonnade.protocol.seeds import generator
 
 __all__ = ["Ear", "known_direction", "random_direction"]
 
-# From c and ĉ of a batch what stands for u, (directions, batch, width).
+# (generator, c, ĉ of a batch) → an estimate of u, (directions, batch, width).
 Direction = Callable[[np.random.Generator, Array, Array], Array]
 
 
 def random_direction(random: np.random.Generator, values: Array, perturbed: Array) -> Array:
-    """Sec. VI-B: u is the party's secret, so any u must do."""
+    """Sec. VI-B: u is the party's secret, so the eavesdropper draws its own."""
     drawn: Array = random.standard_normal(perturbed.shape)
     return drawn
 
 
 def known_direction(random: np.random.Generator, values: Array, perturbed: Array) -> Array:
-    """A sharper ear: ĉ − c lies open on the wire and is what u did to the embeddings."""
+    """A stronger eavesdropper: ĉ − c is visible on the wire, and is the effect of u on the embeddings."""
     difference: Array = perturbed - values.astype(np.float64)
     return difference
 
 
 class Ear:
-    """On the wire of one party."""
+    """An eavesdropper on the wire of one party."""
 
     def __init__(self, place: Place, direction: Direction = random_direction) -> None:
         self.place, self._direction = place, direction
         self._random = generator(place.seed, "ear", place.index)
         self.guesses = np.full(place.rows, UNKNOWN, np.int64)
         self.heard = 0
-        self._uploads: dict[int, Upload] = {}  # of steps that were not answered yet
+        self._uploads: dict[int, Upload] = {}  # uploads without an answer so far, by step
 
     @property
     def sated(self) -> bool:
-        """Whether every row has passed by."""
+        """Whether every row has been seen."""
         return bool((self.guesses != UNKNOWN).all())
 
     def hear(self, message: Message) -> None:
-        """An upload is kept until its answer passes by."""
+        """Keep an upload until its answer passes."""
         place, seen = self.place, self.place.seen
         said = seen.upload(message, place.walk) if seen.upload is not None else None
         if said is not None and said.batch:

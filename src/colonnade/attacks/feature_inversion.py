@@ -1,8 +1,8 @@
-"""Feature inversion: a curious server turns a party's embeddings back into its columns.
+"""Feature inversion: a curious server reconstructs a party's columns from its embeddings.
 
-The attacker knows the columns of some rows (a tenth, here) and sees, as the server does, what is uploaded about all of
-them. A decoder is trained on the known rows and tried on the others. The error is relative: Σ‖x̂ − x‖² over that of the
-mean row, so 1 is what needs no attack. The control is the same decoder trained on pairs that were shuffled.
+The attacker knows the columns of some rows (a tenth, here) and sees, as the server does, the uploads of all rows. It
+trains a decoder on the known rows and tries it on the others. The error is relative: Σ‖x̂ − x‖² divided by that of the
+mean row, so 1 needs no attack. The control is the same decoder trained on shuffled pairs.
 
     a method with                what the server sees
     `observations.upload`        every upload of a row, the newest and the mean of all: noise averages out
@@ -46,8 +46,8 @@ ATTACKERS = {
     "linear": "a ridge regression from uploads to columns",
     "network": "a network with one hidden layer of 64",
 }
-KNOWN = 0.1  # of the rows
-NOISES = (0.1, 0.3, 1.0, 3.0, 10.0)  # standard deviations, where the config says nothing of [privacy]
+KNOWN = 0.1  # share of the rows
+NOISES = (0.1, 0.3, 1.0, 3.0, 10.0)  # standard deviations, if the config does not set [privacy]
 CLIP = 3.0
 SLICE_EVENTS = 500
 
@@ -63,7 +63,7 @@ class Reconstruction:
 
     @property
     def error(self) -> float:
-        """Mean over trials."""
+        """Relative error, mean over trials."""
         return mean(trial["error"] for trial in self.trials)
 
     @property
@@ -72,7 +72,7 @@ class Reconstruction:
         return margin_of([trial["error"] for trial in self.trials])
 
     def summary(self) -> dict[str, Any]:
-        """For attack.json."""
+        """Return the fields for attack.json."""
         return {
             "method": self.method,
             "attacker": self.attacker,
@@ -96,17 +96,17 @@ class View:
         self.times = np.zeros(rows, np.int64)
 
     def see(self, rows: Array, values: Array) -> None:
-        """Values about these rows, one each."""
+        """Add values about these rows, one each."""
         self.newest[rows] = values
         np.add.at(self._sum, rows, values)
         np.add.at(self.times, rows, 1)
 
     def inputs(self) -> Array:
-        """For the decoder: what is newest, and the mean of all."""
+        """Return the decoder's input: the newest value, and the mean of all."""
         return np.concatenate([self.newest, self._sum / np.maximum(self.times, 1)[:, None]], axis=1)
 
     def tap(self, time: int, receiver: str, event: Event) -> None:
-        """Messages of the party to the server."""
+        """Record the messages of the party to the server."""
         if receiver != SERVER or not isinstance(event, Received) or event.sender != self._name:
             return
         upload = self._upload(event.message, self._walk) if self._upload is not None else None
@@ -115,14 +115,14 @@ class View:
 
 
 class Watched(Behind):
-    """A server whose jobs are seen before they are done."""
+    """A server whose jobs are observed before they are done."""
 
     def __init__(self, server: Role, sums: Callable[[Payload], Seen | None], view: View) -> None:
         super().__init__(server)
         self._sums, self._view = sums, view
 
     def compute(self, job: Payload) -> Payload:
-        """Sums that it decodes are about the rows of all parties, and so of this one."""
+        """Record the sums that the server decodes: they are about the rows of all parties, so of this one too."""
         seen = self._sums(job)
         if seen is not None:
             self._view.see(seen.rows, seen.values)
@@ -130,7 +130,7 @@ class Watched(Behind):
 
 
 def observe(setting: Federation, show: Callable[[float], None], victim: int = 0) -> tuple[View, dict[str, Any]]:
-    """Train with honest roles; what the server saw, and what the party has spent."""
+    """Train with honest roles; returns what the server saw, and what the party has spent."""
     method, training = setting.method, setting.training
     roles, seen = setting.roles(), method.observations  # roles refuse what cannot be trained at all
     if seen is None or (seen.upload is None and seen.sums is None):
@@ -159,7 +159,7 @@ def _unreadable(method: Method[Any]) -> ConfigError:
 
 
 def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> float:
-    """The relative error on the other rows of a decoder that was trained on the known ones."""
+    """Train a decoder on the known rows; returns its relative error on the other rows."""
     if kind == "linear":
         decoder = RidgeCV(np.logspace(-3, 5, 17))
     else:
@@ -177,14 +177,14 @@ def decode_error(kind: str, seen: Array, x: Array, known: Array, seed: int) -> f
 def invert(
     setting: Federation, attackers: Sequence[str], show: Callable[[float], None], victim: int = 0
 ) -> dict[str, dict[str, float]]:
-    """One trial of each attacker on one party of a federation: the errors of its decoder and of the control."""
+    """Run one trial of each attacker on one party: the errors of its decoder and of the control."""
     view, spent = observe(setting, show, victim)
     x, seed = setting.data.train[victim], setting.training.seed
     return {attacker: _trial(attacker, view, x, seed, spent) for attacker in attackers}
 
 
 def invert_features(order: Order) -> list[Reconstruction]:
-    """Every attacker against every method, at every noise."""
+    """Run every attacker against every method, at every noise."""
     tables = _defaults(order.tables)
     entrants = [one for entrant in contestants(tables, order.protocols) for one in _with_noise(entrant)]
     first = from_dict(tables).train.seed
@@ -213,7 +213,7 @@ def _trial(attacker: str, view: View, x: Array, seed: int, spent: Mapping[str, A
     known = reached & (random.random(len(x)) < KNOWN)
     shuffled = x.copy()
     shuffled[known] = x[random.permutation(np.flatnonzero(known))]
-    # Rows about which nothing was seen are not part of it.
+    # Rows that were never seen are left out.
     error = decode_error(attacker, seen[reached], x[reached], known[reached], seed)
     control = decode_error(attacker, seen[reached], shuffled[reached], known[reached], seed)
     told = {"epsilon": spent["epsilon"]} if spent else {}
@@ -221,7 +221,7 @@ def _trial(attacker: str, view: View, x: Array, seed: int, spent: Mapping[str, A
 
 
 def _defaults(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Every method gets the same networks, polynomials of degree 1, since fedvs takes no others."""
+    """Give every method the same networks: polynomials, which are the only ones that fedvs takes, of degree 1."""
     model = {
         "party": "polynomial:1",
         "embedding": 8,
@@ -236,7 +236,7 @@ def _defaults(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_noise(entrant: Contestant) -> list[tuple[Contestant, float]]:
-    """As the config says, or without noise and then with more and more of it, where the method has a place for it."""
+    """Return the config's own noise; if it sets none and the method has a place for it, no noise and rising noise."""
     config = from_dict(entrant.tables)
     privacy = privacy_of(config)
     if privacy.mechanism is not None or not _has_a_place(entrant):

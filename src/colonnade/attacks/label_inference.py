@@ -1,8 +1,8 @@
 """Direct label inference on a summing server: VFL-Cascaded Sec. VI-B, after Fu et al. (2022).
 
 The server adds up the parties' outputs and has no layers of its own ("model without split"), so ∂ℓ/∂h of a party is
-∂ℓ/∂y: negative for the label, positive for all other classes. One epoch, in which the attacker guesses the label of
-every training row; success is the share of right guesses.
+∂ℓ/∂y: negative for the label, positive for all other classes. The attack takes one epoch, in which the attacker guesses
+the label of every training row. Success is the share of correct guesses.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,14 +45,14 @@ class Case:
     attacker: str
     title: str
     answers: str
-    client: type[Client] | None = None  # None: it sends nothing of its own, and reads a benign party's messages
+    client: type[Client] | None = None  # None: it sends no messages, and reads a benign party's
     direction: Direction = random_direction
     rules: bool = True
     per_sample: bool = False
-    own_rows: bool = False  # whether it chooses rows, which coordinated rounds do not let it
+    own_rows: bool = False  # whether it chooses rows, which coordinated rounds do not allow
 
     def fits(self, seen: Observations[Any]) -> bool:
-        """Whether the method answers so, and shows or takes all that this attacker needs."""
+        """Whether the method gives these answers, and shows or takes all that this attacker needs."""
         if self.answers != seen.answers or (seen.experiment is None and (self.per_sample or not self.rules)):
             return False
         if self.client is not None:
@@ -60,7 +60,7 @@ class Case:
         return seen.upload is not None or self.answers != LOSSES  # a gradient's rows follow from the walk
 
     def attack(self, stage: Stage, show: Callable[[float], None]) -> "Found":
-        """Play it."""
+        """Run the attack."""
         if self.client is None:
             ear = Ear(stage.place, self.direction)
             stage.listen(ear, show)
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an attacker comes home with."""
+    """The result of one attacker."""
 
     guesses: Array
     asked: int
@@ -82,7 +82,7 @@ class Found:
 
 CASES = (
     Case("curious", "curious client", GRADIENTS, GradientReader),
-    Case("curious", "curious client, by the protocol", CODED),  # its uploads are coded: it reads what it is sent
+    Case("curious", "curious client, by the protocol", CODED),  # its uploads are coded, so it reads the answers
     Case("curious", "curious client", LOSSES, LossReader),
     Case("eavesdropper", "eavesdropper", GRADIENTS),
     Case("eavesdropper", "eavesdropper", CODED),
@@ -96,7 +96,7 @@ CASES = (
 
 
 def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
-    """Every attacker against every method, with one seed after the other."""
+    """Run every attacker against every method, one seed after the other."""
     entrants = _entrants(order)
     methods = {entrant.label: _method(entrant) for entrant in entrants}
     first = from_dict(entrants[0].tables).train.seed
@@ -108,7 +108,7 @@ def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
         for case in cases
         if case.attacker in order.attackers and case.fits(observations_of(methods[entrant.label]))
     ]
-    loaded: dict[tuple[int, str | None], Partition] = {}  # methods may want another scale
+    loaded: dict[tuple[int, str | None], Partition] = {}  # methods may need another scale
     for number, (entrant, case, seed) in enumerate(steps):
         config = from_dict(apply_overrides(entrant.tables, {"train.seed": seed}))
         key = seed, scale_of(config)
@@ -132,7 +132,7 @@ def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
 
 
 def _entrants(order: Order) -> list[Contestant]:
-    """Every method with the defaults of Sec. VI-B, all on the same columns."""
+    """Return every method with the defaults of Sec. VI-B, all on the same columns."""
     found = contestants(order.tables, order.protocols)
     methods = [find_method(entrant.tables["protocol"]["name"]) for entrant in found]
     parties = max(observations_of(method).summing.parties for method in methods)
@@ -144,7 +144,10 @@ def _show(order: Order, text: str, number: int, count: int, done: float) -> None
 
 
 def _trial(case: Case, stage: Stage, y: Array, show: Callable[[float], None]) -> Trial:
-    """Rows about which it learned nothing are guessed; the control is the same guesses against shuffled labels."""
+    """Guess blindly the rows about which it learned nothing.
+
+    The control is the same guesses against shuffled labels.
+    """
     show(0.0)
     found, place = case.attack(stage, show), stage.place
     random = generator(place.seed, "guess")
@@ -165,7 +168,7 @@ def _method(entrant: Contestant) -> Method:
 
 
 def summing_tables(tables: Any, parties: int = 2) -> dict[str, Any]:
-    """The config with the defaults of Sec. VI-B, refused if its server does more than add up (or average)."""
+    """Return the config with the defaults of Sec. VI-B; refuses a server that does more than add up (or average)."""
     model = dict(tables.get("model", {}))
     method = find_method(str(tables.get("protocol", {}).get("name", DEFAULT_METHOD)))
     summing = observations_of(method).summing
@@ -193,7 +196,7 @@ def _refuse(data: Partition) -> None:
 
 
 def _stage(entrant: Contestant, seed: int, data: Partition) -> Stage:
-    """The federation of one trial; a party's output is as wide as the task unless the config says otherwise."""
+    """Make the federation of one trial; by default a party's output is as wide as the task."""
     outputs = data.task.outputs
     embedding = entrant.tables["model"].get("embedding", outputs)
     if any(width != outputs for width in (embedding if isinstance(embedding, list) else [embedding])):

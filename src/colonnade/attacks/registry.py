@@ -1,4 +1,4 @@
-"""Attacks by name; one of your own is an `Attack`, named by its dotted path `package.module:ATTACK`."""
+"""Attacks by name; your own is an `Attack`, named by its dotted path `package.module:ATTACK`."""
 
 import importlib
 
@@ -11,7 +11,7 @@ __all__ = ["find_attack"]
 
 
 def find_attack(name: str) -> Attack:
-    """The attack of this name or dotted path."""
+    """Return the attack of this name or dotted path; raises ConfigError if there is none."""
     path = ATTACKS[name].path if name in ATTACKS else name
     module, colon, attribute = path.partition(":")
     if not colon:

@@ -1,7 +1,7 @@
-"""The stage of an attack: a method's real roles in the simulator, with a party replaced or a wire tapped.
+"""The stage of an attack: a method's real roles in the simulator, with one party replaced or one wire tapped.
 
-The server is the method's own, behind a `Gate`: a refused question, which between real processes costs the asker its
-stream, is told to the intruder here, so that it can try another.
+The server is the method's own, behind a `Gate`. Between real processes a refused question ends the asker's connection.
+Here the gate tells the intruder about the refusal, so that it can try another question.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,11 +45,11 @@ HONEST_STEP_S = 1.0  # against intruders that hurry
 
 
 class Ask(Payload, frozen=True):
-    """The intruder's job: to make a question takes some time, too."""
+    """The intruder's job: making a question takes time too."""
 
 
 class Refused(Message, frozen=True):
-    """Server → party: what the end of its stream tells a party of real processes."""
+    """Server → party: in place of the closed connection by which a party of real processes notices a refusal."""
 
     cause: str
 
@@ -64,7 +64,6 @@ class Intruder:
         self.waiting = self.finished = False
 
     def handle(self, event: Event, now: int) -> list[Effect]:
-        """One event."""
         match event:
             case Started():
                 return [SetTimer("begin", now + self._begin)]
@@ -113,21 +112,21 @@ class Intruder:
         return self._next()
 
     def compute(self, job: Payload) -> Payload:
-        """Nothing to train."""
+        """Return the job unchanged: there is nothing to train."""
         return job
 
     def save(self) -> Any:
-        """Attacks are not resumed."""
+        """Return no state: attacks are not resumed."""
         return {}
 
     def load(self, state: Any) -> None:
-        """The reverse of `save`."""
+        """Do nothing: attacks are not resumed."""
 
     def validate(self) -> None:
-        """Nothing to break."""
+        """Do nothing: there are no invariants."""
 
     def summary(self) -> RoleSummary:
-        """How often it asked."""
+        """Return how often it asked."""
         return {"asked": self.asked, "weights": ""}
 
 
@@ -138,39 +137,36 @@ class Behind:
         self.name, self._role = role.name, role
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
-        """One event."""
         return self._role.handle(event, now)
 
     def compute(self, job: Payload) -> Payload:
-        """One job."""
         return self._role.compute(job)
 
     def save(self) -> Any:
-        """Its state."""
         return self._role.save()
 
     def load(self, state: Any) -> None:
-        """The reverse of `save`."""
         self._role.load(state)
 
     def validate(self) -> None:
-        """Its invariants."""
         self._role.validate()
 
     def summary(self) -> RoleSummary:
-        """What it says."""
         return self._role.summary()
 
 
 class Gate(Behind):
-    """In front of the server: the intruder is told of a refusal; other parties get what `told` makes of a message."""
+    """Stands before the server: tells the intruder about a refusal.
+
+    Other parties get what `told` makes of a message.
+    """
 
     def __init__(self, server: Role, intruder: str, told: Callable[[Message], Message]) -> None:
         super().__init__(server)
         self._intruder, self._told = intruder, told
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
-        """One event."""
+        """Pass the event on; raises RemoteProtocolError only for errors that the intruder did not cause."""
         try:
             return [self._as_told(effect) for effect in self._role.handle(event, now)]
         except RemoteProtocolError as error:
@@ -190,7 +186,7 @@ def _same(message: Message) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A federation of which the party `index` is in somebody's hands."""
+    """A federation in which the attacker controls or observes the party `index`."""
 
     setting: Federation
     index: int = 0
@@ -213,7 +209,7 @@ class Stage:
         per_sample: bool = False,
         show: Callable[[float], None] = lambda done: None,
     ) -> Intruder:
-        """Run with the client in the party's place until it has no more to ask."""
+        """Run with the client in the party's place until it has nothing left to ask."""
         setting, setups = self.setting, self.setting.parties
         pen = observations_of(setting.method).pen
         assert setting.method.party is not None and pen is not None
@@ -223,7 +219,8 @@ class Stage:
         intruder = Intruder(replaced, client, pen(), begin_s)
         roles: list[Role] = [self._server(intruder.name, rules, per_sample)]
         roles += [intruder if setup.index == self.index else setting.method.party(setup) for setup in setups]
-        # An honest step takes long against the questions of one who hurries; it begins when the table is warm.
+        # An honest step takes long compared with the questions of a client that hurries, which begins when the table is
+        # warm.
         clock = ClockConfig(compute=Compute(mean_s=HONEST_STEP_S)) if client.hurried else setting.config.clock
         simulator = self._simulator(roles, clock, None)
         with one_thread():
@@ -232,7 +229,7 @@ class Stage:
         return intruder
 
     def listen(self, ear: Ear, show: Callable[[float], None] = lambda done: None) -> None:
-        """Run with benign parties only until the ear has heard every row."""
+        """Run with benign parties only, until the eavesdropper has heard every row."""
         setting = self.setting
         assert setting.method.party is not None
         name = setting.parties[self.index].name

@@ -1,4 +1,4 @@
-"""What goes over a party's wire, as the method's own `observations` read it."""
+"""The messages on a party's wire, as the method's own `observations` read them."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ __all__ = ["observations_of", "read_answer", "refuse_packed"]
 
 
 def observations_of(method: Method) -> Observations[Any]:
-    """What the method says that a party is told; refused if there is nothing to attack or nothing to read."""
+    """Return what the method says that a party is told; raises ConfigError if there is nothing to attack or to read."""
     if method.party is None:
         raise ConfigError("--protocols", method.name, "has no parties and no messages: there is nothing to attack")
     if method.capabilities.party_labels:
@@ -27,7 +27,7 @@ def observations_of(method: Method) -> Observations[Any]:
 
 
 def read_answer(seen: Observations[Any], message: Message) -> Answer | None:
-    """The answer in a message; None: it is no answer. What is not understood must not pass for telling nothing."""
+    """Return the answer in a message; None if it is no answer. An unknown message is refused, not taken for silence."""
     answer = seen.answer(message)
     if answer is None and not isinstance(message, seen.silent):
         advice = "no attacker here can read this; docs/attacks.md says how to add one that can"
@@ -36,7 +36,7 @@ def read_answer(seen: Observations[Any], message: Message) -> Answer | None:
 
 
 def refuse_packed(method: Method, party: Role, width: int) -> None:
-    """Refuse a method whose uploads are packed (`encode`): a server that refuses all questions would pass for safe."""
+    """Refuse a method whose uploads are packed (`encode`): a server that refuses all questions would look safe."""
     plain = np.zeros((2, width), np.float32)
     packed = party.encode(plain) if isinstance(party, Encoding) else plain
     if packed.shape != plain.shape or packed.dtype != plain.dtype:

@@ -1,1 +1,1 @@
-"""What people type."""
+"""The commands of `colonnade`."""

@@ -1,4 +1,4 @@
-"""`colonnade align`: one side of an alignment, or all sides on this machine."""
+"""`colonnade align`: one member of an alignment, or all members on this machine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -29,9 +29,9 @@ def align(
 ) -> None:
     """Find the rows that all tables have in common, without showing the others: private set intersection.
 
-    Every organisation types it with its own config; whose certificate is the server's is the server, and the parties
-    dial it. Each writes the common order of its rows to the file that party.aligned or server.aligned names, where
-    training reads it. With several configs, all of them run on this machine, each in its own folder.
+    Every organisation runs it with its own config. The member with the server's certificate is the server, and the
+    parties dial it. Each member writes the common order of its rows to the file that party.aligned or server.aligned
+    names, where training reads it. With several configs, all of them run on this machine, each in its own folder.
 
     Examples:
       colonnade align server.toml

@@ -1,4 +1,4 @@
-"""The bars of an alignment."""
+"""The progress bars of an alignment."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ from colonnade.cli.progress import bar_columns
 
 __all__ = ["Bars"]
 
-SAY_EVERY_S = 10.0  # where there is no terminal for a bar
+SAY_EVERY_S = 10.0  # if there is no terminal for a bar
 
 
 class Bars:
-    """One for each member: ids raised, rate and time left."""
+    """One bar per member: points raised, rate and time left."""
 
     def __init__(self, shown: bool = True) -> None:
         screen = Console(stderr=True)
@@ -32,10 +32,10 @@ class Bars:
         self._progress.__exit__(*error)
 
     def show(self, bars: dict[str, Any]) -> None:
-        """How far everybody is."""
+        """Show the progress of all members."""
         for name, (done, whole) in bars.items():
             if not whole:
-                self._began = time.monotonic()  # not all are here yet
+                self._began = time.monotonic()  # not all members are here yet
                 continue
             if name not in self._tasks:
                 self._tasks[name] = self._progress.add_task(name, total=whole, text="")
@@ -44,7 +44,7 @@ class Bars:
             self._progress.update(self._tasks[name], completed=done, text=text)
 
     async def watch(self, process: Any) -> Any:
-        """Run one side under its bars; without a terminal, a line in the log now and then."""
+        """Run one member under its bars; without a terminal, write a line to the log now and then."""
         running = asyncio.ensure_future(process.run())
         try:
             while not running.done():

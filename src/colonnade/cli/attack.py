@@ -23,7 +23,7 @@ attack_app = typer.Typer(
 
 @attack_app.callback()
 def _group() -> None:
-    """How often somebody learns what they should not, measured with a method's real messages."""
+    """Measure how often a role learns what it should not, with a method's real messages."""
 
 
 def _command(name: str, entry: Entry) -> Callable[..., None]:
@@ -122,7 +122,7 @@ def _table(outcomes: list[Any]) -> Any:
     for outcome in outcomes:
         said = outcome.summary()
         low, high = said["wilson"]
-        several = len(said["trials"]) > 1  # one trial has no interval of its own
+        several = len(said["trials"]) > 1  # a single trial has no interval
         mark = "[red]" if low > said["chance"] + 0.02 else "[green]"
         table.add_row(
             outcome.method,

@@ -82,7 +82,7 @@ def sign(
 ) -> None:
     """Sign a party's request and put the party on the list of members.
 
-    The certificate bears the name that the request gives: make sure that the request comes from that party.
+    The certificate has the name that the request gives: make sure that the request comes from that party.
 
     Examples:
       colonnade certs sign hospital.csr

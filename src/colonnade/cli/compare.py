@@ -1,4 +1,4 @@
-"""`colonnade compare`: a race of methods."""
+"""`colonnade compare`: a comparison of methods."""
 
 from typing import Annotated
 
@@ -25,11 +25,10 @@ def compare(
     address: Address = None,
     resume: RaceResume = None,
 ) -> None:
-    """Race methods on the same data, stragglers and seeds.
+    """Compare methods on the same data, stragglers and seeds.
 
-    A method that cannot use the configured model gets the nearest one.
-    The table names it. A method that cannot run on these data takes no part:
-    the reason stands below the table.
+    A method that cannot use the configured model gets the nearest one, and the table names it. A method that cannot run
+    on these data takes no part, and the reason is below the table.
 
     Examples:
       colonnade compare

@@ -1,4 +1,4 @@
-"""`colonnade data list|get`: the data sets that have a name, and how they come into the data folder."""
+"""`colonnade data list|get`: the data sets with a name, and how to put them into the data folder."""
 
 import shlex
 from pathlib import Path
@@ -22,7 +22,7 @@ Folder = Annotated[Path, typer.Option("--dir", help="The data folder: data.dir o
 
 @data_app.command("list")
 def list_all(folder: Folder = Path("data")) -> None:
-    """List the data sets: sizes, licences, and which of them are here."""
+    """List the data sets: sizes, licences, and which of them are on this machine."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Column, Table
 
@@ -47,7 +47,7 @@ def get(
 ) -> None:
     """Put the files of a data set into the data folder, checked by their SHA-256.
 
-    Without --from they are fetched from their owners. If that fails, the command says what to download by hand.
+    Without --from, the command fetches them from their owners. If that fails, it says what to download by hand.
 
     Examples:
       colonnade data get a9a

@@ -18,7 +18,7 @@ def doctor(
     dir: Annotated[Path, typer.Option("--dir", help="Where runs will be written.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Check Python, packages, extras, cores, GPU, disk, open files and clock; exit code 1 at a fault.
+    """Check Python, packages, extras, cores, GPU, disk, open files and clock; exit code 1 for a fault.
 
     Examples:
       colonnade doctor

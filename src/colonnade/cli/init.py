@@ -1,4 +1,4 @@
-"""The command that writes a first config: a few questions, or flags."""
+"""`colonnade init`: write a first config from a few questions, or flags."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def init(
     address: Annotated[str | None, typer.Option(help="host:port of the server.")] = None,
     method: Annotated[str | None, typer.Option(help="See colonnade protocols; all agree upon it.")] = None,
 ) -> None:
-    """Write a commented config and the folders of the server or of a party; asks what the flags do not say.
+    """Write a commented config and the folders of the server or of a party; asks for what the flags do not say.
 
     Examples:
       colonnade init server --parties bank,shop --data data/labels.csv --id customer --label default
@@ -56,7 +56,7 @@ def _at_a_terminal() -> bool:
 
 
 def _ask(given: str | None, flag: str, question: str, default: str | None = None) -> str:
-    """What the flag says; else what a person at a terminal says; else the default."""
+    """Return the flag's value; else the operator's answer at a terminal; else the default."""
     from colonnade.protocol.errors import ConfigError
 
     if given is not None:

@@ -65,7 +65,7 @@ def _side(config: Path, name: str, settings: list[str] | None, out: Path | None,
 
 
 def _answer(side: "PartySide", parent: int | None) -> None:
-    """Until it is stopped."""
+    """Answer predictions until the process is stopped."""
     from colonnade.deployment.process import leave_if_stopped, run_process
     from colonnade.predict.processes import predicting_party
 

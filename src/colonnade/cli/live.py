@@ -1,4 +1,4 @@
-"""The live table of a federation: of `up`, of `run` with processes or Ray, and of `status`."""
+"""The live table of a federation: for `up`, for `run` with processes or Ray, and for `status`."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
 
 
 def status_table(status: dict[str, Any]) -> Group:
-    """The live table."""
     table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen")
     colours = {"connected": "green", "away": "yellow", "lost": "red"}
     for party in status["parties"]:
@@ -48,7 +47,7 @@ def status_table(status: dict[str, Any]) -> Group:
     if status["state"] == "waiting" and status["waits_for"]:
         names = escape(", ".join(status["waits_for"]))
         lines.append(f"[yellow]waits for {names} for {status['waited_s']:.0f} s[/]")
-    bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone ends no line
+    bar = Padding(ProgressBar(1.0, status["fraction"], width=60), 0, expand=False)  # a bar alone does not end its line
     return Group(*lines, bar, table)
 
 

@@ -1,4 +1,4 @@
-"""The command line: every command has a module of its own, and `main` turns errors into exit codes."""
+"""The command line: every command has its own module, and `main` turns errors into exit codes."""
 
 import signal
 import sys
@@ -59,7 +59,7 @@ def _options(
     pass
 
 
-# As `colonnade --help` lists them.
+# In the order of `colonnade --help`.
 for command in (run, compare, sweep, demo, protocols, report, serve, join, up, status, predict, align, init, doctor):
     app.command(cls=ListsMethods if command in (compare, sweep) else None)(command)
 for name, group in {"data": data_app, "certs": certs_app, "attack": attack_app, "privacy": privacy_app}.items():
@@ -67,7 +67,7 @@ for name, group in {"data": data_app, "certs": certs_app, "attack": attack_app, 
 
 
 def _as_ctrl_c(_number: int, frame: Any) -> None:
-    """SIGTERM ends every command as Ctrl-C does, also one that was started with Ctrl-C ignored."""
+    """Let SIGTERM end every command as Ctrl-C does, also one that was started with Ctrl-C ignored."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
         raise KeyboardInterrupt
@@ -75,10 +75,10 @@ def _as_ctrl_c(_number: int, frame: Any) -> None:
 
 
 def main() -> None:
-    """The console script: errors that a user can act on are one line, without a traceback."""
-    sys.path.append("")  # `package.module:Class` may lie in the current folder
+    """Run the console script: an error that a user can act on is one line, without a traceback."""
+    sys.path.append("")  # `package.module:Class` may be in the current folder
     signal.signal(signal.SIGTERM, _as_ctrl_c)
-    if sys.platform == "win32":  # what goes to a file or a pipe has a code page without ε and →
+    if sys.platform == "win32":  # the code page of a file or a pipe has no ε and →
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(encoding="utf-8")

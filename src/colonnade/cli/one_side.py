@@ -1,4 +1,4 @@
-"""What `serve`, `join` and `align` make from their options: this side's config and its log."""
+"""What `serve`, `join` and `align` make from their options: this member's config and its log."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +13,14 @@ __all__ = ["checked_config", "log_of"]
 
 
 def checked_config(path: Path, settings: list[str] | None) -> "Config":
-    """A config file with what was typed beside it."""
+    """Return a config file with the settings that were typed."""
     from colonnade.config.schema import from_dict, typed_tables
 
     return from_dict(typed_tables(path, settings))
 
 
 def log_of(role: str, as_json: bool, level: str) -> "Log":
-    """A role's log, as the options want it."""
+    """Return a role's log; raises ConfigError for an unknown level."""
     from colonnade.drivers.processes.logs import Log
 
     if level not in ("debug", "info", "warning", "error"):

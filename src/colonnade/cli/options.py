@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ Setting = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Replaces train.seed.")]
 
-# Of commands that have all roles in one place.
+# For commands that have all roles in one place.
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG.toml", help="What to run; left out: all defaults (digits).")
 ]
@@ -45,7 +45,7 @@ RaceResume = Annotated[
 Workers = Annotated[str, typer.Option(metavar="N|ray", help="Who computes: threads, or Ray; the result is the same.")]
 Address = Annotated[str | None, typer.Option(help="Of a Ray cluster that is up, host:port; left out: one of its own.")]
 
-# Of one side of a federation.
+# For one member of a federation.
 SideConfig = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="The shared config with this side's own settings.")
 ]
@@ -61,8 +61,8 @@ Predict = Annotated[
 class ListsMethods(TyperCommand):
     """A command whose help ends with the names of all methods; they are imported only then."""
 
-    def format_help(self, *args: Any) -> None:  # a context and a formatter, whose types are typer's secret
-        """The usual help, and the names."""
+    def format_help(self, *args: Any) -> None:  # a context and a formatter; their types are private to typer
+        """Show the usual help, and the names."""
         from colonnade.algorithms import METHODS
         from colonnade.algorithms.registry import installed
 
@@ -72,5 +72,5 @@ class ListsMethods(TyperCommand):
 
 
 def names_in(text: str) -> list[str]:
-    """Names that are separated by commas."""
+    """Split names that are separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]

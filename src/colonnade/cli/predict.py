@@ -1,4 +1,4 @@
-"""`colonnade predict`: ask a trained federation."""
+"""`colonnade predict`: ask a trained federation for predictions."""
 
 from collections import Counter
 from pathlib import Path
@@ -24,8 +24,8 @@ def predict(
 ) -> None:
     """Ask a trained federation for predictions.
 
-    Asks the running server (`serve --predict`, or predict.stay = true). If none runs, and all roles' folders are on
-    this machine (`colonnade up`), brings them up from their checkpoints, asks, and stops them.
+    The command asks the running server (`serve --predict`, or predict.stay = true). If none runs, and the folders of
+    all roles are on this machine (`colonnade up`), it starts them from their checkpoints, asks, and stops them.
 
     Examples:
       colonnade predict server.toml --ids customers.csv --column customer --out scores.csv
@@ -58,7 +58,7 @@ def predict(
 
 
 def _rests_on(answer: dict[str, Any]) -> str:
-    """What an answer rests on, in words."""
+    """Say in words which parties an answer rests on."""
     parts = [f"rest on {', '.join(answer['parties']) or 'nobody now'}"]
     parts += [f"{kind}: {', '.join(answer[kind])}" for kind in ("cached", "fallback") if answer[kind]]
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""How commands speak: one console, lines that can be copied, what was typed, and what to type next."""
+"""How commands print: one console, lines that can be copied, the typed command, and the next one to type."""
 
 import shlex
 import shutil
@@ -14,23 +14,22 @@ console = Console()
 
 
 def say(text: str) -> None:
-    """A line that may hold a path: not wrapped, so that it can be copied, and not read as markup."""
+    """Print a line that may contain a path: not wrapped, so that it can be copied, and not read as markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def say_note(note: str) -> None:
-    """A summary's note, if it has one."""
+    """Print a summary's note, if it has one."""
     if note:
         console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
 
 
 def typed_command() -> str:
-    """What was typed."""
     return shlex.join(["colonnade", *sys.argv[1:]])
 
 
 def program() -> str:
-    """How to call this program again from the same shell: by its name, or by a path if the name would not find it."""
+    """Return how to call this program again from the same shell: by its name, or by a path if that is needed."""
     typed = Path(sys.argv[0])
     if typed.name == "__main__.py":
         return shlex.join([sys.executable, "-m", "colonnade"])
@@ -40,7 +39,7 @@ def program() -> str:
 
 
 def command_to_resume(folder: Path) -> str:
-    """What was typed, with `--resume FOLDER` in the place of `--out` and `--resume`."""
+    """Return the typed command, with `--resume FOLDER` in place of `--out` and `--resume`."""
     words, left = [], iter(sys.argv[1:])
     for word in left:
         if word in ("--out", "--resume"):

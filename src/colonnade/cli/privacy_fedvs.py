@@ -29,7 +29,7 @@ def fedvs(
     colluders: Annotated[int, typer.Option(help="T: parties that may put their shares together.")] = 1,
     settings: Setting = None,
 ) -> None:
-    """Which K and T there are for so many stragglers and colluders; bytes, memory, and whether sums fit the field.
+    """List the possible K and T for this many stragglers and colluders; bytes, memory, and whether sums fit the field.
 
     Examples:
       colonnade privacy fedvs --parties 14 --stragglers 7 --colluders 1

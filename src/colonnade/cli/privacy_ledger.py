@@ -16,7 +16,7 @@ def ledger(
     delta: Annotated[float | None, typer.Option(help="δ; left out: that of the ledger.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the page there, too.")] = None,
 ) -> None:
-    """What a party has released and what that cost; the chain is checked line by line.
+    """Show what a party has released and what that cost; checks the chain line by line.
 
     Examples:
       colonnade privacy ledger runs/clinic/ledger.jsonl

@@ -58,7 +58,7 @@ def plan(
     ] = False,
     settings: Setting = None,
 ) -> None:
-    """The noise that an ε or μ needs, and the reverse; for every party, against the server.
+    """Compute the noise that an ε or μ needs, or the reverse; for every party, against the server.
 
     With CONFIG, dry runs in the simulator count what each party uploads under its method and length. A party that is
     faster than the others may upload more than its share, so the noise is for the party that uploads most at any speed.

@@ -31,7 +31,7 @@ def report(
     ] = None,
     settings: Setting = None,
 ) -> None:
-    """What leaves each party, what it reveals, ε and δ, attacks, and what would lower it; before any training.
+    """Report what leaves each party, what it reveals, ε and δ, attacks, and what would lower it; before any training.
 
     Examples:
       colonnade privacy report own.toml --out privacy.html
@@ -59,13 +59,13 @@ def report(
 
 
 def refuse_no_page(out: Path | None) -> None:
-    """Before minutes of work."""
+    """Refuse a file that is not a page, before minutes of work."""
     if out is not None and (out.suffix.lower() not in (".html", ".htm") or out.is_dir()):
         raise ConfigError("--out", str(out), "name the page: a file that ends with .html")
 
 
 def write_page(document: "Document", out: Path | None) -> None:
-    """The text on the terminal, and with `out` the same as a page."""
+    """Print the text on the terminal and, with `out`, write the same as a page."""
     from colonnade.report.document import as_html, as_text
 
     say(as_text(document, console.width).rstrip())

@@ -1,4 +1,4 @@
-"""Progress bars, and the board of a race, in the terminal."""
+"""Progress bars, and the live table of a comparison, in the terminal."""
 
 import time
 from collections.abc import Callable
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 REFRESH_S = 0.2
-BORDERS = 6  # lines of a table that are no rows
+BORDERS = 6  # lines of a table that are not rows
 FAILED = "[red]failed[/]"
 _WORDS = ("running", "failed", "done", "waiting")
 _RANKS = {FAILED: 1, "done": 2, "waiting": 3}
 
 
 def load_with_bar(config: Config, console: Console | None = None) -> Partition:
-    """Load a config's data under a bar that says how far it is."""
+    """Load a config's data under a progress bar."""
     console = console or Console()
     with Progress(*bar_columns(), console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"loading {config.data.name}", total=1.0, text="")
@@ -67,10 +67,10 @@ def report_with_bar(folder: Path, console: Console | None = None) -> Path:
 
 
 def bar_columns() -> tuple[ProgressColumn, ...]:
-    """Of every bar: what, how far, in words, and how long still."""
+    """Columns of every bar: what, how far, in words, and the time left."""
     share = TextColumn("{task.percentage:>3.0f}%")
     return (
-        TextColumn("{task.description}", markup=False),  # may hold a path or a party's name
+        TextColumn("{task.description}", markup=False),  # may contain a path or a party's name
         BarColumn(),
         share,
         TextColumn("{task.fields[text]}", markup=False),
@@ -113,7 +113,7 @@ class RaceBoard:
         self._live.__exit__(*error)
 
     def show(self, entries: list[Entry], entry: Entry, at: Standing | None) -> None:
-        """Note where an entry is and redraw now and then."""
+        """Store the progress of an entry, and redraw from time to time."""
         key, now = entry.folder, time.monotonic()
         began = self._began.setdefault(key, now)
         if at is None:
@@ -131,7 +131,7 @@ class RaceBoard:
         ranks = {name: _RANKS.get(done, 0) for name, (done, _) in states.items()}
         counts = [f"{list(ranks.values()).count(rank)} {word}" for rank, word in enumerate(_WORDS)]
         table = Table("method", "seed", "done", "state", title=f"the race: {', '.join(counts)}")
-        if len(entries) > self._live.console.height - BORDERS:  # the end of a long table is not seen
+        if len(entries) > self._live.console.height - BORDERS:  # the end of a long table is not visible
             entries = sorted(entries, key=lambda entry: ranks[entry.folder])
         for entry in entries:
             table.add_row(escape(entry.label), str(entry.seed), *states[entry.folder])

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["protocols"]
 
-WIDTH = 100  # of a line of the list
-OTHER = "What they reveal is said by `colonnade protocols NAME`"  # methods of other packages may not say it in short
+WIDTH = 100  # characters of a line of the list
+OTHER = "What they reveal is said by `colonnade protocols NAME`"  # methods of other packages may lack a short form
 
 
 def protocols(
@@ -33,7 +33,7 @@ def protocols(
 
 
 def _list() -> None:
-    """One screen: a heading for each group, a line for each method."""
+    """Print one screen: a heading for each group, a line for each method."""
     from colonnade.algorithms import DEFAULT_METHOD, METHODS
     from colonnade.algorithms.registry import installed
 
@@ -74,7 +74,7 @@ def _show(method: "Method[Any]") -> None:
 
 
 def _defaults(defaults: "Defaults") -> dict[str, str]:
-    """By the config's keys; a method without networks has no model."""
+    """Return the defaults by the config's keys; a method without networks has no model."""
     rate = defaults.learning_rate
     rates = {"server": rate[0], "party": rate[1]} if isinstance(rate, tuple) else rate
     model = {
@@ -90,7 +90,7 @@ def _defaults(defaults: "Defaults") -> dict[str, str]:
 
 
 def _toml(value: object) -> str:
-    """As it would stand in a config; a key without a default is chosen by the method, or not used."""
+    """Write a value as in a config; a key without a default is chosen by the method, or not used."""
     if value is None:
         return "(left out)"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What `compare`, `sweep` and `demo` do alike: run a race under a board, and print its table, remarks and winners."""
+"""What `compare`, `sweep` and `demo` share: run a comparison under a live table, print its result and remarks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,9 +29,9 @@ def race_with_board(
     resume: Path | None = None,
     about: str = "",
 ) -> list[Entry]:
-    """Run all, in `out` or in a new folder of this name, or go on in `resume`.
+    """Run all entries, in `out` or in a new folder of this name, or continue in `resume`.
 
-    After Ctrl-C, finished runs are kept, the one that was stopped has a checkpoint, and the exit code is 130.
+    After Ctrl-C, finished runs are kept, the interrupted run has a checkpoint, and the exit code is 130.
     """
     entries, hands = entries_of(racing, seeds), parse_workers(workers)
     if hands not in (1, "ray"):
@@ -72,10 +72,10 @@ def _show(entries: list[Entry], out: Path) -> None:
 
 
 def _table(ranking: Ranking) -> Table:
-    """Mean ± standard deviation over seeds; the best of the columns that a race is about is marked.
+    """Show mean ± standard deviation over seeds; marks the best of the ranked columns.
 
-    A mean with a run that is no result in it is struck out, and beside the method's name stands why. Below the name
-    stands what the method has instead of the configured model.
+    A mean that includes a run without a result is struck out, with the reason beside the method's name. Below the name
+    is what the method has instead of the configured model.
     """
     spread = ranking.seeds > 1
     title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
@@ -85,7 +85,7 @@ def _table(ranking: Ranking) -> Table:
     table = Table(title=title, box=SIMPLE_HEAD, caption=caption)
     table.add_column("method", no_wrap=True)
     for column in ranking.columns:
-        table.add_column(column.title, justify="right")  # a narrow terminal breaks before the deviation
+        table.add_column(column.title, justify="right")  # a narrow terminal breaks the line before the deviation
     for label, values in ranking.values.items():
         flaw = ranking.flaws.get(label, "")
         cells = []
@@ -100,6 +100,5 @@ def _table(ranking: Ranking) -> Table:
 
 
 def exit_if_any_failed(entries: Sequence[Entry]) -> None:
-    """With code 1."""
     if any(entry.error for entry in entries):
         raise typer.Exit(1)

@@ -82,7 +82,7 @@ def run(
 
 
 def _watch(started: "Run | FederationUp") -> "Summary":
-    """To its end, under a bar or a table."""
+    """Run to the end, under a bar or a table."""
     from colonnade.cli.live import up_with_table
     from colonnade.cli.progress import run_with_bar
     from colonnade.experiments.run import Run
@@ -91,7 +91,7 @@ def _watch(started: "Run | FederationUp") -> "Summary":
 
 
 def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> str:
-    """After Ctrl-C: the command to type, and where it begins."""
+    """Return, after Ctrl-C, the command to type and where it continues."""
     from colonnade.experiments.launch import checkpoint_of
 
     if stay and (out / "summary.json").is_file():
@@ -103,7 +103,7 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
 
 
 def _show(summary: "Summary", out: Path) -> None:
-    """What came of a run; the exit code says whether it finished."""
+    """Print the result of a run; the exit code says whether it finished."""
     from colonnade.cli.summary import print_summary
 
     print_summary(summary, console)

@@ -28,7 +28,7 @@ def serve(
 ) -> None:
     """Run the server of a federation: it holds the labels, and the parties dial it.
 
-    Started again with the same folder, it goes on from its checkpoint.
+    Started again with the same folder, it continues from its checkpoint.
 
     Examples:
       colonnade serve server.toml
@@ -73,7 +73,7 @@ def _side(config: Path, settings: list[str] | None, out: Path | None, log: "Log"
 
 
 def _answer(side: "ServerSide", parent: int | None) -> None:
-    """Until it is stopped."""
+    """Answer predictions until the process is stopped."""
     from colonnade.deployment.process import leave_if_stopped, run_process
     from colonnade.predict.processes import predicting_server
 

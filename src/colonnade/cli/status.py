@@ -1,4 +1,4 @@
-"""`colonnade status`: how a running server is doing."""
+"""`colonnade status`: the state of a running server."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def status(
     authority: Annotated[Path, typer.Option(help="The federation's ca.pem.")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Ask a running server how it is doing.
+    """Ask a running server for its state.
 
     Example:
       colonnade status 127.0.0.1:7450 --certificate clinic.pem --key clinic.key --authority ca.pem

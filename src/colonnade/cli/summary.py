@@ -1,4 +1,4 @@
-"""What came of one run, for a person."""
+"""Print the result of one run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["print_summary"]
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
-    """A run's summary for a person, its warnings and its note."""
+    """Print a run's summary, its warnings and its note."""
     console.print(_summary_table(summary))
     for text in summary.get("warnings", ()):  # a run of an older release has none
         console.print(f"[yellow]Warning: {escape(text)}[/]", soft_wrap=True)
@@ -45,7 +45,7 @@ def _summary_table(summary: Mapping[str, Any]) -> Table:
             ("privacy", f"ε = {_number(spent['epsilon'])} at δ = {spent['delta']:g}, μ = {_number(spent['mu'])}")
         )
     if summary["metric"] == "loss":
-        del rows[1]  # it is there already
+        del rows[1]  # the loss is in the table already
     if validation := summary.get("validation_rows"):
         text = _marked(summary, summary["validation_value"], ".4f")
         rows.insert(0, (f"{summary['metric']}, {validation:,} validation rows", text))
@@ -64,7 +64,7 @@ def _summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _marked(summary: Mapping[str, Any], value: float | None, form: str, unit: str = "") -> str:
-    """A number of the evaluations, never plain if the run is no result."""
+    """Format a number of the evaluations; never unmarked if the run is not a result."""
     flaw = flaw_of(summary)
     if value is None or not flaw:
         return "–" if value is None else f"{value:{form}}{unit}"

@@ -60,12 +60,12 @@ def sweep(
             "Warning: chosen on the test rows, so that the numbers above are too good: data.validation_fraction = 0 "
             "leaves no others"
         )
-    if len(found) < len(labels):  # points that diverge are what a grid is for
+    if len(found) < len(labels):  # a point that diverges is no failure of a grid
         raise typer.Exit(1)
 
 
 def _numbers(best: "Best") -> str:
-    """Of the winner, by rows; the test rows took no part in the choice."""
+    """Return the winner's numbers, by rows; the test rows took no part in the choice."""
     parts = [(f"validation {best.metric}", best.validation), (f"test {best.metric}", best.test)]
     if best.metric != "loss":
         parts.append((f"{best.chosen_on} loss", best.loss))

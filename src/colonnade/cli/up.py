@@ -23,7 +23,7 @@ def up(
         bool, typer.Option("--predict", help="Stay up and answer questions; with --resume of a run that has ended.")
     ] = False,
 ) -> None:
-    """Start a whole federation on this machine, every role its own process, over loopback with mutual TLS.
+    """Start a whole federation on this machine, each role in its own process, over loopback with mutual TLS.
 
     Examples:
       colonnade up
@@ -39,7 +39,7 @@ def up(
 
 
 def _answer(folder: Path) -> None:
-    """Until Ctrl-C."""
+    """Answer predictions until Ctrl-C."""
     from colonnade.cli.live import up_with_table
     from colonnade.config.schema import from_dict
     from colonnade.deployment.up import reopen_up

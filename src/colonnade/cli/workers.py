@@ -1,4 +1,4 @@
-"""`--workers` and `--address`: who computes in the simulator."""
+"""`--workers` and `--address`: which threads or cluster compute in the simulator."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -8,7 +8,7 @@ __all__ = ["cluster", "parse_workers"]
 
 
 def parse_workers(text: str) -> int | str:
-    """A number of threads, or "ray"."""
+    """Parse a number of threads, or "ray"."""
     if text == "ray":
         return text
     if not text.isdecimal():
@@ -17,7 +17,7 @@ def parse_workers(text: str) -> int | str:
 
 
 def cluster(wanted: bool, address: str | None) -> AbstractContextManager[None]:
-    """Ray, if it is wanted."""
+    """Connect to Ray, if it is wanted."""
     from colonnade.drivers.ray.cluster import connected
 
     if not wanted and address is not None:

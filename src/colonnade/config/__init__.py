@@ -1,1 +1,1 @@
-"""What a user sets: the schema of a config, what follows from it, and a first config for a table."""
+"""The schema of a config, the defaults and checks that complete it, and a first config for a new federation."""

@@ -1,6 +1,6 @@
-"""A first config, so that nobody starts from an empty file: commented, complete, and ready for certs, align and join.
+"""Write a first config: commented, complete, and ready for `certs`, `align` and `join`.
 
-The upper part is the same for all who give the same parties and method; the lower part is this side's own.
+The upper part is the same at all members that give the same parties and method. The lower part belongs to this member.
 """
 
 import tomllib
@@ -68,9 +68,9 @@ runs/
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a person has to say; everything else has a default that can be changed in the file."""
+    """What the operator must say; everything else has a default that can be changed in the file."""
 
-    name: str  # "server", or the party's
+    name: str  # "server", or the party's name
     parties: tuple[str, ...]
     data: str
     id: str
@@ -80,7 +80,7 @@ class Answers:
 
 
 def write_first_config(folder: Path, answers: Answers) -> list[Path]:
-    """The folder with NAME.toml, data/ and a .gitignore that keeps keys out; nothing that exists is touched."""
+    """Make the folder with NAME.toml, data/ and a .gitignore that excludes keys; changes nothing that exists."""
     text = _text(answers)
     _check(answers, from_dict(tomllib.loads(text)))
     path = folder / f"{answers.name}.toml"
@@ -162,7 +162,7 @@ def _own(answers: Answers) -> str:
 
 
 def _format(answers: Answers) -> str:
-    """Only where the file's name does not tell it."""
+    """Return the `format` line, only if the file's name does not tell the format."""
     section = "server" if answers.name == SERVER else "party"
     if format_of(answers.data, None, (*TABLES, "npz", "npy"), section) is not None:
         return ""
@@ -170,5 +170,5 @@ def _format(answers: Answers) -> str:
 
 
 def _toml(value: str | list[str]) -> str:
-    """A string or a list of them, as TOML (which JSON's strings are)."""
+    """Write a string or a list of strings as TOML; JSON strings are valid TOML."""
     return msgspec.json.encode(value).decode()

@@ -1,7 +1,8 @@
-"""The nearest setting that a method can use: several methods race with one config, and it does not suit all of them.
+"""Find the nearest setting that a method can use: several methods share one config, and it does not suit all of them.
 
-`run` refuses a setting that the method cannot use. A race changes it for that method alone, and names the change.
-Only the model and the step are changed. Data and `[privacy]` are not: a method that cannot use those takes no part.
+`run` refuses a setting that the method cannot use. A comparison changes it for that method alone, and names the change.
+It changes only the model and the step. It never changes data or `[privacy]`: a method that cannot use those takes no
+part.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,21 +23,21 @@ LINEAR, CONCAT, SGD, CPU = "linear", "concat", "sgd", "cpu"
 
 class _Change(NamedTuple):
     value: Any
-    words: str  # for a table
+    words: str  # the change in words, for a table
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The config with the changes, and what they are: dotted key → words."""
+    """The config with the changes, and the changes in words: dotted key → words."""
 
     config: Config
     changes: dict[str, str]
 
 
 def fitted(config: Config, own: Collection[str] = ()) -> Fitted:
-    """The config, changed where its method cannot use it; `own` are dotted keys that are meant for this method alone.
+    """Return the config, changed where its method cannot use it; `own` are dotted keys meant for this method alone.
 
-    Those stay: if the method cannot use them, it is refused as by `run`.
+    Those keys stay: if the method cannot use them, it is refused as by `run`.
     """
     method, _ = method_of(config.protocol)
     _refuse_misspelt(config.model)
@@ -52,7 +53,7 @@ def fitted(config: Config, own: Collection[str] = ()) -> Fitted:
 
 
 def _refuse_misspelt(model: ModelConfig) -> None:
-    """A method that changes or ignores model.party would hide the mistake."""
+    """Refuse unknown model names here: a method that changes or ignores model.party would hide the mistake."""
     for party in [model.party] if isinstance(model.party, str) else model.party or ():
         refuse_unknown(party, "model.party")
 
@@ -62,7 +63,10 @@ def _values(changes: Mapping[str, _Change]) -> dict[str, Any]:
 
 
 def _model(model: ModelConfig, method: Method[Any]) -> dict[str, _Change]:
-    """By the names of [model]'s fields; a field that is left out has the method's default, and fits."""
+    """Return the changes by the names of [model]'s fields.
+
+    A field that is left out has the method's default, and fits.
+    """
     can, changes = method.capabilities, {}
     if model.party is not None and (party := _party(model.party, method)) != model.party:
         changes["party"] = _Change(party, party if isinstance(party, str) else " | ".join(party))
@@ -78,7 +82,7 @@ def _model(model: ModelConfig, method: Method[Any]) -> dict[str, _Change]:
 
 
 def _party(party: str | list[str], method: Method[Any]) -> str | list[str]:
-    """A method without networks has a linear model."""
+    """Return the nearest party model; a method without networks has a linear model."""
     kinds, otherwise = method.capabilities.party_models, method.defaults.party
     if otherwise is None:
         return LINEAR
@@ -90,13 +94,13 @@ def _party(party: str | list[str], method: Method[Any]) -> str | list[str]:
 
 
 def _train(train: TrainConfig, method: Method[Any]) -> dict[str, _Change]:
-    """By the names of [train]'s fields: a method without networks has a step and a penalty of its own."""
+    """Return the changes by the names of [train]'s fields: a method without networks has its own step and penalty."""
     if method.defaults.party is not None:
         return {}
     usual, changes = TrainConfig(), {}
     if train.optimiser not in (usual.optimiser, SGD):
         changes["optimiser"] = _Change(usual.optimiser, "own step")
-        if train.learning_rate != usual.learning_rate:  # it was meant for that optimiser
+        if train.learning_rate != usual.learning_rate:  # the rate was meant for that optimiser
             changes["learning_rate"] = _Change(usual.learning_rate, "own rate")
     if train.regulariser != usual.regulariser:
         changes["regulariser"] = _Change(usual.regulariser, "own penalty")

@@ -1,11 +1,11 @@
-"""From a checked config to roles: every default is filled in and every combination is tried here.
+"""From a checked config to roles: fill in every default, and check every combination.
 
-    Config        the TOML as typed: any side's, or everyone's
-    Plan          what all members agree upon; every side makes its own Setup from it and from its own data
+    Config        the TOML as typed: of one member, or of all
+    Plan          what all members agree upon; each member makes its own Setup from it and from its own data
     ServerSetup   what one role is made from
     PartySetup
 
-A `Federation` is a plan with the data and the setups of all sides, for drivers that have them all in one place.
+A `Federation` is a plan with the data and the setups of all roles, for drivers that have them all in one place.
 """
 
 import re
@@ -55,9 +55,9 @@ EVALUATIONS, CHECKPOINTS = 40, 10  # per run, unless the config says otherwise
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """All sides of a plan in one place, for the simulator; all that can be refused before it starts has been.
+    """All roles of a plan in one place, for the simulator, after all checks that are possible before the start.
 
-    A deployment never has one: the server and each party know the plan and their own data only.
+    A deployment never has one: the server and each party know only the plan and their own data.
     """
 
     config: Config
@@ -65,25 +65,22 @@ class Federation:
     data: Partition
     server: ServerSetup[Any]
     parties: list[PartySetup[Any]]
-    notes: tuple[str, ...] = ()  # what a reader of the results should know
+    notes: tuple[str, ...] = ()  # remarks for readers of the results
 
     @property
     def method(self) -> Method[Any]:
-        """The plan's."""
         return self.plan.method
 
     @property
     def options(self) -> Options:
-        """The plan's."""
         return self.plan.options
 
     @property
     def training(self) -> Training:
-        """The plan's."""
         return self.plan.training
 
     def made(self) -> tuple[Coordinating, list[Role]]:
-        """Fresh roles: the one that coordinates, and the parties."""
+        """Make new roles: the coordinating one, and the parties."""
         method = self.method
         if method.joint is not None:
             return method.joint(self.server, self.parties), []
@@ -91,17 +88,17 @@ class Federation:
         return method.server(self.server), [method.party(party) for party in self.parties]
 
     def roles(self) -> list[Role]:
-        """The same in one list, the server first."""
+        """Make new roles in one list, the server first."""
         server, parties = self.made()
         return [server, *parties]
 
 
-Labels = tuple[Task, Array, Array]  # and those to train on, and of the rows held out
-Loading = Callable[[str, float], None]  # told what is being read and how much of it is
+Labels = tuple[Task, Array, Array]  # the task, the labels to train on, and those of the rows held out
+Loading = Callable[[str, float], None]  # called with what is being read, and the part of it that is read (0 to 1)
 
 
 def load_partition(config: Config, progress: Loading | None = None) -> Partition:
-    """The data as the parties hold them; refused if the config is of one side only, which has not all of them."""
+    """Load the data of all parties; raises ConfigError for the config of one member, which has only its own data."""
     config.refuse_one_side()
     data = config.data
     table = load(
@@ -128,12 +125,12 @@ def load_partition(config: Config, progress: Loading | None = None) -> Partition
         test_fraction=data.test_fraction,
         validation_fraction=data.validation_fraction,
         split_seed=data.split_seed,
-        release=True,  # nobody else has this table
+        release=True,  # no other code holds this table
     )
 
 
 def scale_of(config: Config) -> str | None:
-    """How the columns are scaled: as configured, or as the method needs them; None: as the dataset is."""
+    """Return the scaling of the columns: the config's, else the method's; None: the dataset's own."""
     method, _ = method_of(config.protocol)
     return method.defaults.scale if config.data.scale is None else config.data.scale
 
@@ -142,7 +139,7 @@ def federation(
     config: Config, data: Partition | None = None, load_data: Callable[[Config], Partition] = load_partition
 ) -> Federation:
     """Resolve a config; `data` may be given instead of loaded."""
-    method_of(config.protocol)  # before the data are read: that may take minutes
+    method_of(config.protocol)  # before the data are read, which may take minutes
     data = load_data(config) if data is None else data
     config = settled(config, len(data.y_train), data.validation)
     plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)
@@ -166,14 +163,14 @@ def federation(
 
 
 def refuse_unbuildable(config: Config, data: Partition) -> None:
-    """Make every role once, on the CPU: what is wrong is said before anything is started elsewhere."""
+    """Make every role once, on the CPU, so that errors appear before anything is started elsewhere."""
     replaced = msgspec.structs.replace
     federation(replaced(config, model=replaced(config.model, device="cpu")), data).roles()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all members of a federation agree upon: enough to make one's own role from one's own data."""
+    """What all members of a federation agree upon: each makes its own role from it and its own data."""
 
     method: Method[Any]
     options: Options
@@ -185,7 +182,7 @@ class Plan:
     models: tuple[Factory, ...]
     server_model: Factory
     aggregate: str
-    devices: tuple[str, ...]  # of the server, then of the parties; whoever runs there looks whether it is there
+    devices: tuple[str, ...]  # of the server, then of the parties; the process that runs the role checks that it exists
     privacy: PrivacySettings
     budgets: tuple[Budget | None, ...]
     tables: Tables
@@ -193,7 +190,7 @@ class Plan:
     def server(
         self, task: Task, y_train: Array, y_test: Array, absent: tuple[Array, Array] | None = None
     ) -> ServerSetup[Any]:
-        """What the server is made from; where the parties have the labels, it has none."""
+        """Return what the server is made from; it has no labels if the parties have them."""
         if self.method.capabilities.party_labels:
             y_train, y_test = y_train[:0], y_test[:0]
         return ServerSetup(
@@ -212,7 +209,7 @@ class Plan:
         )
 
     def refuse_lacking(self) -> None:
-        """Rows that some parties lack are not for every method."""
+        """Raise ConfigError if the method cannot train with rows that some parties lack."""
         if not self.method.capabilities.lacking:
             able = ", ".join(method.name for method in METHODS.values() if method.capabilities.lacking)
             advice = (
@@ -224,7 +221,7 @@ class Plan:
     def party(
         self, index: int, train: Any, test: Any, shape: tuple[int, ...], labels: Labels | None = None
     ) -> PartySetup[Any]:
-        """What a party is made from; its labels are needed by some methods, and given to no others."""
+        """Return what a party is made from; only methods whose parties need labels get them."""
         device = _device(self.devices[1 + index])
         setup = PartySetup(
             options=self.options,
@@ -254,7 +251,7 @@ class Plan:
 def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | None, validation: int = 0) -> Plan:
     """Fill in and check everything that does not depend on the data; a party does not know the task.
 
-    `rows` are to train on, and `validation` of those held out are to validate on.
+    `rows` is the number of training rows, `validation` the number of validation rows among those held out.
     """
     config = settled(config, rows, validation)
     method, options = method_of(config.protocol)
@@ -264,12 +261,12 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
     privacy = options.mechanism or config.privacy
     budgets = _check_privacy(config, method, privacy, parties)
     training, model = _training(config.train, count, (rows, validation), task, (method.defaults, options)), config.model
-    # A rate that follows the columns moves with the record, and no account by record has that.
+    # A rate that follows the columns depends on the record, and accounting by record does not cover that.
     training = replace(training, measured=training.measured and not (privacy.on and privacy.by_record))
     if privacy.on:  # every evaluation releases rows once more
         every = _every("train.eval_every", config.train.eval_every, training.limit, EVALUATIONS)
         training = replace(training, eval_every=every)
-    assert model.embedding is not None and model.server is not None and model.aggregate is not None  # settled
+    assert model.embedding is not None and model.server is not None and model.aggregate is not None  # by `settled`
     return Plan(
         method=method,
         options=options,
@@ -289,7 +286,7 @@ def make_plan(config: Config, parties: tuple[str, ...], rows: int, task: Task | 
 
 
 def privacy_of(config: Config) -> PrivacySettings:
-    """What perturbs the uploads: the method's own mechanism, or `[privacy]`."""
+    """Return the settings that perturb the uploads: the method's own mechanism, or `[privacy]`."""
     _, options = method_of(config.protocol)
     return options.mechanism or config.privacy
 
@@ -297,7 +294,7 @@ def privacy_of(config: Config) -> PrivacySettings:
 def _check_privacy(
     config: Config, method: Method[Any], mechanism: PrivacySettings, parties: tuple[str, ...]
 ) -> tuple[Budget | None, ...]:
-    """Refuse a mechanism that the method does not have; every party's budget."""
+    """Refuse a mechanism that the method does not have; returns every party's budget."""
     settings = config.privacy
     settings.check()
     if settings.on and mechanism is not settings:
@@ -319,9 +316,9 @@ def _check_privacy(
 
 
 def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> None:
-    """Statistics of the training rows move with the record, and every row with them: no account by record has that.
+    """Refuse fitted scaling with accounting by record: a record moves the statistics, and with them every row.
 
-    `scale` is what `key` says; None: nothing, so that the data's own scale is fitted.
+    `scale` is the value of `key`; None: the key is left out, and the data's own scale is fitted.
     """
     if not (config.privacy.on and config.privacy.by_record):
         return
@@ -337,7 +334,7 @@ def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> 
 
 
 def method_of(protocol: dict[str, Any]) -> tuple[Method[Any], Options]:
-    """The method, and its options as `[protocol]` has them."""
+    """Return the method, and its options from `[protocol]`."""
     fields = dict(protocol)
     method = find_method(str(fields.pop("name", DEFAULT_METHOD)))
     known = [field.name for field in msgspec.structs.fields(method.options)]
@@ -355,7 +352,7 @@ def method_of(protocol: dict[str, Any]) -> tuple[Method[Any], Options]:
 
 
 def _choices(options: type[Options], key: str) -> str:
-    """What would be right, where there are only so many words."""
+    """List the valid words of an option, if it has only a few."""
     kind = {field.name: field.type for field in msgspec.structs.fields(options)}.get(key)
     parts = (kind, *get_args(kind))
     words = [repr(word) for part in parts for word in get_args(part) if isinstance(word, str)]
@@ -364,7 +361,7 @@ def _choices(options: type[Options], key: str) -> str:
 
 
 def _devices(value: str | RoleDevices, parties: int, method: Method[Any]) -> tuple[str, ...]:
-    """Of the server, then of the parties."""
+    """Return the devices of the server, then of the parties."""
     if isinstance(value, str):
         devices: tuple[str, ...] = (value,) * (1 + parties)
     else:
@@ -376,7 +373,7 @@ def _devices(value: str | RoleDevices, parties: int, method: Method[Any]) -> tup
 
 
 def _device(name: str) -> str:
-    """ "cpu", or a GPU that torch sees: there runs are quick for large models, but not bit for bit the same."""
+    """Return "cpu", or a GPU that torch finds. GPUs are faster for large models, but not reproducible bit for bit."""
     if name == "cpu":
         return name
     seen = torch.cuda.device_count() if re.fullmatch(r"cuda(:\d+)?", name) else 0
@@ -391,7 +388,7 @@ def _training(
 ) -> Training:
     (rows, validation), (defaults, options) = sizes, method
     evaluations = defaults.evaluations if train.patience else EVALUATIONS
-    assert train.batch_size is not None and train.optimiser is not None and train.patience is not None  # settled
+    assert train.batch_size is not None and train.optimiser is not None and train.patience is not None  # by `settled`
     if train.batch_size < 1:
         raise ConfigError("train.batch_size", train.batch_size, "must be 1 or more rows")
     limit = limit_of(train)
@@ -429,7 +426,7 @@ def _training(
 
 
 def _check_party_dropout(probability: float, method: Method[Any], options: Options) -> None:
-    """Only a server that has the parties' blocks before it can replace one."""
+    """Refuse party dropout unless the server has the parties' blocks, which it must replace."""
     key = "train.party_dropout"
     if not 0 <= probability < 1:
         raise ConfigError(key, probability, "is a probability: 0 (off) or more, and below 1")
@@ -441,7 +438,7 @@ def _check_party_dropout(probability: float, method: Method[Any], options: Optio
 
 
 def limit_of(train: TrainConfig) -> Every:
-    """Of a settled config."""
+    """Return the limit of a settled config; raises ConfigError if there are several."""
     given = limits_of(train)
     if len(given) > 1:
         raise ConfigError("train." + " and train.".join(given), list(given.values()), "give only one of them")
@@ -468,7 +465,7 @@ _AMOUNT = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(s|seco
 
 
 def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every:
-    """50 (updates), "2 s", "0.5 epochs", or a fixed number of parts of the whole run."""
+    """Parse 50 (updates), "2 s" or "0.5 epochs"; None: a fixed number of parts of the whole run."""
     if value is None:
         amount = limit.amount / parts
         return Every(limit.unit, max(1.0, round(amount)) if limit.unit == "updates" else amount)
@@ -486,7 +483,7 @@ def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every
 
 
 def _own_rate(defaults: Defaults) -> float | RoleRates:
-    """What a method begins with, before its roles measure."""
+    """Return the rate with which a method begins, before its roles measure."""
     rate = defaults.learning_rate
     return RoleRates(*rate) if isinstance(rate, tuple) else 1.0 if rate == "auto" else rate
 
@@ -515,7 +512,7 @@ def _optimisers(value: Any, parties: int) -> tuple[OptimiserSpec, tuple[Optimise
 
 
 def find_optimiser(key: str, value: Any) -> OptimiserSpec:
-    """'adam', or {name = "adam", betas = ...}."""
+    """Parse 'adam', or {name = "adam", betas = ...}."""
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -550,7 +547,7 @@ def _per_party(key: str, value: Any, parties: int) -> tuple[Any, ...]:
 
 
 def parties_of(config: Config) -> tuple[str, ...]:
-    """The allow-list."""
+    """Return the allow-list of the parties' names; raises ConfigError if it is empty or ambiguous."""
     names = tuple(config.network.parties)
     if not names or len(set(names)) < len(names) or SERVER in names:
         raise ConfigError("network.parties", list(names), "name every party once, in the order that all agree upon")

@@ -1,7 +1,7 @@
-"""The config: what a user may say, checked before anything starts.
+"""The config: what a user may set, checked before anything starts.
 
-TOML becomes frozen structs; an unknown key, a wrong type or an impossible value raises ConfigError with the
-key, the value and what would be right. `--set a.b=v` and `[methods.NAME]` are dotted overrides of the same.
+TOML becomes frozen structs. An unknown key, a wrong type or an impossible value raises ConfigError with the key, the
+value and what would be right. `--set a.b=v` and `[methods.NAME]` are dotted overrides of the same keys.
 """
 
 import difflib
@@ -42,46 +42,46 @@ __all__ = [
 ]
 
 
-EMBEDDED = "digits"  # what there is without a file
+EMBEDDED = "digits"  # the data set that needs no file
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the table comes from and who holds which columns."""
+    """Where the table comes from, and which party holds which columns."""
 
-    source: str | None = None  # left out: `name`, unless the config belongs to one side of a federation
+    source: str | None = None  # left out: `digits`, unless the config belongs to one member of a federation
     format: str | None = None  # of the file that `source` names, if its name does not tell
     dir: str | None = None
     parties: int | None = None
     split: str | dict[str, list[str]] = "even"
     scale: str | None = None
     test_fraction: float = 0.2
-    validation_fraction: float = 0.1  # of the rows to train on, held out to choose and to stop by; 0: none
-    split_seed: int = 0  # which rows are to test on and to validate on, whatever train.seed is
+    validation_fraction: float = 0.1  # of the training rows, held out to choose settings and to stop by; 0: none
+    split_seed: int = 0  # chooses the test and validation rows, independent of train.seed
     label: str | None = None
     id: str | None = None
     categorical: list[str] = []
     missing: str = "refuse"
     sparse: bool = False
     test: str | None = None  # a file with the test rows, of the same format
-    header: bool | None = None  # of CSV files: false if the first line has no names
-    separator: str | None = None  # left out: as the first lines show
-    decimal: str | None = None  # "," where 1,5 is a number
-    missing_values: list[str] = []  # texts of a missing value, beside the usual ones
+    header: bool | None = None  # of CSV files: false if the first line has no column names
+    separator: str | None = None  # left out: found in the first lines
+    decimal: str | None = None  # "," if 1,5 is a number
+    missing_values: list[str] = []  # texts that mean a missing value, beside the usual ones
 
     @property
     def name(self) -> str:
-        """What is loaded."""
+        """The source to load; `digits` if none is given."""
         return EMBEDDED if self.source is None else self.source
 
     def rows(self, test_rows: int = 0) -> RowSplit:
-        """Which rows are held out; `test_rows`: of a given test set."""
+        """Return which rows are held out; `test_rows`: number of rows of a given test set."""
         return RowSplit(self.test_fraction, self.validation_fraction, self.split_seed, test_rows)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The networks."""
+    """The networks of the parties and the server, and their devices."""
 
-    party: str | list[str] | None = None  # these four left out: as the method's defaults say
+    party: str | list[str] | None = None  # this and the next three left out: the method's defaults
     embedding: int | list[int] | None = None
     server: str | None = None
     aggregate: str | None = None
@@ -103,9 +103,9 @@ class RoleRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to train, how long, and how to judge."""
+    """How to train, how long, and how to evaluate."""
 
-    batch_size: int | None = None  # left out: the method's own, and fewer where there are few rows
+    batch_size: int | None = None  # left out: the method's own, and fewer if there are few rows
     learning_rate: float | RoleRates | Literal["auto"] = "auto"
     optimiser: str | dict[str, Any] | None = None  # left out: the method's own; "sgd" if a rate is given
     regulariser: Regulariser | list[Regulariser] = Regulariser()
@@ -115,7 +115,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: int | None = None
     seconds: float | None = None
     metric: str | None = None
-    patience: int | None = None  # evaluations without a better one, after which the run ends; 0: it goes on
+    patience: int | None = None  # the run ends after so many evaluations without a better one; 0: it continues
     target: float | None = None
     eval_every: int | str | None = None
     checkpoint_every: int | str | None = None
@@ -125,9 +125,9 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who takes part, how long to wait, how much to take; and where this side's certificates lie."""
+    """Which parties take part, time and size limits, and the files of this member's certificate."""
 
-    parties: list[str] = []  # the allow-list, in the order that all agree upon
+    parties: list[str] = []  # the allow-list, in the order that all members agree upon
     heartbeat_s: float = 2.0
     lost_after_s: float = 10.0
     give_up_s: float = 600.0
@@ -163,7 +163,7 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: str | None = None
     format: str | None = None  # of that file (and of predict_data), if its name does not tell
-    header: bool | None = None  # these four as in [data]
+    header: bool | None = None  # this and the next three: as in [data]
     separator: str | None = None
     decimal: str | None = None
     missing_values: list[str] = []
@@ -178,31 +178,31 @@ class PartyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learning_rate: float | None = None
     predict_data: str | None = None  # further rows of the same columns, for predictions alone
     budget: Budget | None = None
-    budgets: dict[str, Budget] = {}  # where one config stands for several parties: in the simulator and `up`
+    budgets: dict[str, Budget] = {}  # if one config stands for several parties: in the simulator and `up`
 
     @property
     def dialect(self) -> Dialect:
-        """How its CSV files are written."""
+        """How the party's CSV files are written."""
         return Dialect(
             self.header is not False, self.separator, self.decimal or ".", tuple(self.missing_values), "party"
         )
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The server's private settings."""
+    """The server's private settings: never sent, never part of the shared digest."""
 
     data: str | None = None
     format: str | None = None  # of that file, if its name does not tell
-    header: bool | None = None  # these four as in [data]
+    header: bool | None = None  # this and the next three: as in [data]
     separator: str | None = None
     decimal: str | None = None
     missing_values: list[str] = []
     label: str | None = None
     id: str | None = None
     aligned: str | None = None  # the file with the order of its rows: `align` writes it, `serve` reads it
-    rows: int | None = None  # where the parties have the labels, and the server no file: how many rows there are,
-    test_rows: int = 0  # and how many of them are to test on, if not data.test_fraction of them
-    table: str = "memory"  # where the embeddings lie: in "memory", or in a "file" of the run's folder
+    rows: int | None = None  # the number of rows, if the parties have the labels and the server has no file
+    test_rows: int = 0  # of `rows`, the number of test rows; 0: data.test_fraction of them
+    table: str = "memory"  # where the embeddings are kept: in "memory", or in a "file" of the run's folder
     table_dtype: str = "float32"  # or "float16"
 
     def __post_init__(self) -> None:
@@ -212,7 +212,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def dialect(self) -> Dialect:
-        """How its CSV files are written."""
+        """How the server's CSV files are written."""
         return Dialect(
             self.header is not False, self.separator, self.decimal or ".", tuple(self.missing_values), "server"
         )
@@ -222,12 +222,12 @@ STAND_INS: tuple[Literal["cached", "fallback", "refuse"], ...] = ("cached", "fal
 
 
 class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The server's own: what it answers after training, and how."""
+    """Private settings of the server: what it answers after training, and how."""
 
-    stay: bool = False  # go on with predictions when training has ended
+    stay: bool = False  # continue with predictions when training has ended
     http: str = "127.0.0.1:7460"
     away: list[Literal["cached", "fallback", "refuse"]] = msgspec.field(default_factory=lambda: list(STAND_INS))
-    min_parties: int = 1  # that an answer must rest on
+    min_parties: int = 1  # number of parties that an answer must rest on
     deadline_s: float = 5.0
     max_ids: int = 10_000
     max_body_mb: float = 4.0
@@ -246,11 +246,11 @@ class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RoleResources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one role asks a Ray cluster for; it is kept for the role, not enforced."""
+    """What one role requests from a Ray cluster; Ray reserves it for the role and does not enforce it."""
 
-    cpus: float = 0.1  # eight parties and a server fit on one
+    cpus: float = 0.1  # eight parties and a server fit on one CPU
     gpus: float = 0.0  # fractions of a GPU, or whole ones
-    custom: dict[str, float] = {}  # of the cluster's own names: pins a role to the nodes that have them
+    custom: dict[str, float] = {}  # resources by the cluster's own names: pins a role to the nodes that have them
 
     def __post_init__(self) -> None:
         amounts = {"cpus": self.cpus, "gpus": self.gpus} | {f"custom.{name}": n for name, n in self.custom.items()}
@@ -264,31 +264,32 @@ class RoleResources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def amounts(self) -> dict[str, float]:
-        """By Ray's names."""
+        """The request by Ray's names."""
         return {"CPU": self.cpus, "GPU": self.gpus, **self.custom}
 
 
 class ResourcesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For --driver ray: what each role asks for."""
+    """For --driver ray: what each role requests."""
 
     server: RoleResources = RoleResources()
     party: RoleResources = RoleResources()
-    parties: dict[str, RoleResources] = {}  # by name, instead of `party`
+    parties: dict[str, RoleResources] = {}  # by the party's name, instead of `party`
 
     def of(self, role: str) -> RoleResources:
-        """The server's, or a party's."""
+        """Return the resources of the server, or of a party."""
         return self.server if role == SERVER else self.parties.get(role, self.party)
 
 
 class TrackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the lines of metrics.jsonl are sent to, live; one's own, never part of the shared digest."""
+    """Where the lines of metrics.jsonl are sent, live; private to a member, never part of the shared digest."""
 
     to: list[Literal["mlflow", "tensorboard", "wandb"]] = []
     project: str = "colonnade"  # MLflow calls it an experiment
-    run: str | None = None  # its name there; left out: that of the run's folder
+    run: str | None = None  # the run's name there; left out: that of the run's folder
 
 
-# What only one side's config of a real federation says; [server] table, [party] budget, … are for simulations, too.
+# Keys that only one member's config of a real federation has; [server] table, [party] budget, … also apply to
+# simulations.
 _ONE_SIDE = {
     "server": ("data", "label", "id", "aligned", "rows"),
     "party": ("data", "id", "aligned", "label", "columns", "predict_data"),
@@ -302,7 +303,7 @@ _NO_DATA = (
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole run."""
+    """The config of a whole run."""
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -320,7 +321,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     track: TrackConfig = TrackConfig()
 
     def refuse_one_side(self) -> None:
-        """Refuse to put embedded data in the place of a federation's own, which no single side has."""
+        """Raise ConfigError for one member's config without data.source: it must not run on embedded data."""
         if self.data.source is not None:
             return
         for section, names in _ONE_SIDE.items():
@@ -330,12 +331,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     raise ConfigError(f"{section}.{name}", value, _NO_DATA)
 
     def budget_of(self, party: str) -> Budget | None:
-        """What this party is ready to spend."""
+        """Return the budget of this party, if it has one."""
         return self.party.budgets.get(party, self.party.budget)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A config file as nested tables."""
+    """Read a config file as nested tables; raises ConfigError if that fails."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -347,7 +348,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`a.b=v` as a key and a TOML value; what is no TOML value is a string."""
+    """Parse `a.b=v` into a key and a TOML value; a text that is not a TOML value becomes a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError("--set", text, "write key=value, e.g. train.learning_rate=0.05")
@@ -363,9 +364,9 @@ def typed_tables(
     more: Mapping[str, Any] | None = None,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The tables of a config file with what was typed beside it: `KEY=VALUE` settings, then options as dotted keys.
+    """Return the tables of a config file with the overrides that were typed: `KEY=VALUE` settings, then dotted options.
 
-    Without a file: the tables of an earlier start, or none.
+    Without a file, start from the tables of an earlier start (`before`), or from none.
     """
     tables = read_toml(config) if config is not None else before or {}
     overrides = dict(parse_override(text) for text in settings or [])
@@ -373,7 +374,7 @@ def typed_tables(
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the tables with dotted keys replaced."""
+    """Return a copy of the tables with dotted keys replaced."""
     result = _copy(tables)
     for dotted, value in overrides.items():
         *path, last = dotted.split(".")
@@ -394,7 +395,7 @@ def _copy(value: Any) -> Any:
 
 
 def from_dict(tables: Mapping[str, Any]) -> Config:
-    """Tables to a checked Config."""
+    """Convert tables to a Config; raises ConfigError with the key, the value and advice."""
     try:
         return msgspec.convert(tables, Config)
     except msgspec.ValidationError as error:
@@ -402,7 +403,7 @@ def from_dict(tables: Mapping[str, Any]) -> Config:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """A Config as tables without empty values, ready for TOML."""
+    """Return a Config as tables without empty values, ready for TOML."""
     return _prune(msgspec.to_builtins(config, enc_hook=lambda value: getattr(value, "__qualname__", repr(value))))
 
 
@@ -417,10 +418,10 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 
 
 def _explain(message: str, tables: Mapping[str, Any]) -> ConfigError:
-    """msgspec's message as key, value and advice."""
+    """Convert msgspec's message to a ConfigError with key, value and advice."""
     found = _AT.search(message)
     path = found["path"].lstrip(".") if found else ""
-    text = _AT.sub("", message).replace(" | null`", "`")  # a user has no word for null: the key is left out
+    text = _AT.sub("", message).replace(" | null`", "`")  # TOML has no null: the user leaves the key out
     unknown = _UNKNOWN.search(text)
     if path == "train.learning_rate" and text.startswith("Invalid enum"):
         return ConfigError(path, _lookup(tables, path), "write a number, {server = ..., party = ...}, or 'auto'")
@@ -432,7 +433,7 @@ def _explain(message: str, tables: Mapping[str, Any]) -> ConfigError:
 
 
 def unknown_key(name: str, known: Sequence[str]) -> str:
-    """Advice for a key that nobody knows."""
+    """Return advice for an unknown key."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"unknown key; {hint}known here: {', '.join(known) or 'none'}"
@@ -450,7 +451,7 @@ def _lookup(tables: Any, path: str) -> Any:
 
 
 def _fields_at(path: str) -> list[str]:
-    """The keys of the struct at a path such as `clock.server`."""
+    """Return the keys of the struct at a path such as `clock.server`."""
     kind: Any = Config
     for part in re.findall(r"[^.\[\]]+", path):
         fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
@@ -470,7 +471,7 @@ def _structs_in(annotation: Any) -> list[Any]:
 
 
 def difference(left: Any, right: Any, path: str = "") -> str | None:
-    """The first key at which two table trees differ, with both values."""
+    """Return the first key at which two table trees differ, with both values; None if they are equal."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in sorted({*left, *right}):
             found = difference(left.get(key), right.get(key), f"{path}.{key}" if path else key)

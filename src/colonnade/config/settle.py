@@ -1,7 +1,7 @@
-"""What a config leaves open is settled by the method: its model, its optimiser, its rates, how long it trains.
+"""Fill in what a config leaves open from the method: its model, optimiser, rates and length of training.
 
-A method's `Defaults` come from development data (`benchmarks/defaults.py`). What a user says always wins. A settled
-config says everything, so that `config.toml` of a run and the handshake of a federation name the values that are used.
+A method's `Defaults` come from development data (`benchmarks/defaults.py`). A user's setting always wins. A settled
+config contains every value, so the `config.toml` of a run and the handshake of a federation name the values in use.
 """
 
 from typing import Any
@@ -16,20 +16,20 @@ __all__ = ["auto_rate", "batch_size_of", "limits_of", "settled"]
 
 LIMITS = ("epochs", "updates", "seconds")
 SMALLEST_BATCH, BATCHES = 8, 16
-FEW = 10  # evaluations to wait for a better one, where each of them costs privacy
+FEW = 10  # evaluations to wait for a better one, if each evaluation costs privacy
 
-# Of an optimiser that the user chose. Adam divides a step by the size of recent gradients, so that one rate fits many
-# tables; plain SGD does not: its rate is a guess that holds for standardised columns.
+# Rates for an optimiser that the user chose. Adam divides a step by the size of recent gradients, so one rate fits many
+# tables. Plain SGD does not: its rate is a guess that holds for standardised columns.
 _RATES = {"sgd": 0.1, "SGD": 0.1, "momentum": 0.02}
 _ANY_OTHER = 0.01
 
 
 def settled(config: Config, rows: int | None = None, validation: int | None = None) -> Config:
-    """The config with the method's defaults in all that it leaves open.
+    """Return the config with the method's defaults for all that it leaves open.
 
-    The batch size depends on the number of training rows, the patience on whether there are rows to validate on. Where
-    `rows` and `validation` are not known, these stay open. A method's patience fits its own limit and its own
-    evaluations: a run whose config says how long it takes, or how often it is judged, goes on to its limit.
+    The batch size depends on the number of training rows, the patience on whether there are validation rows. If `rows`
+    and `validation` are unknown, both stay open. A method's patience fits its own limit and its own evaluations: if the
+    config sets the length of the run or the evaluations, the run continues to its limit.
     """
     defaults = find_method(str(config.protocol.get("name", DEFAULT_METHOD))).defaults
     model, train = _model(config.model, defaults), _train(config.train, defaults)
@@ -43,18 +43,18 @@ def settled(config: Config, rows: int | None = None, validation: int | None = No
 
 
 def batch_size_of(rows: int, most: int) -> int:
-    """At least sixteen batches in an epoch: a small table would have too few steps otherwise."""
+    """Return a size that gives sixteen batches per epoch or more: otherwise a small table has too few steps."""
     return max(SMALLEST_BATCH, min(most, rows // BATCHES))
 
 
 def limits_of(train: TrainConfig) -> dict[str, float]:
-    """The limits that a config names: one at most is right."""
+    """Return the limits that a config names; more than one is an error."""
     given = {unit: getattr(train, unit) for unit in LIMITS}
     return {unit: amount for unit, amount in given.items() if amount is not None}
 
 
 def auto_rate(optimiser: Any) -> float:
-    """The rate of an optimiser that a user has chosen without one; what is no optimiser is refused later."""
+    """Return the rate of an optimiser that a user chose without a rate; an unknown optimiser is refused later."""
     name = optimiser.get("name") if isinstance(optimiser, dict) else optimiser
     return _RATES.get(str(name), _ANY_OTHER)
 
@@ -72,7 +72,7 @@ def _model(model: ModelConfig, defaults: Defaults) -> ModelConfig:
 def _train(train: TrainConfig, defaults: Defaults) -> TrainConfig:
     optimiser, rate = train.optimiser, train.learning_rate
     if optimiser is None:
-        optimiser = defaults.optimiser if rate == "auto" else "sgd"  # a rate by itself has always been plain SGD's
+        optimiser = defaults.optimiser if rate == "auto" else "sgd"  # a rate alone has always meant plain SGD
     if rate == "auto" and optimiser != defaults.optimiser:
         rate = _rate(optimiser)
     return msgspec.structs.replace(
@@ -84,7 +84,10 @@ def _train(train: TrainConfig, defaults: Defaults) -> TrainConfig:
 
 
 def _rate(optimiser: str | dict[str, Any]) -> float | RoleRates:
-    """What usually fits an optimiser that is not the method's own. With its own one, "auto" stays: roles measure."""
+    """Return the usual rate of an optimiser that is not the method's own.
+
+    For its own, "auto" stays and the roles measure.
+    """
     if isinstance(optimiser, dict) and {"server", "party"} <= optimiser.keys():
         parties = optimiser["party"]
         of_parties = [auto_rate(one) for one in parties] if isinstance(parties, list) else auto_rate(parties)

@@ -1,15 +1,19 @@
-"""Data: where a table comes from, and what part of it each party holds.
+"""Read tables, and split them into what each party and the server hold.
 
     dataset = load("digits")                    # or a file, a folder, from_arrays(x, y), from_views({"bank": x}, y)
     partition = split(dataset, parties=4)       # columns to parties, rows to train, validate and test, scaled
     share = read_party_share("clinic.csv", name="clinic", id="patient", by=RowSplit(0.2, 0.1, 0))  # its own file
 
-The modules, from the bottom: `task` (what a label is), `table` (columns), `dataset` (a table with its label), `ids`
-(of rows), `mapped` (what stays in files), `idx`, `images`, `delimited`, `tables`, `libsvm`,
-`mfeat` and `physionet` (file formats), `sources` (names and paths to tables), `alignment` (whose rows are the same),
-`columns` (who holds which), `encoding`, `block`, `scaling` and `prepare` (one party's numbers), `partition` (all of
-it), `blocks` (all of it, from a table for each party), `frames` (DataFrames), `share` and `share_file` (what one role
-holds of it), `lookup` (its rows by their ids).
+The modules, lowest layer first:
+
+- `task`: what a label is. `table`: columns. `dataset`: a table with its label. `ids`: ids of rows.
+- `mapped`: arrays that stay in files.
+- `idx`, `images`, `delimited`, `tables`, `libsvm`, `mfeat`, `physionet`: file formats.
+- `sources`: from a name or a path to a table.
+- `alignment`: which rows the members have in common.
+- `columns`: which party holds which columns. `encoding`, `block`, `scaling`, `prepare`: one party's numbers.
+- `partition`: a whole dataset, split. `blocks`: the same from one table per party. `frames`: DataFrames.
+- `share`, `share_file`: what one role holds. `lookup`: a party's rows by their ids.
 """
 
 from colonnade.data.alignment import Alignment, IdRules, Ids, clean_ids, read_id_column

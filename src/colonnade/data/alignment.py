@@ -1,10 +1,10 @@
-"""Whose rows are the same: ids made comparable, and the order in which all owners hold the rows they have in common.
+"""Make ids comparable, and keep the common order of the rows that all members have.
 
     ids = clean_ids(read_id_column("clinic.csv", "patient", "party"), IdRules(case="fold"), "clinic: clinic.csv")
     ids.texts[i], ids.rows[i]      an id, and the row of the file (counted from 0) that it stands in
 
-How the owners find what they have in common without showing the rest is the work of `algorithms.alignment`; what each
-of them keeps of it is an `Alignment`. Errors and notes here have counts, never ids.
+`algorithms.alignment` finds the common ids without showing the others. Each member keeps the result as an `Alignment`.
+Errors and notes here contain counts, never ids.
 """
 
 import unicodedata
@@ -30,9 +30,11 @@ __all__ = ["Alignment", "IdRules", "Ids", "clean_ids", "normalise", "read_id_col
 
 
 class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[align]`: when two texts are the same id, and what becomes of rows without one of their own. All agree upon it.
+    """`[align]`: when two texts are the same id, and what happens to rows without a unique id.
 
-    In this order: unicode, case (then unicode once more, for folding may undo it), trim, leading zeros.
+    All members use the same rules.
+
+    `normalise` applies them in this order: unicode, case, unicode again (folding may undo it), trim, leading zeros.
     """
 
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -44,12 +46,12 @@ class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     }
 
     unicode: str = "NFC"
-    trim: bool = True  # white space at both ends
+    trim: bool = True  # removes white space at both ends
     case: str = "keep"
-    leading_zeros: str = "keep"  # "drop": of ids that are digits only
+    leading_zeros: str = "keep"  # "drop": only for ids that consist of digits
     duplicates: str = "refuse"  # "drop": the first row of an id stays
     empty: str = "refuse"
-    min_parties: int = 0  # rows that at least so many parties and the server have; 0: that all have
+    min_parties: int = 0  # keep rows that the server and at least this many parties have; 0: rows that all members have
 
     def __post_init__(self) -> None:
         if self.min_parties < 0:
@@ -62,28 +64,28 @@ class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ids:
-    """What one owner brings: each id once."""
+    """The ids that one member brings to the alignment, each once."""
 
     texts: list[str]
-    rows: Array  # int64 (ids,): the row of the file that each stands in
-    sha256: str  # of the column as it is in the file
-    empty: int  # rows that were dropped because they have no id,
-    repeated: int  # or one that came before
+    rows: Array  # int64 (ids,): the row of the file in which each id stands
+    sha256: str  # of the id column as it is in the file
+    empty: int  # dropped rows without an id
+    repeated: int  # dropped rows whose id an earlier row has
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Alignment:
-    """The rows that the members have in common, in the order that all of them hold."""
+    """The rows that the members have in common, in the order that all of them use."""
 
-    name: str  # of the owner
-    members: tuple[str, ...]  # whose ids were compared
-    rows: Array  # int64 (rows in common,): where each stands in the owner's file; -1: not there
+    name: str  # of the member that holds this alignment
+    members: tuple[str, ...]  # the members whose ids were compared
+    rows: Array  # int64 (rows in common,): the place of each row in the member's own file; -1: not there
     sha256: str  # the same for all members of one alignment
-    ids_sha256: str  # of the owner's column of ids when it was aligned
-    presence: Array | None = None  # bool (rows in common, members): who has it, for whoever was told
+    ids_sha256: str  # of the member's own id column when it was aligned
+    presence: Array | None = None  # bool (rows in common, members): which member has which row; None: unknown here
 
     def rows_of(self, file: Path, ids: polars.Series) -> Array:
-        """Where the common rows stand in the owner's file, if its ids are still those of the alignment."""
+        """Return the places of the common rows in the member's file; raises DataError if its ids have changed since."""
         if digest_of_column(ids) != self.ids_sha256:
             raise DataError(
                 f"{file}: the ids of {self.name} have changed since the alignment ({len(ids)} rows now): "
@@ -92,7 +94,10 @@ class Alignment:
         return self.rows
 
     def absent(self, parties: Sequence[str]) -> Array | None:
-        """bool (rows in common, parties): who lacks which row; None: nobody lacks any, as far as its owner knows."""
+        """Return bool (rows in common, parties), True where a party lacks a row.
+
+        Returns None if no row is known to be lacking.
+        """
         if self.presence is None:
             return None
         strangers = [name for name in parties if name not in self.members]
@@ -103,7 +108,7 @@ class Alignment:
 
 
 def normalise(text: str, rules: IdRules) -> str:
-    """An id as it is compared; an empty text is none."""
+    """Return the id in the form that is compared; an empty result means "no id"."""
     text = _composed(text, rules)
     if rules.case == "fold":
         text = _composed(text.casefold(), rules)
@@ -119,7 +124,7 @@ def _composed(text: str, rules: IdRules) -> str:
 
 
 def clean_ids(column: polars.Series, rules: IdRules, whose: str) -> Ids:
-    """The ids of a column by the rules; rows without an id of their own are dropped or refused, with their number."""
+    """Return the ids of a column after the rules; drops or refuses rows without a unique id, and counts them."""
     try:
         texts = [normalise(text, rules) for text in _texts(column)]
     except DataError as error:
@@ -127,7 +132,7 @@ def clean_ids(column: polars.Series, rules: IdRules, whose: str) -> Ids:
     first: dict[str, int] = {}
     empty = 0
     for row, text in enumerate(texts):
-        if text.strip():  # blanks alone are no id, trimmed or not
+        if text.strip():  # an id of blanks alone counts as empty, trimmed or not
             first.setdefault(text, row)
         else:
             empty += 1
@@ -156,7 +161,7 @@ def _texts(column: polars.Series) -> polars.Series:
 
 
 def digest_of_column(column: polars.Series) -> str:
-    """Of the ids of a file in their order, as they are written there."""
+    """Return the digest of the ids in their order, as they are written in the file (before the rules)."""
     return digest_of_ids(_texts(column))
 
 
@@ -168,7 +173,7 @@ def read_id_column(
     format: str | None = None,
     dialect: Dialect = USUAL,
 ) -> polars.Series:
-    """The column of ids of a member's own .csv, .csv.gz, .parquet or .npz (array ids), and nothing else of it."""
+    """Read only the id column of a member's own .csv, .csv.gz, .parquet or .npz (array `ids`)."""
     file, kind = existing(path, format, (*TABLES, "npz"), section)
     if kind == "npz":
         return ids_of_npz(file)
@@ -180,7 +185,6 @@ def read_id_column(
 
 
 def ids_of_npz(file: Path) -> polars.Series:
-    """The array ids."""
     arrays, found = npz_arrays(file, lambda key: key == "ids")
     if "ids" not in arrays:
         raise DataError(f"{file}: there is no array 'ids', only: {listing(found) or 'nothing'}")

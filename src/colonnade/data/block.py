@@ -1,6 +1,6 @@
-"""A block: some rows and some columns of a table, looked at piece by piece.
+"""A block: some rows and columns of a table, read piece by piece.
 
-A table may fill half of the memory, so nothing here makes a copy of more than a piece of it.
+A table may fill half of the memory, so no function here copies more than one piece of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from colonnade.data.table import Table
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
-PIECE = 1 << 18  # elements: 2 MiB as float64, which the cache of a core still holds
+PIECE = 1 << 18  # elements: 2 MiB as float64, which fits into a core's cache
 LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Block:
-    """The given rows and columns of `x`, encoded if there is an encoder, none of them copied yet."""
+    """The given rows and columns of `x`, encoded if there is an encoder; nothing is copied yet."""
 
     x: Array | Table  # (all rows, all columns)
     rows: Array  # int64
@@ -28,14 +28,14 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows of the block and its columns, after encoding."""
+        """Rows and columns of the block, after encoding."""
         return len(self.rows), len(self.columns if self.encoder is None else self.encoder.features)
 
     def pieces(self) -> Iterator[tuple[slice, Array]]:
         """Yield (place among the block's rows, float64 copy of those rows)."""
         encoder = None if self.encoder is None or self.encoder.changes_nothing else self.encoder
         lookups = [] if encoder is None else encoder.lookups(self.x, self.columns)
-        # An array is read by whole rows, a table by the columns of the block.
+        # `x[rows]` reads whole rows of an array, but only the block's columns of a table.
         widest = self.x.shape[1] if isinstance(self.x, np.ndarray) else len(self.columns)
         step = max(1, PIECE // max(widest, self.shape[1]))
         for start in range(0, len(self.rows), step):
@@ -46,24 +46,26 @@ class Block:
     def _raw(self, rows: Array) -> Array:
         if isinstance(self.x, Table):
             return self.x.take(rows, self.columns)
-        # Rows first: rows lie together in memory, and fancy indices on both axes at once are slower.
+        # Rows first: a row is contiguous in memory, and fancy indices on both axes at once are slower.
         return self.x[rows].take(self.columns, axis=1).astype(np.float64, copy=False)
 
 
 def whole(x: Array) -> Block:
-    """Return the block of all rows and columns."""
     return Block(x, np.arange(x.shape[0]), np.arange(x.shape[1]))
 
 
 def refuse_unusable(
     block: Block, party: str, names: Sequence[str], missing: str = "refuse", section: str = "data"
 ) -> None:
-    """Raise if a raw value is NaN, infinite or beyond float32, naming the first and counting all of the block."""
+    """Raise DataError if a raw value is NaN, infinite or beyond float32.
+
+    The error names the first such value and counts all in the block.
+    """
     if isinstance(block.x, np.ndarray) and block.x.dtype.kind != "f":
         return
     count, first, absent = 0, (0, 0), False
     for place, piece in block.pieces():
-        bad = ~(np.abs(piece, out=piece) <= LARGEST)  # not >, which is false for NaN
+        bad = ~(np.abs(piece, out=piece) <= LARGEST)  # not `>`, which is False for NaN
         if missing == "mean":
             bad &= ~np.isnan(piece)
         if not bad.any():
@@ -82,7 +84,7 @@ def refuse_unusable(
 
 
 def training_means(block: Block, party: str, names: Sequence[str]) -> Array:
-    """The mean of each raw column over what is there; a column that is missing altogether is refused."""
+    """Return the mean of each raw column over its present values; refuses a column without any."""
     total, count = np.zeros(block.shape[1]), np.zeros(block.shape[1])
     for _, piece in block.pieces():
         total += np.nansum(piece, axis=0)

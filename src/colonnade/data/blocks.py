@@ -1,6 +1,6 @@
-"""Tables that lie apart from the start: a block of rows for each party, with the same rows in the same order.
+"""Tables that are separate from the start: a block for each party, with the same rows in the same order.
 
-`split` takes one table apart; `from_blocks` takes what each party has. Two blocks may have columns of the same name.
+`split` divides one table; `from_blocks` takes one table per party. Two blocks may have columns of the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from colonnade.protocol.errors import DataError
 
 __all__ = ["Blocks", "from_blocks", "named_blocks", "partition_of"]
 
-Blocks = Mapping[str, Any] | Sequence[Any]  # by the parties' names, or in their order: arrays, DataFrames or scipy CSR
+Blocks = Mapping[str, Any] | Sequence[Any]  # by party name, or in order: arrays, DataFrames or scipy CSR
 
 
 def from_blocks(
@@ -36,7 +36,7 @@ def from_blocks(
     validation_fraction: float = 0.1,
     split_seed: int = 0,
 ) -> Partition:
-    """What each party holds, and the labels that the server holds, as `split` returns it.
+    """Make a partition, as `split` does, from the parties' blocks and the server's labels.
 
     Example: `from_blocks({"bank": bank_frame, "shop": shop_array}, defaulted)`.
     """
@@ -47,7 +47,7 @@ def from_blocks(
 
 
 def named_blocks(blocks: Blocks) -> dict[str, Any]:
-    """Party → block; blocks without names are those of party-1, party-2, …"""
+    """Return party → block; blocks without names belong to party-1, party-2, …"""
     if isinstance(blocks, Mapping):
         named = dict(blocks)
     elif isinstance(blocks, Sequence) and not isinstance(blocks, str):
@@ -72,7 +72,7 @@ def partition_of(
     scale: str | None = None,
     missing: str = "refuse",
 ) -> Partition:
-    """The same for labels that were read, and rows that were chosen."""
+    """Do the work of `from_blocks` for labels that are already read and rows that are already chosen."""
     tables = {party: _table(party, block, categorical) for party, block in blocks.items()}
     unknown = set(categorical) - {name for _, names in tables.values() for name in names}
     if unknown:
@@ -107,7 +107,7 @@ def partition_of(
 
 
 def _table(party: str, block: Any, categorical: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """A party's numbers and categories, and the names of its columns."""
+    """Return a party's numbers and categories, and the names of its columns."""
     try:
         if is_frame(block):
             frame = frame_of(block)

@@ -1,6 +1,6 @@
-"""The data sets that have a name here: what they are, under which licence, which files they have and what these hold.
+"""The data sets that Colonnade knows by name: what they are, their licence, their files and the files' digests.
 
-A digest is of the content without its packing, so that a file may come plain or packed in any way: the SHA-256 of the
+A digest covers the content without its packing, so a file may be plain or packed in any way. It is the SHA-256 of the
 unpacked bytes, or of an archive's text files in the order of their names (`obtain.digest_of_members`).
 """
 
@@ -14,16 +14,16 @@ __all__ = ["CATALOGUE", "File", "Known", "find_known"]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a data set, as the readers expect it."""
+    """One file of a data set, under the name that the readers expect."""
 
     name: str
-    sha256: str  # of the content
-    size: int  # of the content, in bytes
+    sha256: str  # of the unpacked content
+    size: int  # of the unpacked content, in bytes
     urls: tuple[str, ...] = ()  # where its owners publish it
 
     @property
     def bare(self) -> str:
-        """Its name without the packing."""
+        """The file name without the ending of its packing."""
         for packing in (".gz", ".tar.xz"):
             if self.name.endswith(packing):
                 return self.name.removesuffix(packing)
@@ -32,20 +32,18 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A data set."""
-
     name: str
     what: str
     shape: str
     licence: str
-    page: str  # of its owners
-    files: tuple[File, ...] = ()  # (): it comes with scikit-learn
-    advice: str = ""  # what to download by hand, if that is not what `page` offers first
-    settings: dict[str, str] = field(default_factory=dict)  # of a run, beside data.source and data.dir
+    page: str  # the owners' page
+    files: tuple[File, ...] = ()  # empty: it comes with scikit-learn
+    advice: str = ""  # what to download by hand, if `page` offers something else first
+    settings: dict[str, str] = field(default_factory=dict)  # further config keys beside data.source and data.dir
 
     @property
     def embedded(self) -> bool:
-        """Whether it needs no file."""
+        """Whether it needs no file, because scikit-learn contains it."""
         return not self.files
 
 
@@ -62,7 +60,7 @@ def _files(base: str, *rows: tuple[str, str, int]) -> tuple[File, ...]:
 
 
 def _plain(base: str, *rows: tuple[str, str, int]) -> tuple[File, ...]:
-    """Published without packing."""
+    """Files that their owners publish without packing."""
     return tuple(File(name, digest, size, (base + name.removesuffix(".gz"),)) for name, digest, size in rows)
 
 
@@ -159,7 +157,7 @@ CATALOGUE = {known.name: known for known in _KNOWN}
 
 
 def find_known(name: str) -> Known:
-    """The data set of this name; refused if there is none."""
+    """Return the data set of this name; raises ConfigError if there is none."""
     if name not in CATALOGUE:
         known = f"known are {', '.join(CATALOGUE)}; your own file needs no name: data.source = its path"
         raise ConfigError("NAME", name, f"unknown{did_you_mean(name, CATALOGUE)}; {known}")

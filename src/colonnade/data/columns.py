@@ -1,12 +1,12 @@
-"""Who holds which columns: the names of the parties and, for each, indices into the columns of the dataset.
+"""Which party holds which columns: the parties' names and, for each, indices into the dataset's columns.
 
 | `[data] split` | what a party holds |
 |---|---|
-| "even" | a run of columns, in order; the first parties have one more where it does not come out even |
-| "views" | a view, by its name: of sources that have several looks at the same rows; "even" for time series |
+| "even" | consecutive columns, in order; if the number does not divide evenly, the first parties hold one more |
+| "views" | one view, by its name, of a source with several views of the same rows; "even" for time series |
 | "rows", "columns" | a band of rows or columns of an image |
 | "quarters" | a quarter of an image: top left, top right, bottom left, bottom right |
-| {name = [columns]} | the columns named, or runs of them as "first..last"; columns may be left out |
+| {name = [columns]} | the named columns, or ranges of them as "first..last"; columns may be left out |
 """
 
 import re
@@ -23,11 +23,11 @@ Named = Mapping[str, Sequence[str]]
 Assignment = tuple[tuple[str, ...], tuple[Array, ...]]
 
 DEFAULT_PARTIES = 4
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # a name ends up in file names, addresses and certificates
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # a name becomes part of file names, addresses and certificates
 
 
 def assign(dataset: Dataset, parties: int | None, how: str | Named) -> Assignment:
-    """Return the names of the parties and the columns (int64) of each."""
+    """Return the names of the parties, and the columns (int64) of each."""
     if isinstance(how, Mapping):
         return _named(dataset, parties, how)
     rules = {"even": _even, "rows": _bands, "columns": _upright_bands, "quarters": _quarters}
@@ -51,7 +51,7 @@ def _even(dataset: Dataset, parties: int) -> tuple[Array, ...]:
 
 
 def _pixels(dataset: Dataset, how: str) -> Array:
-    """Return the column of each pixel, (height, width)."""
+    """Return the column of each pixel, (height, width); raises ConfigError if the rows are not images."""
     if dataset.image is None:
         raise ConfigError("data.split", how, f'is for images, and {dataset.name} is a table; use "even"')
     return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.image)
@@ -118,7 +118,7 @@ def _named(dataset: Dataset, parties: int | None, how: Named) -> Assignment:
 
 
 def check_name(party: str, key: str = "data.split") -> None:
-    """Refuse a name that would not do as a party's."""
+    """Refuse a name that is not valid for a party; raises ConfigError with `key`."""
     if not isinstance(party, str) or not NAME.fullmatch(party) or party == "server":
         advice = "a party's name is 1 to 64 of A-Z a-z 0-9 _ . - and not 'server'"
         raise ConfigError(key, party, advice)
@@ -127,7 +127,7 @@ def check_name(party: str, key: str = "data.split") -> None:
 def columns_meant(
     source: str, columns: Sequence[str], party: str, entries: Sequence[str], key: str = "data.split"
 ) -> tuple[str, ...]:
-    """The columns of a source that a party's list means: each entry itself, or first..last with both ends."""
+    """Return the columns that a party's list means: each entry is a name, or "first..last" with both ends."""
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise ConfigError(key, entries, f"{party} needs a list of column names")
     if not entries:
@@ -156,7 +156,7 @@ def _ends(source: str, places: Mapping[str, int], party: str, entry: str, key: s
 
 
 def row_shape(dataset: Dataset, how: str | Mapping[str, Sequence[str]], index: Array) -> tuple[int, ...]:
-    """The shape of one row of a party: its piece of an image or series where the split keeps it, else its columns."""
+    """Return the shape of one row of a party: its piece of an image or series if it has one, else (columns,)."""
     if how == "views" or (how == "even" and dataset.series):
         return next(view.shape for view in dataset.views if view.columns.start == index[0])
     if dataset.image is None or how not in ("rows", "columns", "quarters"):

@@ -1,6 +1,6 @@
-"""One table with its label, as it came from its source: not yet split, not yet scaled.
+"""One table with its label, as its source has it: not split and not scaled.
 
-The numbers stay in the type they came in (bytes for images): `split` makes the one float32 copy there is.
+The numbers keep the type of the source (bytes for images). `split` makes the only float32 copy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from colonnade.protocol.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A run of columns that belong together: one way to look at the same rows."""
+    """Consecutive columns that belong together: one of several descriptions of the same rows."""
 
     name: str
     columns: range
@@ -34,16 +34,16 @@ class Dataset:
     y: Array  # (rows,), class index (int64) or target (float32)
     task: Task
     columns: tuple[str, ...]
-    test_rows: int  # the last so many rows are the given test set; 0: none given
+    test_rows: int  # the last rows, as many as this, are the given test set; 0: none is given
     factor: float = 1.0  # x is multiplied by this: 1/255 for bytes of images
     image: tuple[int, int] | None = None  # (height, width) if the columns are pixels, row by row
-    scale: str = "standard"  # what `split` does unless told otherwise
-    views: tuple[View, ...] = ()  # what split = "views" gives to a party each
-    notes: tuple[str, ...] = ()  # what a reader of the results should know about the rows
-    ids: polars.Series | None = None  # of the rows, as text; None: they are counted from 0
+    scale: str = "standard"  # the scaling that `split` applies by default
+    views: tuple[View, ...] = ()  # split = "views" gives one to each party
+    notes: tuple[str, ...] = ()  # remarks about the rows for readers of the results
+    ids: polars.Series | None = None  # of the rows, as text; None: rows are counted from 0
 
     def __post_init__(self) -> None:
-        """Refuse a table that cannot be split; all that comes later trusts these shapes."""
+        """Refuse a table that cannot be split; later code trusts these shapes."""
         check_table(self.name, self.x)
         _check_labels(self.name, self.x, self.y, self.task)
         _check_columns(self.name, self.x.shape[1], self.columns)
@@ -52,7 +52,7 @@ class Dataset:
             raise DataError(f"{self.name}: {self.x.shape[1]} columns are not an image of {self.image}")
 
     def __repr__(self) -> str:
-        """Sizes only: a notebook or a log must not show a row."""
+        """Show sizes only: a notebook or a log must not show a row."""
         tested = f", the last {self.test_rows:,} to test on" if self.test_rows else ""
         return f"Dataset({self.name}: {self.x.shape[0]:,} rows{tested}, {len(self.columns):,} columns, {self.task})"
 
@@ -63,7 +63,7 @@ class Dataset:
 
 
 def check_table(name: str, x: Any) -> None:
-    """Refuse what is no table of numbers."""
+    """Raise DataError if `x` is not a non-empty 2-D table of real numbers."""
     if isinstance(x, np.ndarray) and x.ndim != 2:
         raise DataError(f"{name}: x must be 2-D (rows, columns), not have shape {x.shape}")
     if 0 in x.shape:
@@ -73,7 +73,7 @@ def check_table(name: str, x: Any) -> None:
 
 
 def check_test_rows(name: str, rows: int, test_rows: int) -> None:
-    """Refuse a given test set that is larger than the table."""
+    """Raise DataError if the given test set leaves no row to train on."""
     if not 0 <= test_rows < rows:
         raise DataError(f"{name}: {test_rows} test rows of {rows} leave no row to train on")
 
@@ -105,9 +105,9 @@ def from_arrays(
     y_test: Any = None,
     name: str = "arrays",
 ) -> Dataset:
-    """Make a dataset of arrays (or what numpy takes for one); `x` is copied only if a test set is given.
+    """Make a dataset from arrays (or anything that numpy converts); copies `x` only if a test set is given.
 
-    A scipy sparse `x` stays sparse: linear methods take it as it is.
+    A scipy sparse `x` stays sparse; the linear methods accept it.
 
     Example: `from_arrays(x, y, columns=["age", "income"])`.
     """
@@ -133,7 +133,10 @@ def from_views(
     y_test: Array | None = None,
     name: str = "views",
 ) -> Dataset:
-    """Make a dataset of several arrays on the same rows, one view each; view "bank" has columns bank_0, bank_1, ..."""
+    """Make a dataset from several arrays on the same rows, one view each.
+
+    View "bank" has columns bank_0, bank_1, ...
+    """
     columns: list[str] = []
     views: list[View] = []
     for view, block in x.items():
@@ -164,14 +167,14 @@ def _array(name: str, values: Any) -> Any:
 
 
 def _with_test(name: str, train: tuple[Any, Array], test: tuple[Any, Array]) -> tuple[Any, Array]:
-    """Put the test rows below the training rows, once it is sure that they fit there."""
+    """Check that the test rows fit, and put them below the training rows."""
     for part, (x, y) in (("train", train), ("test", test)):
         check_table(f"{name} ({part})", x)
         if y.shape != (x.shape[0],):
             raise DataError(f"{name} ({part}): x has {x.shape[0]} rows, but y has shape {y.shape}")
     if train[0].shape[1] != test[0].shape[1]:
         raise DataError(f"{name}: x has shape {train[0].shape}, but x_test has {test[0].shape}")
-    if (train[1].dtype.kind in "biuf") != (test[1].dtype.kind in "biuf"):  # numpy would turn the numbers to text
+    if (train[1].dtype.kind in "biuf") != (test[1].dtype.kind in "biuf"):  # numpy would turn the numbers into text
         raise DataError(f"{name}: y has dtype {train[1].dtype}, but y_test has {test[1].dtype}")
     stack = sparse.vstack if sparse.issparse(train[0]) else np.concatenate
     return stack([train[0], test[0]]), np.concatenate([train[1], test[1]])

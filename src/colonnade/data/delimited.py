@@ -1,7 +1,7 @@
-"""Read CSV in pieces, straight into 32-bit columns: the text is never in memory as a whole.
+"""Read CSV in pieces directly into 32-bit columns; the whole text is never in memory.
 
-Two passes over the file: count the lines, then read. All columns are taken for numbers until a piece shows that
-one is text; then the reading starts again, for "007" read as a number cannot be turned back.
+The reader makes two passes over the file: it counts the lines, then it reads. It takes all columns for numbers until a
+piece shows that one is text. Then it starts again, because "007" cannot be restored from a number.
 """
 
 import io
@@ -22,8 +22,8 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
 PIECE_BYTES = 1 << 22
-LONGEST_ROW = 1 << 26  # bytes; what is longer has lost a quote
-SAMPLE_BYTES = 1 << 16  # that the separator is found in
+LONGEST_ROW = 1 << 26  # bytes; a longer row has lost a quote
+SAMPLE_BYTES = 1 << 16  # bytes in which the separator is searched
 BOM = b"\xef\xbb\xbf"
 NUMBER = polars.Float32
 Types = Mapping[str, type[polars.DataType]]
@@ -40,14 +40,14 @@ class CsvFile:
 
     @property
     def decimal_comma(self) -> bool:
-        """Whether 1,5 is a number."""
+        """Whether a comma is the decimal sign, so that 1,5 is a number."""
         return self._dialect.decimal == ","
 
     def _open(self) -> IO[bytes]:
         return opened(self.path)
 
     def _header(self) -> tuple[list[str], int]:
-        """The names of the columns and where the first row starts."""
+        """Return the names of the columns, and the offset of the first row in bytes."""
         try:
             with self._open() as file:
                 first = file.readline(PIECE_BYTES)
@@ -70,7 +70,7 @@ class CsvFile:
         return ["" if cell is None else str(cell) for cell in cells], len(first)
 
     def _look_at(self, line: str, sample: bytes) -> None:
-        """Find the separator, and whether blanks follow it, in the first lines."""
+        """Find the separator in the first lines, and whether blanks follow it."""
         whole = sample.rpartition(b"\n")[0] if len(sample) == SAMPLE_BYTES else sample
         lines = [line, *filter(None, whole.decode("utf-8", errors="replace").splitlines())]
         try:
@@ -83,7 +83,10 @@ class CsvFile:
         )
 
     def _tidied(self, text: bytes) -> bytes:
-        """Without blanks after separators, if the file is written so ("39, State-gov, ?"); quoted texts stay."""
+        """Remove the blanks after separators if the file has them everywhere ("39, State-gov, ?").
+
+        Quoted texts stay.
+        """
         if not self._blanks:
             return text
         blanks = rb"(?:(?<=" + re.escape(self._separator.encode()) + rb")|(?<=\n)|^) +"
@@ -92,17 +95,17 @@ class CsvFile:
         return re.sub(rb'("[^"]*")|' + blanks, lambda found: found[1] or b"", text)
 
     def pieces(self, what: str) -> Iterator[tuple[int, bytes]]:
-        """Whole lines after the first, some MB at a time, each time with the number of the first of them."""
+        """Yield whole lines, some MB at a time, with the line number of the first of them; skips the line of names."""
         size, line, rest = self.path.stat().st_size, self._first_line, b""
         try:
             with self._open() as file:
-                below = getattr(file, "fileobj", file)  # of a gzip stream: the file, for how far it is read
+                below = getattr(file, "fileobj", file)  # of gzip: the packed file, whose position is the progress
                 file.read(self._start)
                 while True:
                     read = file.read(PIECE_BYTES)
                     text = rest + read
                     cut = _end_of_lines(text) if read else len(text)
-                    piece = text[:cut].rstrip(b"\r\n")  # empty lines at the end of the file are no rows
+                    piece = text[:cut].rstrip(b"\r\n")  # empty lines at the end of the file are not rows
                     if piece:
                         rest = text[len(piece) :]
                         piece = piece if line == self._first_line else piece.removeprefix(b"\r").removeprefix(b"\n")
@@ -119,7 +122,7 @@ class CsvFile:
             raise DataError(f"{self.path}: cannot be read: {error}") from error
 
     def parse(self, line: int, piece: bytes, types: Types) -> polars.DataFrame:
-        """One piece; a row with too few or too many cells is refused by its line."""
+        """Parse one piece; raises DataError with the line number of a row with too few or too many cells."""
         between = piece.count(self._separator.encode())
         lines = piece.count(b"\n") + 1
         if b'"' in piece or between != lines * (len(self.names) - 1):
@@ -135,7 +138,7 @@ class CsvFile:
         )
 
     def refuse_ragged(self, line: int, piece: bytes) -> None:
-        """Name the first line of a piece that has too few or too many cells, if there is one."""
+        """Raise DataError that names the first line with too few or too many cells, if there is one."""
         data = np.frombuffer(piece, np.uint8)
         outside = _outside_quotes(piece)
         ends = np.append(np.flatnonzero((data == ord("\n")) & outside), len(data))
@@ -151,14 +154,14 @@ class CsvFile:
 
 
 def _outside_quotes(text: bytes) -> Array:
-    """Of each byte, whether it is outside of quotes."""
+    """Return bool (bytes,): True where a byte is outside quotes."""
     data = np.frombuffer(text, np.uint8)
     outside: Array = np.cumsum(data == ord('"')) % 2 == 0
     return outside
 
 
 def _end_of_lines(text: bytes) -> int:
-    """The place after the last line break that is not inside quotes."""
+    """Return the place after the last line break outside quotes."""
     cut = text.rfind(b"\n") + 1
     if text.count(b'"', 0, cut) % 2 == 0:
         return cut
@@ -167,7 +170,7 @@ def _end_of_lines(text: bytes) -> int:
 
 
 class _Restart(Exception):
-    """Some columns were taken for numbers and are text."""
+    """Raised when columns that were taken for numbers turn out to be text."""
 
     def __init__(self, columns: set[str]) -> None:
         self.columns = columns
@@ -181,7 +184,7 @@ def read_csv(
     progress: Progress,
     dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
-    """Some columns of a CSV file: `features` as a `Column` each, those in `texts` (label, id) as text."""
+    """Read some columns of a CSV file: `features` as a `Column` each, those in `texts` (label, id) as text."""
     file = CsvFile(path, progress, dialect)
     lines = sum(piece.count(b"\n") + 1 for _, piece in file.pieces("counting rows"))
     words = {*categorical}
@@ -232,7 +235,7 @@ def _frame(file: CsvFile, line: int, piece: bytes, numbers: set[str]) -> polars.
 
 
 def _words(file: CsvFile, line: int, piece: bytes) -> set[str]:
-    """The columns of a piece that cannot all be read as numbers."""
+    """Return the columns of a piece that contain a value that is not a number."""
     everything = dict.fromkeys(file.names, polars.String)
     try:
         frame = file.parse(line, piece, everything)

@@ -1,4 +1,4 @@
-"""How a CSV file is written: the separator, a line of names or none, and the texts of a missing value."""
+"""How a CSV file is written: the separator, whether there is a line of names, and the texts for a missing value."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from colonnade.protocol.errors import ConfigError, DataError
 
 __all__ = ["EMPTY", "SAMPLE_LINES", "USUAL", "Dialect", "separator_of"]
 
-EMPTY = ("", "NA", "NaN", "nan", "null", "?")  # texts of a missing value
+EMPTY = ("", "NA", "NaN", "nan", "null", "?")  # texts that mean a missing value
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE_LINES = 20
 _NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -17,13 +17,13 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the config says of its CSV files; the defaults fit most."""
+    """What the config says about its CSV files; the defaults fit most files."""
 
-    header: bool = True  # the first line has the names of the columns; False: they are x0, x1, …
-    separator: str | None = None  # None: as the first lines show
+    header: bool = True  # the first line holds the column names; False: they are x0, x1, …
+    separator: str | None = None  # None: found in the first lines
     decimal: str = "."
-    missing_values: tuple[str, ...] = ()  # texts of a missing value beside `EMPTY`
-    section: str = "data"  # of the config
+    missing_values: tuple[str, ...] = ()  # further texts that mean a missing value, beside `EMPTY`
+    section: str = "data"  # of the config, for errors
 
     def __post_init__(self) -> None:
         if self.separator is not None and (len(self.separator) != 1 or not self.separator.isascii()):
@@ -35,7 +35,6 @@ class Dialect:
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """All texts of a missing value."""
         return EMPTY + self.missing_values
 
 
@@ -43,9 +42,11 @@ USUAL = Dialect()
 
 
 def separator_of(lines: Sequence[str], dialect: Dialect) -> str:
-    """The separator that the config names, or that the first lines show; refused if two are as likely.
+    """Return the separator of the config, or the one that the first lines show.
 
-    A separator occurs equally often in all lines, outside of quotes.
+    Raises DataError if two are equally likely.
+
+    A separator occurs equally often in all lines, outside quotes.
     """
     if dialect.separator is not None:
         return dialect.separator
@@ -57,4 +58,4 @@ def separator_of(lines: Sequence[str], dialect: Dialect) -> str:
         raise DataError(f"columns may be separated by {names}: set {dialect.section}.separator to one of them")
     if likely:
         return likely[0]
-    return candidates[0] if candidates else ","  # some line has too many cells, and is refused by its number
+    return candidates[0] if candidates else ","  # some line has too many cells; `parse` refuses it with its number

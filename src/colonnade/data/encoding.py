@@ -1,6 +1,6 @@
-"""From the raw columns of one party to features: numbers stay, categories become one-hot.
+"""From the raw columns of one party to features: numbers stay numbers, categories become one-hot.
 
-Fitted by each party on its own training rows:
+Each party fits its encoder on its own training rows:
 
 | raw | becomes |
 |---|---|
@@ -24,7 +24,7 @@ from colonnade.protocol.errors import ConfigError, DataError
 POLICIES = ("refuse", "mean")
 MOST_CATEGORIES = 1000
 
-Categories = tuple[tuple[str, ...] | None, ...]  # per raw column; None: numbers
+Categories = tuple[tuple[str, ...] | None, ...]  # per raw column; None: the column holds numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +32,14 @@ class Encoder:
     """What one party learned from its training rows about categories and missing numbers."""
 
     names: tuple[str, ...]  # of the raw columns
-    categories: Categories  # those that have a feature
-    means: Array | None  # (raw columns,) float64, in place of missing numbers; None: these are refused
+    categories: Categories  # the categories that have a feature
+    means: Array | None  # (raw columns,) float64, replace missing numbers; None: missing numbers are refused
     features: tuple[str, ...] = field(init=False)
-    numeric: Array = field(init=False)  # (features,) bool: a number, not part of a one-hot
+    numeric: Array = field(init=False)  # (features,) bool: True for a number, False for part of a one-hot
     places: Array = field(init=False)  # (raw columns,) int64: the first feature of each
 
     def __post_init__(self) -> None:
-        """Name the features."""
+        """Derive the names and places of the features."""
         widths = [1 if held is None else len(held) for held in self.categories]
         features: list[str] = []
         for name, held in zip(self.names, self.categories, strict=True):
@@ -58,14 +58,14 @@ class Encoder:
         return self.means is None and all(held is None for held in self.categories)
 
     def lookups(self, table: Array | Table, columns: Array) -> list[Array | None]:
-        """For each raw column: code in that table → place among the fitted categories, -1 for others."""
+        """Return for each raw column: code in that table → place among the fitted categories, -1 for others."""
         return [
             None if held is None else _lookup(categories_of(table, place), held)
             for held, place in zip(self.categories, columns, strict=True)
         ]
 
     def encode(self, raw: Array, lookups: Sequence[Array | None]) -> Array:
-        """Rows with codes (rows, raw columns) to features (rows, features), float64."""
+        """Turn rows with codes (rows, raw columns) into features (rows, features), float64."""
         encoded = np.zeros((len(raw), len(self.features)))
         numbers = np.array([lookup is None for lookup in lookups])
         values = raw[:, numbers]
@@ -86,12 +86,12 @@ def _lookup(codes: tuple[str, ...], fitted: tuple[str, ...]) -> Array:
 
 
 def categories_of(x: Array | Table, place: int) -> tuple[str, ...]:
-    """The categories of one column; () for numbers."""
+    """Return the categories of one column; () for numbers."""
     return (x.column(place).categories or ()) if isinstance(x, Table) else ()
 
 
 def check_missing(missing: str, section: str = "data") -> None:
-    """Refuse a policy that does not exist."""
+    """Raise ConfigError for an unknown policy."""
     if missing not in POLICIES:
         advice = f"unknown{did_you_mean(missing, POLICIES)}; known are {', '.join(POLICIES)}"
         raise ConfigError(f"{section}.missing", missing, advice)
@@ -100,7 +100,7 @@ def check_missing(missing: str, section: str = "data") -> None:
 def fit_categories(
     x: Array | Table, rows: Array, columns: Array, names: Sequence[str], party: str, section: str = "data"
 ) -> Categories:
-    """The categories of each column that occur in the training rows; None for numbers."""
+    """Return the categories of each column that occur in the training rows; None for numbers."""
     if not isinstance(x, Table):
         return (None,) * len(columns)
     found: list[tuple[str, ...] | None] = []
@@ -121,13 +121,13 @@ def fit_categories(
 
 
 def _counts(table: Table, place: int, rows: Array) -> Array:
-    """How often each category occurs in these rows."""
+    """Count how often each category occurs in these rows."""
     column = table.column(place)
     return np.bincount(column.values[rows], minlength=len(column.categories or ()))
 
 
 def notes_on_tests(x: Array | Table, rows: Array, columns: Array, encoder: Encoder, party: str) -> list[str]:
-    """A word on each column with categories that only rows held out have."""
+    """Write a note for each column with categories that occur only in validation or test rows."""
     notes = []
     for place, name, lookup in zip(columns, encoder.names, encoder.lookups(x, columns), strict=True):
         if lookup is None:

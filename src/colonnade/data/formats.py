@@ -1,4 +1,4 @@
-"""Which format a file has: as the config names it, or by the end of its name; gzipped or not."""
+"""Find the format of a file: from the config, or from the end of the file's name; gzipped or not."""
 
 import gzip
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ SUFFIXES = {
     "npy": (".npy",),
     "libsvm": (".libsvm", ".libsvm.gz", ".svm", ".svm.gz"),
 }
-TABLES = ("csv", "parquet")  # with names of columns
-PARQUET, GZIP = b"PAR1", b"\x1f\x8b"  # what these files begin with
+TABLES = ("csv", "parquet")  # formats with column names
+PARQUET, GZIP = b"PAR1", b"\x1f\x8b"  # first bytes of these files
 
 
 def format_of(path: str | Path, given: str | None, known: Sequence[str], section: str) -> str | None:
-    """As `[section] format` says, or by the end of the file's name; None: neither tells."""
+    """Return the format from `[section] format`, else from the end of the file's name; None if neither tells it."""
     if given is None:
         name = Path(path).name.lower()
         return next((one for one in known if name.endswith(SUFFIXES.get(one, ()) or "\0")), None)
@@ -31,7 +31,7 @@ def format_of(path: str | Path, given: str | None, known: Sequence[str], section
 
 
 def existing(path: str | Path, given: str | None, known: Sequence[str], section: str) -> tuple[Path, str]:
-    """The file that `[section] data` names, of a format that can be read, and the format."""
+    """Return the file that `[section] data` names, and its format; raises ConfigError if it cannot be read."""
     file, key = Path(path).expanduser(), f"{section}.data"
     found = format_of(file, given, known, section)
     if found is None:
@@ -45,19 +45,19 @@ def existing(path: str | Path, given: str | None, known: Sequence[str], section:
 
 
 def refuse_another(file: Path, format: str) -> None:
-    """CSV and Parquet are told apart by the file's first bytes; a config that says otherwise is wrong."""
+    """Raise DataError if the first bytes show that a CSV file is a Parquet file, or the reverse."""
     if format in TABLES and is_parquet(file) != (format == "parquet"):
         what = "no Parquet file" if format == "parquet" else "a Parquet file"
         raise DataError(f"{file}: is {what}, and its format was given as {format!r}")
 
 
 def is_parquet(file: Path) -> bool:
-    """By its name or its first bytes."""
+    """Decide by the file's name or its first bytes."""
     return file.suffix.lower() == ".parquet" or _begins_with(file, PARQUET)
 
 
 def opened(file: Path) -> IO[bytes]:
-    """To read, unpacked if its name or its first bytes say that it is gzipped."""
+    """Open a file for reading; unpacks it if its name or its first bytes show gzip."""
     packed = file.name.lower().endswith(".gz") or _begins_with(file, GZIP)
     return gzip.open(file) if packed else file.open("rb")  # type: ignore[return-value]
 
@@ -67,4 +67,4 @@ def _begins_with(file: Path, magic: bytes) -> bool:
         with file.open("rb") as content:
             return content.read(len(magic)) == magic
     except OSError:
-        return False  # the code that reads it reports the error
+        return False  # the code that reads the file reports the error

@@ -1,4 +1,4 @@
-"""DataFrames of other libraries: pandas is read by its own methods, so that this package never imports it."""
+"""DataFrames of other libraries: pandas is read through its own methods, so this package never imports it."""
 
 from typing import Any, Protocol, TypeGuard
 
@@ -11,7 +11,7 @@ __all__ = ["PandasFrame", "frame_of", "is_frame"]
 
 
 class PandasFrame(Protocol):
-    """What is used of a pandas DataFrame."""
+    """The part of a pandas DataFrame that Colonnade uses."""
 
     columns: Any
     dtypes: Any
@@ -21,12 +21,11 @@ class PandasFrame(Protocol):
 
 
 def is_frame(raw: object) -> TypeGuard["polars.DataFrame | PandasFrame"]:
-    """Whether this is a DataFrame of polars or pandas."""
     return isinstance(raw, polars.DataFrame) or type(raw).__module__.partition(".")[0] == "pandas"
 
 
 def frame_of(raw: "polars.DataFrame | PandasFrame") -> polars.DataFrame:
-    """The same table in polars; the index of a pandas DataFrame is left out."""
+    """Return the same table in polars, without the index of a pandas DataFrame."""
     if isinstance(raw, polars.DataFrame):
         return raw
     if not hasattr(raw, "columns"):

@@ -1,9 +1,9 @@
-"""Ids of rows: whether they can tell the rows apart, and what two owners compare to see that theirs are the same.
+"""Ids of rows: check that they are unique, and compute the digest that two members compare.
 
     ids_sha256 = SHA-256(DOMAIN | len(id_1) | id_1 | len(id_2) | id_2 | ...)    ids as UTF-8, lengths of 8 bytes
 
-An id is compared as text: the number 7 and the text "7" are the same id, "007" is another. The digest keeps nothing
-from one who can guess all ids in their order; from others it hides them.
+Ids are compared as text: the number 7 and the text "7" are the same id, "007" is another. The digest hides the ids,
+except from a member that can guess all of them in their order.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ DOMAIN = b"colonnade row ids, version 1\n"
 
 
 def ids_as_text(path: Path, ids: polars.Series) -> polars.Series:
-    """The ids of a file as text, each there and none twice."""
+    """Return the ids of a file as text; raises DataError if one is missing or occurs twice."""
     try:
         texts = as_text(ids).str.strip_chars()
     except DataError as error:
@@ -36,7 +36,7 @@ def ids_as_text(path: Path, ids: polars.Series) -> polars.Series:
 
 
 def as_text(ids: polars.Series) -> polars.Series:
-    """Ids as they are written, missing ones too."""
+    """Return the ids as they are written; missing ones stay missing."""
     try:
         return _whole_numbers(ids).cast(polars.String)
     except polars.exceptions.PolarsError as error:
@@ -44,7 +44,7 @@ def as_text(ids: polars.Series) -> polars.Series:
 
 
 def _whole_numbers(ids: polars.Series) -> polars.Series:
-    """7.0 to 7: whole numbers often pass through a float table."""
+    """Turn 7.0 into 7: whole numbers often pass through a float table."""
     if not (ids.dtype.is_float() or ids.dtype.is_decimal()):
         return ids
     if ids.dtype.is_float():
@@ -54,7 +54,7 @@ def _whole_numbers(ids: polars.Series) -> polars.Series:
 
 
 def digest_of_ids(ids: polars.Series) -> str:
-    """What owners with the same ids in the same order have in common, in hex."""
+    """Return the digest in hex; members with the same ids in the same order get the same."""
     digest = hashlib.sha256(DOMAIN)
     for text in ids:
         encoded = text.encode()
@@ -63,5 +63,5 @@ def digest_of_ids(ids: polars.Series) -> str:
 
 
 def digest_of_rows(rows: int) -> str:
-    """The same for owners without ids: they can compare nothing but the number of rows."""
+    """Return the digest of members without ids: they can compare only the number of rows."""
     return hashlib.sha256(f"rows:{rows}".encode()).hexdigest()

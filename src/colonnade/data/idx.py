@@ -1,11 +1,11 @@
-"""Read IDX, the format of MNIST and its kin (http://yann.lecun.com/exdb/mnist, "the IDX file format").
+"""Read IDX, the format of MNIST and similar sets (http://yann.lecun.com/exdb/mnist, "the IDX file format").
 
     bytes 0-1   zero
     byte  2     type of the elements (table below)
     byte  3     number of dimensions
     4 bytes each, big-endian: the dimensions; then the elements, row-major, big-endian
 
-Written by hand: the readers at hand (torchvision, keras) bring a framework for these forty lines.
+Written by hand: torchvision and keras would add a framework as a dependency for these forty lines.
 """
 
 import gzip
@@ -29,7 +29,7 @@ def read_idx(path: Path) -> Array:
     content = _content(path)
     dtype, shape = _header(path, content)
     start = 4 + 4 * len(shape)
-    expected = int(np.prod(shape, dtype=object)) * dtype.itemsize  # object: a false header must not overflow
+    expected = int(np.prod(shape, dtype=object)) * dtype.itemsize  # dtype object: a false header must not overflow
     if len(content) - start != expected:
         raise DataError(
             f"{path}: shape {shape} needs {expected} bytes after the header, there are {len(content) - start}"
@@ -41,7 +41,7 @@ def read_idx(path: Path) -> Array:
 def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
-        # By content, not by name: browsers unpack files and leave the .gz.
+        # By content, not by name: browsers unpack files and keep the .gz in the name.
         return gzip.decompress(content) if content[:2] == GZIP_MAGIC else content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
@@ -59,7 +59,7 @@ def _header(path: Path, content: bytes) -> tuple[np.dtype[np.generic], tuple[int
 
 
 def has_pair(folder: Path, part: str) -> bool:
-    """Say whether the images or the labels of a part ("train" or "t10k") lie in the folder."""
+    """Whether the folder holds the images or the labels of a part ("train" or "t10k")."""
     return any(_find(folder, part, what) is not None for what in ("images-idx3", "labels-idx1"))
 
 
@@ -82,7 +82,7 @@ def _path(folder: Path, part: str, what: str) -> Path:
 
 
 def _find(folder: Path, part: str, what: str) -> Path | None:
-    """Look for train-images-idx3-ubyte and the like; some archives write a dot for the dash before idx."""
+    """Look for train-images-idx3-ubyte and similar names; some archives have a dot instead of the dash before idx."""
     stems = (f"{part}-{what}-ubyte", f"{part}-{what.replace('-idx', '.idx')}-ubyte")
     names = (folder / f"{stem}{suffix}" for stem in stems for suffix in ("", ".gz"))
     return next((name for name in names if name.is_file()), None)

@@ -21,7 +21,7 @@ Pair = tuple[Array, Array]  # images (n, height, width), labels (n,)
 
 
 def named_images(source: str, dir: str | Path | None) -> Dataset:
-    """Read MNIST or Fashion-MNIST, with its own test set and names of classes."""
+    """Read MNIST or Fashion-MNIST, with its own test set and class names."""
     if dir is None:
         raise ConfigError("data.dir", None, f"say where the four IDX files of {source} lie")
     folders = [Path(dir).expanduser() / source, Path(dir).expanduser()]
@@ -38,7 +38,7 @@ def named_images(source: str, dir: str | Path | None) -> Dataset:
 
 
 def image_folder(folder: Path) -> Dataset:
-    """Read a folder of IDX files that no name is known for; its test pair may be absent."""
+    """Read a folder of IDX files without a known name; the test pair may be absent."""
     if not idx.has_pair(folder, idx.TRAIN):
         advice = "a folder must hold IDX files (train-images-idx3-ubyte, train-labels-idx1-ubyte)"
         raise ConfigError("data.source", str(folder), advice)

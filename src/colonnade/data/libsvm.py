@@ -1,6 +1,6 @@
-"""LIBSVM text (`label index:value ...`, what is not named is 0), as a dense or sparse table of 32-bit numbers.
+"""Read LIBSVM text (`label index:value ...`, all other values are 0) as a dense or sparse table of 32-bit numbers.
 
-Read by scikit-learn. Column f7 is the one with index 7 in the file.
+scikit-learn does the reading. Column f7 is the one with index 7 in the file.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ from colonnade.data.progress import Progress
 from colonnade.data.task import read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
-MOST_BYTES = 16 * 2**30  # of the dense table: beyond, it is a mistake or wants a sparse method
+MOST_BYTES = 16 * 2**30  # of the dense table; a larger one is a mistake or needs a sparse method
 
 
 def read_libsvm(
@@ -26,10 +26,10 @@ def read_libsvm(
     name: str | None = None,
     keep_sparse: bool = False,
 ) -> Dataset:
-    """Read a file, gzipped or not; rows of `test`, if given, are the test set.
+    """Read a file, gzipped or not; the rows of `test`, if given, are the test set.
 
-    It is not scaled unless the config says so: a column that is rarely nonzero has a tiny deviation, and dividing by it
-    makes its few values huge.
+    By default the table is not scaled: a column that is rarely nonzero has a tiny deviation, and dividing by it would
+    make its few values huge.
     """
     paths = [path] if test is None else [path, test]
     parts = [_sparse(part) for part in paths]
@@ -53,10 +53,10 @@ def read_libsvm(
 
 
 def _sparse(path: Path) -> tuple[Any, Any]:
-    datasets: Any = import_module("sklearn.datasets")  # no types, and a second to import
+    datasets: Any = import_module("sklearn.datasets")  # scikit-learn has no types, and takes a second to import
     try:
         with opened(path) as file:
-            # Indices from 1, as the format has them; with 0 the first column would be lost.
+            # The format counts from 1; with zero_based=True the first column would be lost.
             x, y = datasets.load_svmlight_file(file, dtype=np.float32, zero_based=False)
     except (OSError, EOFError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as LIBSVM text: {error}") from error
@@ -64,7 +64,7 @@ def _sparse(path: Path) -> tuple[Any, Any]:
 
 
 def read_a9a(folder: Path, progress: Progress, keep_sparse: bool = False) -> Dataset:
-    """The adult census data as LIBSVM has it: 123 columns of 0 and 1, with a test set."""
+    """Read the adult census data in LIBSVM's form: 123 columns of 0 and 1, with a test set."""
     test = folder / "a9a.t.gz"
     if not test.is_file():
         raise ConfigError("data.dir", str(folder), "there is a9a.gz, but no a9a.t.gz")

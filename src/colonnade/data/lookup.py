@@ -1,4 +1,4 @@
-"""A party's rows by their ids: all that its files have, trained on or not, encoded and scaled as in the training."""
+"""Find a party's rows by their ids: all rows of its files, encoded and scaled as in the training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,14 +23,12 @@ from colonnade.protocol.errors import ConfigError, DataError
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lookup:
-    """Features by id."""
-
     places: dict[str, int]
     x: Array  # float32 (rows, features)
     rules: IdRules = field(default_factory=IdRules)
 
     def find(self, ids: Sequence[str]) -> Array:
-        """The row of each id, -1 where there is none."""
+        """Return the row of each id, -1 for an unknown id."""
         return np.array([self.places.get(normalise(id, self.rules), -1) for id in ids], np.int64)
 
 
@@ -42,9 +40,10 @@ def party_lookup(
     format: str | None = None,
     dialect: Dialect = USUAL,
 ) -> Lookup:
-    """Of a share's own rows, or of all rows in a party's files, aligned or not; all files are written alike.
+    """Make the lookup of a share's own rows, or of all rows in a party's files, aligned or not.
 
-    Ids are the same by the rules of the alignment. Of two rows with one id the later file's counts.
+    All files have the same format. The rules of the alignment decide which ids are equal. If two files have the same
+    id, the row of the later file counts.
     """
     rules = rules or IdRules()
     if share.prepared is None:
@@ -75,7 +74,7 @@ def _read(
     format: str | None,
     dialect: Dialect,
 ) -> tuple[Ids, Array]:
-    """Ids and features of a file; without an id column rows are counted from 0, as the others count them."""
+    """Return the ids and features of a file; without an id column, rows are counted from 0 as at the other members."""
     if not file.is_file():
         raise ConfigError("party.predict_data", str(file), "there is no such file")
     try:
@@ -117,7 +116,7 @@ def _arrays(file: Path, kind: str) -> tuple[Array, polars.Series | None]:
 
 
 def _places_of(columns: Sequence[str], width: int, file: Path) -> Array:
-    """An .npz or .npy has the columns x0, x1, …"""
+    """Return the places of the named columns in an .npz or .npy, whose columns are x0, x1, …"""
     places = np.array([int(name.removeprefix("x")) for name in columns], np.int64)
     if places.max() >= width:
         raise DataError(f"{width} columns, but the party was trained with '{columns[int(places.argmax())]}'")

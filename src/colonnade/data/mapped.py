@@ -1,6 +1,6 @@
-"""Arrays that stay in their files: looked at through a mapping, in memory only where they were looked at.
+"""Arrays that stay in their files: read through a memory mapping, page by page, when they are used.
 
-The system takes that memory back when it wants it; until then it counts as the process's.
+The operating system takes that memory back when it needs it; until then it counts as memory of the process.
 """
 
 import mmap
@@ -16,11 +16,11 @@ import numpy as np
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
-LARGE = 2**26  # bytes: a smaller file may as well be read ahead
+LARGE = 2**26  # bytes: smaller files may be read ahead
 
 
 class MappedFile:
-    """A file's bytes, read-only; rows far apart are read without their neighbours."""
+    """A file's bytes, read-only; rows that are far apart can be read without their neighbours."""
 
     def __init__(self, file: int | Path) -> None:
         handle = os.open(file, os.O_RDONLY) if isinstance(file, Path) else file
@@ -31,26 +31,26 @@ class MappedFile:
                 os.close(handle)
 
     def array(self, dtype: np.dtype[Any], shape: Sequence[int], offset: int = 0) -> Array:
-        """A view of a part of the file."""
+        """Return a view of a part of the file; nothing is copied."""
         found: Array = np.frombuffer(self.bytes, dtype, prod(shape), offset).reshape(shape)
         return found
 
     def at_random(self) -> None:
-        """From here on single rows are read: do not read ahead."""
+        """Stop reading ahead, because only single rows are read from here on."""
         if sys.platform != "win32" and len(self.bytes) > LARGE:
             self.bytes.madvise(mmap.MADV_RANDOM)
 
     def give_back(self) -> None:
-        """After a look at all of it: nothing of it counts as this process's memory until it is looked at again."""
+        """Release the pages after a pass over the whole file; they no longer count as memory of this process."""
         if sys.platform != "win32":
             self.bytes.madvise(mmap.MADV_DONTNEED)
 
 
 class MappedRows:
-    """Rows of an array in a file, gathered when they are asked for; indexed by rows as the array would be.
+    """Rows of an array in a file, gathered on access; indexed by rows as the array would be.
 
-    `order` are the rows of the file that it consists of, and `take` what becomes of some of them: as they are, if these
-    are not given.
+    `order` lists the rows of the file that belong to it, and `take` returns the values of given rows of the file.
+    Without them, the rows are those of the array.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class MappedRows:
 
 
 def map_npy(path: Path) -> tuple[MappedFile, Array]:
-    """The one array of an .npy, which stays in the file."""
+    """Map the array of an .npy file; it stays in the file."""
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
         if not found.flags.c_contiguous:

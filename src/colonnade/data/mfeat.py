@@ -1,4 +1,4 @@
-"""Multiple Features (UCI "mfeat"): handwritten digits, seen in six ways; 200 rows per digit, in order of the digits."""
+"""Multiple Features (UCI "mfeat"): handwritten digits in six views; 200 rows per digit, in the order of the digits."""
 
 import gzip
 import warnings
@@ -32,7 +32,7 @@ def read_mfeat(folder: Path, progress: Progress) -> Dataset:
 def _read(path: Path) -> Array:
     try:
         with gzip.open(path, "rt", encoding="ascii") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of an empty file: refused below
+            warnings.simplefilter("ignore", UserWarning)  # about an empty file, which is refused below
             block: Array = np.loadtxt(file, dtype=np.float32, ndmin=2)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as numbers between blanks: {error}") from error

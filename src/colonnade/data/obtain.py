@@ -1,6 +1,6 @@
-"""Bring a known data set into the data folder: from a file, a folder, an archive or an address, checked by its digest.
+"""Put a known data set into the data folder: from a file, a folder, an archive or an address, checked by its digest.
 
-Nothing is written that does not have the digest of the catalogue. A file that is there is left as it is.
+Only content with the digest of the catalogue is written.
 """
 
 import bz2
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 def unpacked(file: File, content: bytes) -> bytes:
-    """Without gzip, bzip2 or xz, whichever it is; cut off if it is much larger than the file should be."""
+    """Remove gzip, bzip2 or xz packing; the result is cut off if it is much larger than the file should be."""
     for magic, open_packed in _OPEN.items():
         if content.startswith(magic):
             with open_packed(io.BytesIO(content)) as packed:
@@ -46,14 +46,14 @@ def unpacked(file: File, content: bytes) -> bytes:
 
 
 def digest_of(file: File, content: bytes) -> str:
-    """Of what the file would hold, whatever packing `content` has."""
+    """Return the digest of the unpacked content, whatever packing `content` has."""
     if file.name.endswith(TAR):
         return digest_of_members(members_of(unpacked(file, content)))
     return hashlib.sha256(unpacked(file, content)).hexdigest()
 
 
 def members_of(archive: bytes) -> dict[str, bytes]:
-    """The text files of a tar archive, by their names without folders."""
+    """Return the text files of a tar archive, by their names without folders."""
     found = {}
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for member in tar:
@@ -64,7 +64,7 @@ def members_of(archive: bytes) -> dict[str, bytes]:
 
 
 def digest_of_members(members: Mapping[str, bytes]) -> str:
-    """SHA-256 of name, length and content of each, in the order of the names."""
+    """Return the SHA-256 of name, length and content of each file, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(members):
         digest.update(f"{name}\n{len(members[name])}\n".encode())
@@ -73,14 +73,14 @@ def digest_of_members(members: Mapping[str, bytes]) -> str:
 
 
 def is_there(known: Known, folder: Path) -> bool:
-    """Whether all of its files lie in their folder; what they hold is not looked at."""
+    """Whether all files of the data set are in their folder; their content is not checked."""
     return known.embedded or all((folder / known.name / file.name).is_file() for file in known.files)
 
 
 def install(known: Known, source: Path, folder: Path, say: Say) -> Path:
-    """Check the files of a data set that lie in `source`, and put them into their folder.
+    """Check the files of a data set in `source`, and put them into their folder.
 
-    `source` is a folder, a .zip, or the only file of the set. All are checked before the first is written.
+    `source` is a folder, a .zip, or the only file of the set. All files are checked before the first is written.
     """
     if not source.exists():
         raise DataError(f"{source}: there is no such file or folder")
@@ -94,7 +94,10 @@ def install(known: Known, source: Path, folder: Path, say: Say) -> Path:
 
 
 def packed_in(file: File, content: bytes) -> bytes:
-    """As the readers want it: gzipped, a .tar.xz, or plain; the same bytes at every call."""
+    """Return the content with the packing that the readers expect: gzip, .tar.xz or none.
+
+    The bytes are the same at every call.
+    """
     if file.name.endswith(TAR):
         packed = content if content.startswith(b"\xfd7zXZ") else lzma.compress(unpacked(file, content), preset=6)
     elif file.name.endswith(".gz"):
@@ -120,7 +123,7 @@ def _checked(known: Known, file: File, source: Path) -> bytes:
 
 
 def _candidates(file: File, source: Path, only: bool) -> Iterator[tuple[str, bytes]]:
-    """What may be the file: in a folder or .zip by its name, with any packing."""
+    """Yield what may be the file, by its name in a folder or .zip, with any packing."""
     if source.is_dir():
         for path in sorted(source.rglob(f"{file.bare}*")):
             if path.is_file() and _means(path.name, file):
@@ -141,7 +144,10 @@ def _means(name: str, file: File) -> bool:
 
 
 def download(known: Known, folder: Path, say: Say, base: str | None = None) -> Path:
-    """Fetch all files from their owners, or from a mirror that has them under `base`; checked before they are kept."""
+    """Fetch all files from their owners, or from a mirror that has them under `base`.
+
+    A file is kept only after its check.
+    """
     place = folder / known.name
     for file in known.files:
         urls = file.urls if base is None else (f"{base.rstrip('/')}/{file.name}",)
@@ -156,7 +162,7 @@ def download(known: Known, folder: Path, say: Say, base: str | None = None) -> P
 
 
 def _fetched(url: str, file: File) -> bytes:
-    most = 2 * file.size + (1 << 20)  # a page of an error, or of something else, is cut off
+    most = 2 * file.size + (1 << 20)  # an error page, or another large answer, is cut off
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
             content: bytes = answer.read(most)
@@ -169,7 +175,7 @@ def _fetched(url: str, file: File) -> bytes:
 
 
 def instructions(known: Known, folder: Path) -> list[str]:
-    """What to type and to click, in lines."""
+    """Return the lines that tell a user what to download and what to type."""
     lines = [f"{known.name} ({known.licence}): {known.page}"]
     if known.advice:
         lines.append(f"  {known.advice}")
@@ -180,7 +186,7 @@ def instructions(known: Known, folder: Path) -> list[str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """In one rename, so that no half of a file is left."""
+    """Write with one rename, so that no partial file is left."""
     part = path.with_name(f".{path.name}.part")
     part.write_bytes(content)
     part.replace(path)

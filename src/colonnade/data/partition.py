@@ -1,7 +1,7 @@
-"""A dataset taken apart: columns to parties, rows to train and test, labels to the server.
+"""A dataset after the split: columns at the parties, rows to train and test, labels at the server.
 
-The rows of all parties are in the same order. Memory: beside the dataset there is one float32 copy, made
-party by party, and pieces of it.
+The rows of all parties are in the same order. Beside the dataset, memory holds one float32 copy, made party by party,
+and pieces of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,30 +30,30 @@ class Partition:
 
     name: str
     parties: tuple[str, ...]
-    columns: tuple[tuple[str, ...], ...]  # per party, as in the dataset; `encoders` know what they become
+    columns: tuple[tuple[str, ...], ...]  # per party, names as in the dataset; `encoders` know their features
     train: tuple[Any, ...]  # per party, float32 (n_train, d_m); of a sparse dataset scipy CSR
-    test: tuple[Any, ...]  # per party, float32 (n_validation + n_test, d_m): the rows to validate on come first
+    test: tuple[Any, ...]  # per party, float32 (n_validation + n_test, d_m): the validation rows come first
     y_train: Array
-    y_test: Array  # in the same order
+    y_test: Array  # in the order of `test`
     task: Task
     encoders: tuple[Encoder, ...]  # per party
     scalers: tuple[Scaler, ...]  # per party
-    indices: tuple[Array, ...]  # per party, int64: columns of the dataset
-    width: int  # columns of the dataset, some of which no party may hold
+    indices: tuple[Array, ...]  # per party, int64: indices into the dataset's columns
+    width: int  # columns of the dataset; some may belong to no party
     shapes: tuple[tuple[int, ...], ...]  # per party: of one row, (columns,), (height, width) or (steps, channels)
-    notes: tuple[str, ...] = ()  # what a reader of the results should know about the data
-    ids: polars.Series | None = None  # of the rows to train on, then of those held out
-    validation: int = 0  # how many of `test` and `y_test` are to validate on
+    notes: tuple[str, ...] = ()  # remarks about the data for readers of the results
+    ids: polars.Series | None = None  # of the training rows, then of the validation and test rows
+    validation: int = 0  # number of validation rows in `test` and `y_test`
 
     def __repr__(self) -> str:
-        """Sizes only: a notebook or a log must not show a row."""
+        """Show sizes only: a notebook or a log must not show a row."""
         held = (f"{name} ({len(own)} columns)" for name, own in zip(self.parties, self.columns, strict=True))
         rows = f"{len(self.y_train):,} rows to train on, {self.validation:,} to validate on"
         tested = f"{len(self.y_test) - self.validation:,} to test on"
         return f"Partition({self.name}: {listing(held)}; {rows}, {tested}; {self.task})"
 
     def blocks(self, raw: Any) -> list[Array]:
-        """Split, encode and scale raw rows: an array of the dataset's columns (rows, width), or a table by names.
+        """Split, encode and scale raw rows: an array (rows, width) of all columns, or a table with column names.
 
         An array is in the units of `Dataset.x`; a table is a DataFrame, {column: values} or [{column: value}].
         """
@@ -66,7 +66,7 @@ class Partition:
         return [self._block(place, raw, index) for place, index in enumerate(self.indices)]
 
     def block(self, party: int, raw: Any) -> Array:
-        """Encode and scale raw rows of one party: an array of its columns, or a table by names."""
+        """Encode and scale raw rows of one party: an array of its columns, or a table with column names."""
         if not isinstance(raw, np.ndarray):
             return self._block(party, raw, np.arange(len(self.columns[party])))
         width = len(self.columns[party])
@@ -99,13 +99,13 @@ def split(
     split_seed: int = 0,
     release: bool = False,
 ) -> Partition:
-    """Split a dataset among parties (4, or as many as a table `how` names), by default with its own scaling.
+    """Split a dataset among parties (4, or as many as a table `how` names), by default with the dataset's own scaling.
 
-    `split_seed` chooses the rows to test on, where the dataset has no test set, and then those to validate on:
-    `validation_fraction` of the others, or none if it is 0.
+    `split_seed` chooses the test rows if the dataset has no test set. Then it chooses the validation rows:
+    `validation_fraction` of the other rows, or none if it is 0.
 
-    With `release` the columns of a CSV or Parquet table are given back as soon as their party has them, which
-    leaves the dataset unusable: for data that fill the memory.
+    With `release`, each column of a CSV or Parquet table is freed as soon as its party has it. The dataset is unusable
+    afterwards. This is for data that fill the memory.
 
     Examples: `split(load("digits"))`, `split(bank, how={"bank": ["age", "income"], "shop": ["visits"]})`.
     """
@@ -145,5 +145,5 @@ def split(
 
 
 def _ids(ids: polars.Series | None, rows: Array) -> polars.Series:
-    """Of these rows; without ids of their own they are counted from 0."""
+    """Return the ids of these rows; rows without ids are counted from 0."""
     return polars.Series("ids", rows).cast(polars.String) if ids is None else ids.gather(rows)

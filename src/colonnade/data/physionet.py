@@ -1,11 +1,15 @@
-"""PhysioNet/CinC Challenge 2012: 48 hours of vital signs of ICU stays, and who died in hospital.
+"""PhysioNet/CinC Challenge 2012: 48 hours of vital signs of ICU stays, and which patients died in hospital.
 
-Each stay becomes 48 hours × 41 channels, dealt to four parties: of a channel, the mean of each hour; where an hour
-has none, the last hour that has; before the first, the mean of the training stays' measurements (0 for MechVent,
-which is only ever recorded as 1). Age, Height and the like are recorded at the start and so hold for all hours;
--1 there means unknown. Values are cut to the range of 99.8 % of the training stays', for some were typed without
-their point (a WBC of 6251.9 is 950 standard deviations out).
-Set A is to train, set B to test. Stays without any measurement are left out, with a note.
+Each stay becomes 48 hours × 41 channels, divided among four parties. The value of a channel in an hour is:
+
+- the mean of the measurements in that hour;
+- without any: the value of the last earlier hour that has one;
+- before the first: the mean of the training stays' measurements (0 for MechVent, which is only ever recorded as 1).
+
+Age, Height and similar values are recorded at the start and hold for all hours; -1 there means unknown. Values are cut
+to the range of 99.8 % of the training stays' values, because some were typed without their decimal point (a WBC of
+6251.9 is 950 standard deviations out). Set A is to train, set B to test. Stays without any measurement are left out,
+with a note.
 
 Data: https://physionet.org/content/challenge-2012 (set-a.tar.xz and set-b.tar.xz repack the site's archives).
 """
@@ -40,17 +44,17 @@ CHANNELS = tuple(channel for group in GROUPS.values() for channel in group)
 DESCRIPTORS = ("Age", "Gender", "Height", "Weight", "ICUType")
 OUTCOME = "In-hospital_death"
 HEADER = b"Time,Parameter,Value"
-STAYS = 4000  # per set, for the progress alone
+STAYS = 4000  # per set, only to show progress
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Stays:
-    """One set: hourly means, NaN where an hour has none."""
+    """One set: hourly means, NaN for an hour without a measurement."""
 
     ids: Array  # (stays,) int64
     hourly: Array  # (stays, HOURS, channels) float32
     died: Array  # (stays,) int64
-    empty: int  # stays that were left out
+    empty: int  # number of stays that were left out
 
 
 def read_physionet(folder: Path, progress: Progress) -> Dataset:
@@ -88,7 +92,7 @@ def _read_set(folder: Path, part: str, progress: Progress) -> _Stays:
 
 
 def _measurements(path: Path, what: str, progress: Progress) -> bytes:
-    """The lines of all stays in one text; each stay begins with its RecordID."""
+    """Return the lines of all stays in one text; each stay begins with its RecordID."""
     parts: list[bytes] = []
     try:
         with tarfile.open(path, "r|xz") as archive:
@@ -111,7 +115,7 @@ def _measurements(path: Path, what: str, progress: Progress) -> bytes:
 
 
 def _hourly(path: Path, text: bytes) -> tuple[Array, Array, Array]:
-    """Ids of the stays, their hourly means, and whether anything but a descriptor was measured."""
+    """Return the ids of the stays, their hourly means, and whether anything but a descriptor was measured."""
     schema = {"time": polars.String, "parameter": polars.String, "value": polars.Float64}
     try:
         frame = polars.read_csv(io.BytesIO(text), has_header=False, schema=schema)
@@ -151,7 +155,10 @@ def _outcomes(path: Path, ids: Array) -> Array:
 
 
 def _usual_range(hourly: Array) -> tuple[Array, Array]:
-    """Per channel, all but 0.1 % at either end; without bounds for one that no training stay has."""
+    """Return bounds per channel that leave out 0.1 % at either end.
+
+    They are infinite for a channel that no training stay has.
+    """
     low, high = np.full(len(CHANNELS), -np.inf, np.float32), np.full(len(CHANNELS), np.inf, np.float32)
     for place in range(len(CHANNELS)):
         values = hourly[:, :, place]
@@ -162,7 +169,7 @@ def _usual_range(hourly: Array) -> tuple[Array, Array]:
 
 
 def _training_means(hourly: Array) -> Array:
-    """Per channel, over the hours that have a measurement; 0 for one that no training stay has."""
+    """Return the mean per channel over the hours with a measurement; 0 for a channel that no training stay has."""
     count = np.count_nonzero(~np.isnan(hourly), axis=(0, 1))
     means: Array = np.nansum(hourly, axis=(0, 1), dtype=np.float64) / np.maximum(count, 1)
     means[CHANNELS.index("MechVent")] = 0.0
@@ -175,7 +182,7 @@ def _carry_forward(hourly: Array) -> None:
 
 
 def _by_groups(hourly: Array) -> tuple[Array, tuple[str, ...], tuple[View, ...]]:
-    """Each group's columns together, hour by hour."""
+    """Put each group's columns together, hour by hour."""
     x = np.empty((len(hourly), HOURS * len(CHANNELS)), np.float32)
     columns: list[str] = []
     views = []

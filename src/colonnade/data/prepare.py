@@ -1,7 +1,7 @@
-"""From the raw columns of one party to the numbers it trains and tests on, whoever else is there.
+"""From the raw columns of one party to the numbers that it trains and tests on, independent of the other parties.
 
-What a party gets depends on its own columns, the number of rows and the settings alone, so that it is the same
-to the bit whether one process splits a whole CSV table or every party reads a file of its own.
+The result depends only on the party's own columns, the number of rows and the settings. It is therefore the same to the
+bit whether one process splits a whole CSV table or every party reads its own file.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from colonnade.data.table import Table
 from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
-Rows = tuple[Array, Array]  # int64: to train on, and held out: first those to validate on, then those to test on
+Rows = tuple[Array, Array]  # int64: training rows, and rows held out: first the validation rows, then the test rows
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is done to the numbers of a party; `section` of a config is where a user says so."""
+    """How a party's numbers are prepared; `section` is the section of the config that sets it, for errors."""
 
     scale: str
     missing: str
@@ -31,19 +31,17 @@ class Preparation:
     section: str = "data"
 
     def __post_init__(self) -> None:
-        """Refuse words that nobody knows."""
+        """Raise ConfigError for an unknown scaling or an unknown policy for missing values."""
         check_scale(self.scale, self.section)
         check_missing(self.missing, self.section)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prepared:
-    """What one party gets."""
-
     encoder: Encoder
     scaler: Scaler
-    train: Any  # float32 (n_train, features); CSR where the data are
-    test: Any  # float32 (n_validation + n_test, features): the rows that are held out
+    train: Any  # float32 (n_train, features); CSR if the data are sparse
+    test: Any  # float32 (n_validation + n_test, features): the rows held out
     notes: list[str]
 
 
@@ -56,7 +54,7 @@ def prepare(
     how: Preparation,
     steps: int = 1,
 ) -> Prepared:
-    """Encode and scale the columns `index` of `x`, whose names are given; a series has its columns step by step."""
+    """Encode and scale the columns `index` of `x`, which `names` names; the columns of a series are ordered by step."""
     columns = tuple(names)
     refuse_unusable(Block(x, np.arange(len(x)), index), party, columns, how.missing, how.section)
     means = training_means(Block(x, rows[0], index), party, columns) if how.missing == "mean" else None
@@ -70,7 +68,7 @@ def prepare(
 def prepare_sparse(
     x: Any, index: Array, names: Sequence[str], party: str, rows: Rows, how: Preparation, steps: int = 1
 ) -> Prepared:
-    """The same of a sparse table, which is never made dense: only "none" leaves its zeros zero."""
+    """Prepare a sparse table without making it dense; accepts only the scaling "none", which keeps zeros zero."""
     if how.scale != "none":
         advice = 'a sparse table cannot be shifted without becoming dense; use "none", and scale it before'
         raise ConfigError(f"{how.section}.scale", how.scale, advice)
@@ -86,15 +84,15 @@ def prepare_sparse(
 
 @dataclass(frozen=True, slots=True)
 class RowSplit:
-    """Which rows are held out; all owners of the same rows find the same with the same settings."""
+    """Which rows are held out; members with the same rows and the same settings find the same ones."""
 
     test_fraction: float
-    validation_fraction: float  # of the rows that are left to train on; 0: none
+    validation_fraction: float  # of the rows that remain after the test rows; 0: none
     split_seed: int
-    test_rows: int = 0  # the last so many rows are the test set, whatever `test_fraction` is
+    test_rows: int = 0  # the last rows, as many as this, are the test set, whatever `test_fraction` is
 
     def __post_init__(self) -> None:
-        """Refuse fractions and seeds that mean nothing."""
+        """Raise ConfigError for a fraction or a seed out of range."""
         test, validation, seed = self.test_fraction, self.validation_fraction, self.split_seed
         if not _is_number(test) or not 0 < test < 1:
             raise ConfigError("data.test_fraction", test, "must lie between 0 and 1, both excluded")
@@ -105,7 +103,9 @@ class RowSplit:
             raise ConfigError("data.split_seed", seed, "must be a whole number from 0")
 
     def of(self, name: str, rows: int) -> tuple[Rows, int]:
-        """The rows to train on, those held out, and how many of these are to validate on. `name` is for errors.
+        """Return the training rows, the rows held out, and the number of validation rows among those.
+
+        `name` is for errors.
 
         The test rows do not depend on the validation fraction. Without a given test set they are a shuffled part.
         """
@@ -125,11 +125,11 @@ class RowSplit:
         if not count:
             cause = f"{rows} rows cannot be split into rows to train, to validate and to test on"
             raise DataError(f"{name}: {cause}; set data.validation_fraction = 0")
-        if self.test_rows:  # the given order of the training rows stays
+        if self.test_rows:  # keep the given order of the training rows
             chosen = np.zeros(len(train), np.bool_)
             chosen[shuffle.permutation(len(train))[:count]] = True
             validation, train = train[chosen], train[~chosen]
-        else:  # they are shuffled already
+        else:  # the rows are shuffled already
             validation, train = train[:count], train[count:]
         return (train, np.concatenate([validation, test])), count
 

@@ -1,4 +1,4 @@
-"""How far a reader is, for whoever waits for it."""
+"""The callback with which a reader reports its progress."""
 
 from collections.abc import Callable
 
@@ -6,4 +6,4 @@ Progress = Callable[[str, float], None]  # what is being done, and the part of i
 
 
 def silent(what: str, part: float) -> None:
-    """Nobody waits."""
+    """Ignore the progress."""

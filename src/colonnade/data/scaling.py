@@ -1,4 +1,4 @@
-"""Scaling of one party's columns, fitted on its own training rows: what a party may know by itself.
+"""Scale one party's columns with statistics of its own training rows, so that no other party's data are needed.
 
 | scale | a column becomes | a constant column |
 |---|---|---|
@@ -7,8 +7,8 @@
 | "clipped" | (x - mean) / 3 standard deviations, cut at -1 and 1 | x - mean, cut |
 | "none" | x, times the factor of its dataset | the same |
 
-The steps of a time series share the statistics of their channel. One-hot columns stay 0 and 1 whatever the scale.
-The factor needs no place in the first two: it cancels out. Statistics are float64, the results float32.
+The steps of a time series share the statistics of their channel. One-hot columns stay 0 and 1 with every scale. The
+fitted scales ignore the factor: it cancels out. Statistics are float64, the results float32.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ from colonnade.data.task import Array
 from colonnade.protocol.errors import ConfigError, DataError
 
 SCALES = ("standard", "minmax", "clipped", "none")
-DEVIATIONS = 3.0  # that "clipped" keeps
+DEVIATIONS = 3.0  # standard deviations that "clipped" keeps
 ROUNDING = 10 * float(np.finfo(np.float64).eps)
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaler:
-    """Turns raw columns to what a model is fed with: (raw - shift) * gain, cut at ±limit."""
+    """Turns raw columns into a model's input: (raw - shift) * gain, cut at ±limit."""
 
     shift: Array  # (columns,) float64
     gain: Array  # (columns,) float64
@@ -38,7 +38,7 @@ class Scaler:
 
     @property
     def fitted(self) -> bool:
-        """Whether it depends on the rows: a factor alone does not."""
+        """Whether the scaling depends on the rows; a factor alone does not."""
         return bool(self.shift.any()) or len(np.unique(self.gain)) > 1
 
     def apply(self, raw: Array) -> Array:
@@ -64,14 +64,14 @@ class Scaler:
 
 
 def check_scale(scale: str, section: str = "data") -> None:
-    """Refuse a scaling that does not exist."""
+    """Raise ConfigError for an unknown scaling."""
     if scale not in SCALES:
         advice = f"unknown{did_you_mean(scale, SCALES)}; known are {', '.join(SCALES)}"
         raise ConfigError(f"{section}.scale", scale, advice)
 
 
 def fit(scale: str, block: Block, factor: float, steps: int = 1) -> Scaler:
-    """Learn the scaler of a block of training rows, which must be finite; a series has its columns step by step."""
+    """Fit the scaler on a block of training rows, which must be finite; the columns of a series are ordered by step."""
     numeric = np.ones(block.shape[1], bool) if block.encoder is None else block.encoder.numeric
     scaler = _fit(scale, block, factor, steps)
     return Scaler(np.where(numeric, scaler.shift, 0.0), np.where(numeric, scaler.gain, 1.0), scaler.limit)
@@ -84,18 +84,18 @@ def _fit(scale: str, block: Block, factor: float, steps: int) -> Scaler:
     low, high, mean = _first_moments(block)
     low, high = _over_steps(np.min, low, steps), _over_steps(np.max, high, steps)
     mean = _over_steps(np.mean, mean, steps)
-    # A column whose values differ by no more than rounding does must not be blown up to variance 1.
+    # Do not scale a column to variance 1 if its values differ only by rounding.
     constant = high - low <= np.maximum(SMALLEST, ROUNDING * np.maximum(np.abs(low), np.abs(high)))
     if scale == "minmax":
         return Scaler(low, 1 / np.where(constant, 1.0, high - low))
     deviation = np.sqrt(_over_steps(np.mean, _variance(block, mean), steps))
-    # `low`, for the mean of a constant column may be off by a rounding.
+    # `low`, because the mean of a constant column may be off by a rounding error.
     shift, gain = np.where(constant, low, mean), 1 / np.where(constant, 1.0, deviation)
     return Scaler(shift, gain / DEVIATIONS, 1.0) if scale == "clipped" else Scaler(shift, gain)
 
 
 def _over_steps(reduce: Callable[..., Any], values: Array, steps: int) -> Array:
-    """One value per channel in place of one per step and channel."""
+    """Reduce the values of all steps to one per channel, and repeat it for every step."""
     if steps == 1:
         return values
     result: Array = np.tile(reduce(values.reshape(steps, -1), axis=0), steps)
@@ -113,7 +113,7 @@ def _first_moments(block: Block) -> tuple[Array, Array, Array]:
 
 
 def _variance(block: Block, mean: Array) -> Array:
-    """Return the mean squared distance from `mean`; in a second pass, for one pass over squares loses all digits."""
+    """Return the mean squared distance from `mean`, in a second pass: one pass over squares would lose all digits."""
     squares = np.zeros(block.shape[1])
     for _, piece in block.pieces():
         piece -= mean

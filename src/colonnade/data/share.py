@@ -1,7 +1,7 @@
-"""What one role holds: a party its features, the server its labels, each read from a file of its own.
+"""What one role holds: a party its features, the server its labels, each read from its own file.
 
-All owners have the same rows in the same order, and each finds by itself which of them are held out, for that
-takes only the number of rows and the split's settings. `rows` and `ids_sha256` are what they compare before they start.
+All members have the same rows in the same order. Each finds the rows to hold out by itself, from the number of rows and
+the settings of the split. Before they start they compare `rows` and `ids_sha256`.
 
     by = RowSplit(test_fraction=0.2, validation_fraction=0.1, split_seed=0)
     clinic = read_party_share("clinic.csv", name="clinic", id="patient", by=by)
@@ -42,7 +42,7 @@ from colonnade.data.tables import (
 from colonnade.data.task import Array, Task, read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
-Labels = tuple[Task, Array, Array]  # and those to train and to test on
+Labels = tuple[Task, Array, Array]  # the task, the labels to train on, and those held out
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -50,21 +50,21 @@ class PartyShare:
     """The features of one party, encoded and scaled."""
 
     name: str
-    columns: tuple[str, ...]  # as in its file: one with categories becomes several features
+    columns: tuple[str, ...]  # as in its file; a column with categories becomes several features
     train: Any  # float32 (n_train, features): an array, or rows that stay in a file (`mapped.MappedRows`)
-    test: Any  # float32 (n_validation + n_test, features): the rows to validate on come first
-    shape: tuple[int, ...]  # of one row: (features,), or of its piece of an image or series
+    test: Any  # float32 (n_validation + n_test, features): the validation rows come first
+    shape: tuple[int, ...]  # of one row: (features,), or the shape of its piece of an image or series
     ids_sha256: str
     notes: tuple[str, ...]
-    labels: Labels | None = None  # for methods whose parties hold them
-    prepared: Prepared | None = None  # how further rows are encoded and scaled, if it was read from the party's file
-    read_ids: Callable[[], polars.Series] | None = None  # if it comes from one table of all
-    present: Rows | None = None  # bool: which rows of either part it has, the others being zeros; None: all
-    validation: int = 0  # how many of `test` are to validate on
+    labels: Labels | None = None  # for methods whose parties hold the labels
+    prepared: Prepared | None = None  # how to encode and scale further rows, if it was read from the party's file
+    read_ids: Callable[[], polars.Series] | None = None  # if the share comes from one table of all parties
+    present: Rows | None = None  # bool: the rows of either part that the party has, the others are zeros; None: all
+    validation: int = 0  # number of validation rows in `test`
 
     @property
     def rows(self) -> int:
-        """Of both parts."""
+        """Training rows plus rows held out."""
         return len(self.train) + len(self.test)
 
     def __repr__(self) -> str:
@@ -72,25 +72,25 @@ class PartyShare:
 
     @property
     def ids(self) -> polars.Series | None:
-        """Of the rows to train on, then of those held out; only predictions need them, and they may be many."""
+        """Ids of the training rows, then of the rows held out; read on demand: only predictions need them."""
         return None if self.read_ids is None else self.read_ids()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ServerShare:
-    """The labels."""
+    """The server's labels."""
 
     task: Task
     y_train: Any  # (n_train,), class index (int64) or target (float32): an array, or rows that stay in a file
     y_test: Array
     ids_sha256: str
     notes: tuple[str, ...]
-    absent: Rows | None = None  # bool (rows, parties): who lacks which row of either part; None: nobody any
-    validation: int = 0  # how many of `y_test` are to validate on
+    absent: Rows | None = None  # bool (rows, parties): True where a party lacks a row of either part; None: nowhere
+    validation: int = 0  # number of validation rows in `y_test`
 
     @property
     def rows(self) -> int:
-        """Of both parts."""
+        """Training rows plus rows held out."""
         return len(self.y_train) + len(self.y_test)
 
     def __repr__(self) -> str:
@@ -98,7 +98,10 @@ class ServerShare:
 
 
 def party_share(partition: Partition, index: int, labels: bool = False) -> PartyShare:
-    """What one party of a partition holds, for all roles on one machine; with the labels, if its method wants that."""
+    """Return what one party of a partition holds, for all roles on one machine.
+
+    It includes the labels if the method needs them.
+    """
     name, ids = partition.parties[index], partition.ids
     return PartyShare(
         name=name,
@@ -115,7 +118,7 @@ def party_share(partition: Partition, index: int, labels: bool = False) -> Party
 
 
 def server_share(partition: Partition) -> ServerShare:
-    """What the server of a partition holds, for all roles on one machine."""
+    """Return what the server of a partition holds, for all roles on one machine."""
     theirs = tuple(f"{name}: " for name in partition.parties)
     return ServerShare(
         task=partition.task,
@@ -128,7 +131,10 @@ def server_share(partition: Partition) -> ServerShare:
 
 
 def share_without_labels(rows: int, task: Task, by: RowSplit) -> ServerShare:
-    """Of a server that has neither labels nor ids and only knows how many rows there are; its zeros are no labels."""
+    """Make the share of a server without labels and ids that knows only the number of rows.
+
+    Its zeros are not labels.
+    """
     if rows < 2:
         raise ConfigError("server.rows", rows, "must be 2 or more")
     parts, validation = by.of("server.rows", rows)
@@ -151,11 +157,13 @@ def read_party_share(
     format: str | None = None,
     dialect: Dialect = USUAL,
 ) -> PartyShare:
-    """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, perhaps ids); an .npy of floats is mapped instead.
+    """Read a party's own .csv, .csv.gz, .parquet or .npz (array x, optionally ids).
 
-    `format` says which of them it is, if the file's name does not, and `dialect` how a CSV file is written.
-    Every column but the id and the label is a feature, or those that `columns` names, as "first..last" too; `scale` is
-    "standard" unless told otherwise. Of an aligned file only the common rows are used, in their order.
+    An .npy of floats is mapped instead.
+
+    `format` names the format if the file's name does not; `dialect` says how a CSV file is written. Every column except
+    the id and the label is a feature, or only those that `columns` names ("first..last" is a range). `scale` is
+    "standard" by default. Of an aligned file only the common rows are used, in the common order.
     """
     check_name(name, "party.name")
     how = Preparation("standard" if scale is None else scale, missing, section="party")
@@ -188,7 +196,7 @@ def read_party_share(
 
 
 def _refuse_beside_npy(section: str, settings: Mapping[str, Any]) -> None:
-    """One array of numbers has no names."""
+    """Raise ConfigError for settings that need column names, which one array of numbers does not have."""
     for key, value in settings.items():
         if value is not None:
             advice = (
@@ -198,7 +206,7 @@ def _refuse_beside_npy(section: str, settings: Mapping[str, Any]) -> None:
 
 
 def _mapped_share(file: Path, name: str, columns: Sequence[str] | None, how: Preparation, by: RowSplit) -> PartyShare:
-    """Rows that stay in their file; only a scaling that is fitted reads all of it, once, from start to end."""
+    """Make a share whose rows stay in their file; only a fitted scaling reads the whole file, once, in order."""
     mapping, x = map_npy(file)
     check_table(str(file), x)
     if x.dtype not in (np.float32, np.float16):
@@ -230,7 +238,7 @@ def _mapped_share(file: Path, name: str, columns: Sequence[str] | None, how: Pre
 def _fit_in_order(
     file: Path, x: Array, rows: Array, index: Array, names: tuple[str, ...], party: str, how: Preparation
 ) -> Scaler:
-    """Sums are taken in the file's order, not the split's: the last digits may differ from those of a table."""
+    """Sum in the file's order, not the split's: the last digits may differ from those of a table in memory."""
     if how.scale != "none":
         try:
             refuse_unusable(Block(x, np.arange(len(x)), index), party, names, how.missing, how.section)
@@ -240,7 +248,7 @@ def _fit_in_order(
 
 
 def _read_rows(rows: Rows, present: Array | None) -> Rows:
-    """The rows of either part that were read, as places among those that were read."""
+    """Return the rows of either part that the file has, as places among the rows that were read."""
     if present is None:
         return rows
     places = np.cumsum(present) - 1
@@ -251,7 +259,7 @@ def _read_rows(rows: Rows, present: Array | None) -> Rows:
 
 
 def _among_zeros(values: Array, present: Array) -> Array:
-    """Rows that the party lacks are zeros; what they become is replaced at the server."""
+    """Fill the rows that the party lacks with zeros; the server replaces their embeddings."""
     spread = np.zeros((len(present), *values.shape[1:]), values.dtype)
     spread[present] = values
     return spread
@@ -269,9 +277,10 @@ def read_server_share(
     format: str | None = None,
     dialect: Dialect = USUAL,
 ) -> ServerShare:
-    """Read the label and the id column of the server's own .csv, .csv.gz or .parquet, and nothing else of it.
+    """Read only the label and the id column of the server's own .csv, .csv.gz or .parquet.
 
-    An .npy holds nothing but the labels. `parties`: of whom to say which rows they lack, if the alignment knows.
+    An .npy holds nothing but the labels. `parties`: the parties whose lacking rows to report, if the alignment knows
+    them.
     """
     file, kind = existing(path, format, (*TABLES, "npy"), "server")
     if kind == "npy":
@@ -303,24 +312,24 @@ def _labels_of(file: Path) -> tuple[Array, Task]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Raw:
-    """A party's file as it was read."""
+    """A party's file after reading, not yet encoded and scaled."""
 
     x: Array | Table
-    index: Array  # int64: of the columns that are used
-    columns: tuple[str, ...]  # their names
+    index: Array  # int64: the columns that are used
+    columns: tuple[str, ...]  # names of the columns that are used
     ids_sha256: str
     notes: tuple[str, ...] = ()
     labels: tuple[Array, Task] | None = None
-    present: Array | None = None  # bool (common rows,): those that x has
+    present: Array | None = None  # bool (common rows,): the rows that x has
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Order:
-    """Which rows of a file are used, in which order, and what others compare with it."""
+    """Which rows of a file are used, in which order, and the digest that other members compare."""
 
-    rows: Array | None  # None: as they stand
+    rows: Array | None  # None: in the file's order
     sha256: str
-    present: Array | None = None  # bool (common rows,): those that the file has; None: all
+    present: Array | None = None  # bool (common rows,): the rows that the file has; None: all
 
     def of(self, column: Column) -> Column:
         return column if self.rows is None else Column(column.values[self.rows], column.categories)
@@ -401,7 +410,7 @@ def _from_npz(
 
 
 def _numbered(file: Path, width: int, party: str, columns: Sequence[str] | None) -> tuple[Array, tuple[str, ...]]:
-    """The columns of an array that are used, and their names: x0, x1, …"""
+    """Return the columns of an array that are used, and their names: x0, x1, …"""
     names = tuple(f"x{i}" for i in range(width))
     used = names if columns is None else columns_meant(file.name, names, party, columns, "party.columns")
     return np.array([names.index(name) for name in used], dtype=np.int64), used

@@ -1,4 +1,4 @@
-"""A share, or an alignment, to disk and back: one safetensors file that only its owner may read."""
+"""Save a share or an alignment as one safetensors file that only its owner may read, and load it."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ from colonnade.data.task import Array, Task, classification
 from colonnade.protocol import state
 from colonnade.protocol.errors import CheckpointError, DataError
 
-SEPARATOR = "\0"  # of ids
-PIECE = 1 << 20  # labels looked at together
+SEPARATOR = "\0"  # between ids
+PIECE = 1 << 20  # labels checked at once
 PARTY, SERVER, ALIGNMENT = "party share", "server share", "alignment"
 FORMATS = {PARTY: 2, SERVER: 2, ALIGNMENT: 1}
 
 
 def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
-    """Write or replace the file of a share; a kill at any moment leaves the old or the new one whole."""
+    """Write or replace the file of a share; if the process is killed, the old or the new file is complete."""
     content: dict[str, Any]
     if isinstance(share, PartyShare):
         content = {"kind": PARTY, "name": share.name, "columns": share.columns, "shape": share.shape}
@@ -50,7 +50,7 @@ def save_share(share: PartyShare | ServerShare, path: str | Path) -> None:
 
 def _replace(path: Path, chunks: Iterator[bytes | memoryview]) -> None:
     try:
-        with _temporary(path) as temporary:  # mkstemp: nobody else may read it, from its first byte on
+        with _temporary(path) as temporary:  # mkstemp: no other user can read the file, from its first byte on
             with temporary.open("wb") as file:
                 file.writelines(chunks)
                 file.flush()
@@ -62,7 +62,7 @@ def _replace(path: Path, chunks: Iterator[bytes | memoryview]) -> None:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """An empty file beside `path` that is gone afterwards, unless it was renamed."""
+    """Yield an empty file beside `path`, and remove it at the end unless it was renamed."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(handle)
     try:
@@ -72,7 +72,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def load_party_share(path: str | Path) -> PartyShare:
-    """What `save_share` wrote of a party; its features and ids stay in the file until they are asked for."""
+    """Load a party's share; its features and ids stay in the file until they are used."""
     with _reading(Path(path).expanduser(), PARTY) as (found, mapping):
         train, test, shape = found["train"], found["test"], found["shape"]
         _check(all(part.dtype == np.float32 and part.ndim == 2 and len(part) for part in (train, test)), "the features")
@@ -97,7 +97,6 @@ def _ids(path: Path, joined: Array, rows: int) -> polars.Series:
 
 
 def load_server_share(path: str | Path) -> ServerShare:
-    """What `save_share` wrote of the server."""
     with _reading(Path(path).expanduser(), SERVER) as (found, mapping):
         task, _, y_test = _labels(found, mapping)
         mapping.at_random()
@@ -124,7 +123,6 @@ def save_alignment(alignment: Alignment, path: str | Path) -> None:
 
 
 def load_alignment(path: str | Path) -> Alignment:
-    """What `save_alignment` wrote."""
     with _reading(Path(path).expanduser(), ALIGNMENT) as (found, _):
         name, members, rows, presence = (_own(found[key]) for key in ("name", "members", "rows", "presence"))
         _check(isinstance(name, str) and _all_are(str, members), "the names")
@@ -146,7 +144,7 @@ def _labels(found: Mapping[str, Any], mapping: MappedFile) -> tuple[Task, Array,
 
 
 def _fits(labels: Array, classes: int, mapping: MappedFile) -> bool:
-    """Piece by piece: there may be many."""
+    """Check that all labels are valid classes, piece by piece: there may be many."""
     for start in range(0, len(labels), PIECE):
         piece = labels[start : start + PIECE]
         if not (0 <= piece.min() <= piece.max() < classes if classes else np.isfinite(piece).all()):
@@ -157,7 +155,7 @@ def _fits(labels: Array, classes: int, mapping: MappedFile) -> bool:
 
 @contextlib.contextmanager
 def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedFile]]:
-    """The content of a file of this kind, its arrays mapped; whatever is wrong with it is said with its name."""
+    """Yield the content of a file of this kind, with mapped arrays; every DataError names the file."""
     try:
         mapping = MappedFile(path)
         found = state.views(mapping.bytes)
@@ -172,12 +170,12 @@ def _reading(path: Path, kind: str) -> Iterator[tuple[Mapping[str, Any], MappedF
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     except (CheckpointError, DataError) as error:
         raise CheckpointError(f"{path}: {error}") from None
-    except (KeyError, TypeError, AttributeError, ValueError) as error:  # a field that is not there, or another thing
+    except (KeyError, TypeError, AttributeError, ValueError) as error:  # a missing field, or one of another type
         raise CheckpointError(f"{path}: damaged: {error!r}") from error
 
 
 def _own(value: Any) -> Any:
-    """In memory, to be changed or kept without the file."""
+    """Return a copy in memory, independent of the file."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

@@ -1,4 +1,4 @@
-"""From what `[data] source` says to a table: an embedded set, a named image set in a folder, or a path.
+"""From `[data] source` to a table: an embedded set, a named set in a folder, or a path.
 
 | source | where it comes from |
 |---|---|
@@ -8,7 +8,7 @@
 | a9a, mfeat, physionet2012 | their files in `dir` or in its subfolder of that name |
 | a path: .npz, .libsvm, .svm (.gz), .csv, .csv.gz, .parquet, or a folder of IDX files | relative to `dir`, if given |
 
-`format` says what a path holds, if its name does not; then `source` is a path, whatever it is called.
+`format` says what a path holds, if its name does not. With `format`, `source` is always a path.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from colonnade.data.tables import from_frame, read_npz, read_table
 from colonnade.data.task import classification, read_labels
 from colonnade.protocol.errors import ConfigError
 
-FORMATS = ("csv", "parquet", "npz", "libsvm", "idx")  # of a path
+FORMATS = ("csv", "parquet", "npz", "libsvm", "idx")  # formats that `format` may name for a path
 EMBEDDED = {
     "digits": "load_digits",
     "digits-parity": "load_digits",
@@ -51,7 +51,7 @@ FOLDERS: dict[str, tuple[Callable[[Path, Progress], Dataset], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a file of columns needs to be told."""
+    """Options that only files with columns need."""
 
     label: str | None
     id: str | None
@@ -80,13 +80,13 @@ def load(
 ) -> Dataset:
     """Return the table that a source names, or that a DataFrame of polars or pandas holds.
 
-    With `format` ("libsvm", say) the source is a path, whatever it is called.
-    With `sparse`, LIBSVM data stay so, and are not scaled: only linear methods take them.
+    With `format` (for example "libsvm") the source is always a path. With `sparse`, LIBSVM data stay sparse and
+    unscaled: only linear methods accept them.
 
-    For CSV, Parquet and DataFrames alone: `label` is the column to predict, `id` a column to check and drop,
-    `categorical` the columns whose numbers are codes. Of a CSV file `header=False` says that it has no line of names,
-    `separator` and `decimal` how it is written, and `missing_values` which further texts mean a missing value. `test`
-    is a file with the test rows, of the same format. `progress(what, part)` is called now and then, with `part` from
+    For CSV, Parquet and DataFrames: `label` is the column to predict, `id` a column to check and drop, `categorical`
+    the columns whose numbers are codes. For CSV: `header=False` says that there is no line of names, `separator` and
+    `decimal` how the file is written, and `missing_values` which further texts mean a missing value. `test` is a file
+    with the test rows, of the same format. The reader calls `progress(what, part)` from time to time, with `part` from
     0 to 1.
 
     Examples: `load("digits")`, `load("mnist", dir="data")`, `load("patients.csv", label="outcome", id="nr")`.
@@ -138,7 +138,7 @@ def load(
 
 
 def _folder(source: str, dir: str | Path | None, needed: str) -> Path:
-    """`dir`, or its subfolder with the name of the source."""
+    """Return `dir`, or its subfolder with the name of the source."""
     if dir is None:
         raise ConfigError("data.dir", None, f"say where the files of {source} lie ({needed} and others)")
     folders = [Path(dir).expanduser() / source, Path(dir).expanduser()]
@@ -189,7 +189,7 @@ def _from_path(source: str, path: Path, kind: str | None, options: TableOptions)
 
 
 def _embedded(source: str) -> Dataset:
-    # By name: scikit-learn has no types, takes a second to import, and only this needs it.
+    # Imported by name: scikit-learn has no types, takes a second to import, and only this function needs it.
     datasets: Any = import_module("sklearn.datasets")
     options = {"scaled": False} if source == "diabetes" else {}
     bunch = getattr(datasets, EMBEDDED[source])(**options)

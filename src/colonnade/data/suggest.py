@@ -1,4 +1,4 @@
-"""The "did you mean" part of an error about a word that is not known."""
+"""The "did you mean" part of an error about an unknown word."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -13,7 +13,10 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def listing(names: Iterable[str], between: str = ", ") -> str:
-    """Name the first few; a table may have thousands of columns, a federation a thousand parties."""
+    """Join the first few names and count the rest.
+
+    A table may have thousands of columns, a federation a thousand parties.
+    """
     every = list(names)
     more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
     return between.join(every[:SHOWN]) + more

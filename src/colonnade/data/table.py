@@ -1,7 +1,7 @@
-"""A table of columns, each in memory of its own: 32-bit numbers, or codes of categories.
+"""A table of columns, each in its own memory: 32-bit numbers, or codes of categories.
 
-A table may fill half of the memory. Column by column it can be given back while the parties' blocks are made
-from it, which a two-dimensional array cannot.
+A table may fill half of the memory. Its columns can be freed one by one while the parties' blocks are made from them. A
+two-dimensional array does not allow that.
 """
 
 import mmap
@@ -42,45 +42,44 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         return self._rows, len(self._columns)
 
     def column(self, place: int) -> Column:
-        """One column, if it was not given back."""
+        """Return one column; raises DataError if it was released."""
         found = self._columns[place]
         if found is None:
             raise DataError(f"column {place} of this dataset was given back when it was split with release=True")
         return found
 
     def take(self, rows: Array, places: Array) -> Array:
-        """Some rows and columns as float64: numbers as they are, categories as their codes."""
+        """Return some rows and columns as float64: numbers as they are, categories as their codes."""
         taken = np.empty((len(rows), len(places)))
         for j, place in enumerate(places):
             taken[:, j] = self.column(place).values[rows]
         return taken
 
     def release(self, places: Array) -> None:
-        """Give the memory of these columns back."""
+        """Free the memory of these columns."""
         for place in places:
             self._columns[place] = None
 
 
 def own_memory(rows: int, dtype: type[np.generic]) -> Array:
-    """An array of zeros that goes back to the system at once when it is dropped, not to the heap.
+    """Return an array of zeros whose memory returns to the operating system as soon as the array is dropped.
 
-    malloc keeps freed blocks of up to 32 MiB for itself; pages that were never written cost nothing here.
+    malloc would keep freed blocks of up to 32 MiB for itself. Pages that were never written cost nothing here.
     """
     return np.frombuffer(mmap.mmap(-1, max(rows, 1) * np.dtype(dtype).itemsize), dtype)[:rows]
 
 
 class Coder:
-    """Gives each category a code while a column comes in pieces; the order is that of the sorted names at the end."""
+    """Gives each category a code while a column comes in pieces; `finish` sorts the categories by name."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     def encode(self, series: polars.Series) -> Array:
-        """Codes in the order of first appearance."""
+        """Return codes in the order of first appearance."""
         if series.dtype.is_float():
             series = series.fill_nan(None)
         texts = series.cast(polars.String).fill_null(MISSING)
@@ -92,7 +91,7 @@ class Coder:
         return texts.replace_strict(codes, return_dtype=polars.Int32).to_numpy()
 
     def finish(self, codes: Array) -> Column:
-        """Sort the categories, and bring the codes (changed in place) to their order."""
+        """Sort the categories, and change the codes in place to match."""
         categories = tuple(sorted(self._codes))
         place = np.empty(len(categories), np.int32)
         for rank, text in enumerate(categories):
@@ -103,14 +102,14 @@ class Coder:
 
 
 def category_name(text: str) -> str:
-    """The same name from all sources: a whole number has no fraction (1.0 is 1), and truth is true."""
+    """Return the same name for all sources: 1.0 becomes 1, and booleans are lower case (true)."""
     if text in ("True", "False"):
         return text.lower()
     return WHOLE.sub(r"\1", text)
 
 
 def column_of(series: polars.Series, categorical: bool) -> Column:
-    """One column of a typed table: text, truth and what is said to be categorical become codes."""
+    """Return one column of a typed table; text, booleans and columns that are declared categorical become codes."""
     if categorical or series.dtype in TEXT:
         coder = Coder()
         return coder.finish(coder.encode(series).copy())
@@ -122,7 +121,7 @@ def column_of(series: polars.Series, categorical: bool) -> Column:
 
 
 def rows_of(raw: Any, names: Sequence[str], categorical: Sequence[bool], party: str) -> Table:
-    """New raw rows (a DataFrame, {column: values} or a list of {column: value}) as a table of these columns."""
+    """Turn new raw rows (a DataFrame, {column: values} or a list of {column: value}) into a table of these columns."""
     frame = _frame(raw, names, party)
     columns = []
     for name, is_category in zip(names, categorical, strict=True):

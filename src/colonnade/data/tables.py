@@ -28,9 +28,9 @@ PARTS = ("x", "y", "x_test", "y_test")
 
 
 def npz_arrays(path: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], list[str]]:
-    """The arrays of an .npz that are wanted, and the names of all; pickled objects are refused, they could run code."""
+    """Return the wanted arrays of an .npz, and the names of all; refuses pickled objects, which could run code."""
     try:
-        # Opened here: numpy leaves the file open when the archive is broken.
+        # Opened here: numpy leaves the file open if the archive is broken.
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -51,7 +51,10 @@ def read_npz(path: Path) -> Dataset:
 
 
 def _views(path: Path, parts: Mapping[str, Any], keys: Sequence[str]) -> Dataset:
-    """Arrays x_bank and x_shop are the views bank and shop; x_bank_test and x_shop_test their test rows."""
+    """Make views of arrays: x_bank and x_shop are the views bank and shop.
+
+    Arrays x_bank_test and x_shop_test are their test rows.
+    """
     if "x" in parts:
         raise DataError(f"{path}: there is an array 'x' beside '{keys[0]}'; give either one table or several views")
     if "y" not in parts:
@@ -78,9 +81,9 @@ def read_table(
     dialect: Dialect = USUAL,
     test: Path | None = None,
 ) -> Dataset:
-    """Read a .csv or .parquet: every column but the label and the id is a feature, a number or a category.
+    """Read a .csv or .parquet: every column except the label and the id is a feature, a number or a category.
 
-    Rows of `test`, a file of the same format and columns, are the test set.
+    The rows of `test`, a file of the same format and columns, are the test set.
     """
     if label is None:
         raise ConfigError("data.label", None, f"name the column of {path.name} that is to be predicted")
@@ -109,7 +112,7 @@ Read = tuple[dict[str, Column], dict[str, polars.Series]]
 def _with_test_file(
     files: tuple[Path, Path], first: Read, categorical: Sequence[str], progress: Progress, dialect: Dialect
 ) -> tuple[dict[str, Column], dict[str, polars.Series], int]:
-    """The columns of both files, the test rows last; a column with a text in one of them has categories in both."""
+    """Join the columns of both files, test rows last; a column with text in one file has categories in both."""
     features, aside = list(first[0]), list(first[1])
     names = column_names(files[1], progress, dialect)
     if absent := [name for name in features if name not in names]:
@@ -125,7 +128,7 @@ def _with_test_file(
 
 
 def _below(first: polars.Series, second: polars.Series) -> polars.Series:
-    """Labels or ids of both files; as text, where a Parquet file has another type than the other."""
+    """Join labels or ids of both files; as text, if two Parquet files have different types."""
     if first.dtype != second.dtype:
         first, second = first.cast(polars.String), second.cast(polars.String)
     return polars.concat([first, second])
@@ -144,10 +147,10 @@ def _joined(first: Column, second: Column) -> Column:
 
 
 def _refuse_new_classes(test: Path, label: polars.Series, test_rows: int) -> None:
-    """Words that only the test file has are misspelt, or another column's."""
+    """Refuse classes that only the test file has: they are misspelt, or the column is a different one."""
     texts = label.cast(polars.String).str.strip_chars()
     if texts.cast(polars.Float64, strict=False).null_count() == texts.null_count():
-        return  # numbers, which may be targets
+        return  # numbers, which may be regression targets
     known, there = (set(part.drop_nulls()) for part in (texts[:-test_rows], texts[-test_rows:]))
     if new := sorted(there - known):
         raise DataError(f"{test}: label '{label.name}' has classes that no training row has: {listing(new)}")
@@ -161,7 +164,7 @@ def from_frame(
     categorical: Sequence[str] = (),
     name: str = "frame",
 ) -> Dataset:
-    """A DataFrame as a dataset, by the rules of Parquet files."""
+    """Make a dataset of a DataFrame, with the rules for Parquet files."""
     frame, where = frame_of(raw), Path(name)  # for messages
     if label is None:
         raise ConfigError("label", None, "name the column of the DataFrame that is to be predicted")
@@ -189,7 +192,10 @@ def read_columns(
     progress: Progress,
     dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
-    """Some columns of a .csv or .parquet: features by their names in that order, and those aside as they are."""
+    """Read some columns of a .csv or .parquet: features as `Column` by name, in that order.
+
+    Columns in `aside` are returned as they are in the file.
+    """
     if is_parquet(path):
         columns, kept = _read_parquet(path, features, aside, categorical, progress)
     else:
@@ -201,7 +207,7 @@ def read_columns(
 
 
 def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
-    """A word on columns that would be numbers but for a few texts: one slip of a pen makes them one-hot."""
+    """Write a note on each column that would be numeric except for a few texts: a single typo makes it one-hot."""
     notes = []
     for name, column in columns.items():
         texts = [text for text in column.categories or () if text != MISSING]
@@ -215,7 +221,7 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
 
 
 def column_names(path: Path, progress: Progress, dialect: Dialect = USUAL) -> list[str]:
-    """The names of all columns of a .csv or .parquet, no two of them alike."""
+    """Return the names of all columns of a .csv or .parquet; raises DataError if two are equal."""
     if is_parquet(path):
         try:
             names = list(polars.read_parquet_schema(path))
@@ -239,9 +245,9 @@ def check_columns(
     section: str = "data",
     key: str = "",
 ) -> None:
-    """Refuse columns that are not there or cannot be what a section of the config says they are.
+    """Raise ConfigError for columns that are absent, or that cannot be what a section of the config says.
 
-    `key` is what the error names, if not the column's own key.
+    `key` is the config key for the error, if it is not the column's own key.
     """
     wanted = [("label", label), *(("categorical", name) for name in categorical), ("id", id)]
     for what, name in wanted:
@@ -260,7 +266,7 @@ def check_columns(
 def _read_parquet(
     path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
-    """Column by column, so that only one is there in its wider type."""
+    """Read column by column, so that only one is in memory in its wider type."""
     columns: dict[str, Column] = {}
     kept: dict[str, polars.Series] = {}
     for place, name in enumerate((*features, *aside)):
@@ -279,7 +285,7 @@ def _read_parquet(
 
 
 def label_column(path: Path, label: polars.Series) -> tuple[Array, Task]:
-    """Class indices or targets from a column of a file, and the task that they pose."""
+    """Return class indices or regression targets from a column of a file, and the task."""
     if empty := label.null_count():
         first = label.is_null().arg_true()[0]
         raise DataError(
@@ -292,7 +298,7 @@ def label_column(path: Path, label: polars.Series) -> tuple[Array, Task]:
 
 
 def _label_values(label: polars.Series) -> Array:
-    """Whole numbers, else numbers, else text: a CSV file does not say which."""
+    """Return whole numbers if possible, else numbers, else text: a CSV file does not say which."""
     if label.dtype.is_decimal():
         label = label.cast(polars.Float64)
     if label.dtype.is_numeric() or label.dtype == polars.Boolean:
@@ -304,7 +310,7 @@ def _label_values(label: polars.Series) -> Array:
         numbers = texts.str.strip_chars().cast(dtype, strict=False)
         if not numbers.null_count():
             return numbers.to_numpy()
-    # Through categories: a million texts as Python objects would be larger than the table.
+    # Through categories: a million texts as Python objects would need more memory than the table.
     coder = Coder()
     column = coder.finish(coder.encode(texts).copy())
     return np.asarray(column.categories, dtype=np.str_)[column.values]

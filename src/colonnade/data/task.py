@@ -1,7 +1,7 @@
-"""What is to be predicted: two classes, several, or a number; and how that is read off a label column.
+"""What is to be predicted (two classes, several, or a number), and how to read it from a label column.
 
-Integers, booleans and text are classes. Floats are classes when they are all whole and at most 20 distinct
-values occur (a class column often passes through a float table); otherwise they are regression targets.
+Integers, booleans and text are classes. Floats are classes if they are all whole and have at most 20 distinct values (a
+class column often passes through a float table); otherwise they are regression targets.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MOST_FLOAT_CLASSES = 20
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The kind of prediction and the names of the classes, in the order of their index; () for regression."""
+    """The kind of prediction, and the names of the classes in the order of their index; () for regression."""
 
     kind: Kind
     classes: tuple[str, ...]
@@ -34,14 +34,14 @@ class Task:
 
 
 def classification(classes: tuple[str, ...]) -> Task:
-    """Return the task of telling these classes apart."""
+    """Return the task of telling these classes apart; raises DataError for fewer than two."""
     if len(classes) < 2:
         raise DataError(f"the label has only {list(classes)} as its value: there is nothing to tell apart")
     return Task("binary" if len(classes) == 2 else "multiclass", classes)
 
 
 def read_labels(y: Array) -> tuple[Array, Task]:
-    """Return class indices (int64) or targets (float32), and the task that they pose."""
+    """Return class indices (int64) or regression targets (float32), and the task."""
     if y.ndim != 1:
         raise DataError(f"labels must be 1-D, not have shape {y.shape}")
     if y.size == 0:
@@ -54,7 +54,7 @@ def read_labels(y: Array) -> tuple[Array, Task]:
 
 
 def _plain(y: Array) -> Array:
-    """Bring labels to one of: bool, integer, finite float, str."""
+    """Convert labels to one of: bool, integer, finite float, str."""
     if y.dtype.kind in "biuU":
         return y
     if y.dtype.kind == "f":

@@ -1,1 +1,1 @@
-"""Runs in the simulator, comparisons, sweeps, rankings."""
+"""Runs in the simulator, comparisons, sweeps, rankings, and the privacy report."""

@@ -1,7 +1,8 @@
-"""The attacks of `colonnade attack` on a config's own method, model and data, in bounded time; and those left out.
+"""Run the attacks of `colonnade attack` on a config's own method, model and data, in bounded time.
 
-Attacked is a part of the rows in a short training. A success is a success on made-up rows, too. A failure on made-up
-rows shows nothing: real columns hang together in ways that an attacker can use and random ones have not.
+They attack a part of the rows in a short training; attacks that do not apply are listed with the reason. A success on
+made-up rows counts as a success. A failure on made-up rows shows nothing: real columns depend on each other in ways
+that an attacker can use, and random columns do not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from colonnade.protocol.role import SERVER
 
 __all__ = ["Attempt", "Attempts", "attempts"]
 
-ROWS = 1000  # of the training rows
+ROWS = 1000  # training rows, at most
 EPOCHS = 3.0
 LABEL_ATTACKERS = {
     "curious": "a party that uploads made-up numbers and reads the answers",
@@ -33,7 +34,7 @@ LABEL_ATTACKERS = {
     "adaptive": "a party that asks clever questions",
 }
 DECODER = "linear"
-CLEAR = 0.02  # so far above chance and a guess is called a success
+CLEAR = 0.02  # a success is more than this above chance and control
 Show = Callable[[str, float], None]
 
 
@@ -45,30 +46,30 @@ class Attempt:
     attacker: str  # in words
     aim: str
     success: float  # a share
-    chance: float  # the same without any message
-    control: float  # the same attacker where there is nothing to learn
+    chance: float  # the same share without any message
+    control: float  # the same attacker when there is nothing to learn
     unit: str  # what the shares are of
-    real: bool  # whether what it reads off is real
-    own_model: bool = True  # False: a server that only adds up stands in for the config's
+    real: bool  # whether the attacked values are real
+    own_model: bool = True  # False: a server that only adds up replaces the config's
 
     @property
     def succeeds(self) -> bool:
-        """Clearly above chance and control."""
+        """Whether the success is clearly above chance and control."""
         return self.success > max(self.chance, self.control) + CLEAR
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What was tried, and what was not."""
+    """The attacks that were tried, and those that were not."""
 
     made: list[Attempt]
-    left_out: dict[str, str]  # the attack, and why
+    left_out: dict[str, str]  # attack → why it was left out
     rows: int
     epochs: float
 
 
 def attempts(config: Config, held: Holding, show: Show) -> Attempts:
-    """Every attack that applies to the config's method."""
+    """Try every attack that applies to the config's method."""
     data = _fewer(held.data)
     config = _short(settled(config, len(held.data.y_train), held.data.validation))
     made: list[Attempt] = []
@@ -91,7 +92,7 @@ def _tell(show: Show, name: str, text: str, done: float) -> None:
 
 
 def _fewer(data: Partition) -> Partition:
-    """At most ROWS of the training rows, and as many of those held out."""
+    """Keep at most ROWS of the training rows, and as many of those held out."""
     train, test = (tuple(block[:ROWS] for block in blocks) for blocks in (data.train, data.test))
     return replace(
         data,
@@ -104,7 +105,7 @@ def _fewer(data: Partition) -> Partition:
 
 
 def _short(config: Config) -> Config:
-    """A few epochs, without evaluations, budgets or faults."""
+    """Return the config with a few epochs, without evaluations, budgets or faults."""
     train = msgspec.structs.replace(
         config.train, epochs=EPOCHS, updates=None, seconds=None, eval_every=NEVER, patience=0, target=None
     )
@@ -114,7 +115,7 @@ def _short(config: Config) -> Config:
 
 
 def _features(config: Config, data: Partition, held: Holding, show: Show) -> list[Attempt]:
-    """A curious server; the victim is the party whose config it is, or the first one."""
+    """Attack as a curious server; the victim is the party whose config it is, or the first one."""
     victim = data.parties.index(held.view) if held.view in data.parties else 0
     method, _ = method_of(config.protocol)
     if method.capabilities.party_labels:
@@ -139,7 +140,10 @@ _NO_EMBEDDINGS = "no party uploads embeddings, and no server computes with them:
 
 
 def _labels(config: Config, data: Partition, held: Holding, show: Show) -> list[Attempt]:
-    """A curious party and an ear on its wire; on a server that only adds up if the config's does more."""
+    """Attack as a curious party, and as an eavesdropper on its connection.
+
+    If the config's server does more than add up, a server that only adds up replaces it.
+    """
     method, _ = method_of(config.protocol)
     model = config.model
     own = model.server == "none" and model.aggregate in ("sum", "mean")
@@ -164,7 +168,7 @@ def _labels(config: Config, data: Partition, held: Holding, show: Show) -> list[
 
 
 def _tables(config: Config, own: bool) -> Mapping[str, Any]:
-    """The config as tables; without its model, the attack takes a server that only adds up."""
+    """Return the config as tables; without its model, the attack uses a server that only adds up."""
     tables = to_dict(config)
     kept: Sequence[str] = ("protocol", "clock", "train", "privacy", "data", *(("model",) if own else ()))
     train = {key: value for key, value in tables["train"].items() if key not in ("metric",)}

@@ -1,4 +1,4 @@
-"""A race: the same data, stragglers and seeds for every method; a failed run is reported, the others go on.
+"""A comparison: the same data, stragglers and seeds for every method. A failed run is reported, the others continue.
 
 A method that cannot use the configured model gets the nearest one that it can use (config/fitting.py). A method that
 cannot run on these data or with these settings takes no part, and the reason is kept.
@@ -48,10 +48,10 @@ __all__ = [
 
 COMPARISON = "comparison.json"
 UNSUITABLE = "unsuitable.json"  # label → why it takes no part
-ABOUT = "about.txt"  # what the race is about, for its report
+ABOUT = "about.txt"  # a sentence about the comparison, for its report
 ALL = "all"  # as a label: every method
 USUAL = ("swift", "vafl", "t-sync", "sync")  # asynchronous, in between, and waiting for every party
-NOTHING = {"clock_s": 0.0, "wall_s": 0.0, "update": 0, "epochs": 0.0, "value": None}  # done, before the first line
+NOTHING = {"clock_s": 0.0, "wall_s": 0.0, "update": 0, "epochs": 0.0, "value": None}  # progress before the first line
 Outcome = tuple[Summary, list[dict[str, Any]]] | str  # summary and rows, or what went wrong
 Load = Callable[[Config], Partition]
 Key = tuple[DataConfig, str | None]  # what is loaded, and how its columns are scaled
@@ -59,7 +59,7 @@ Key = tuple[DataConfig, str | None]  # what is loaded, and how its columns are s
 
 @dataclass(slots=True)
 class Entry:
-    """One run of the race, before and after."""
+    """One run of the comparison: its config, later its results."""
 
     label: str
     seed: int
@@ -67,24 +67,24 @@ class Entry:
     summary: Summary | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
-    adapted: dict[str, str] = field(default_factory=dict)  # dotted key → what it is instead of the configured value
+    adapted: dict[str, str] = field(default_factory=dict)  # dotted key → what replaces the configured value
     unsuitable: str = ""  # why it takes no part
 
     @property
     def folder(self) -> str:
-        """Its folder's name inside the comparison."""
+        """Name of the run's folder inside the comparison."""
         return f"{self.label}-seed{self.seed}"
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of its numbers must know, beside the error."""
+        """What a reader of the numbers must know, beside the error."""
         if self.summary is None:
             return []
         note = self.summary["note"]
         return [*self.summary.get("warnings", ()), *([note] if note and not self.error else [])]
 
     def take(self, outcome: Outcome) -> None:
-        """It ended, well or not."""
+        """Store the result of the run, or its error."""
         if isinstance(outcome, str):
             self.error = outcome
             return
@@ -96,12 +96,12 @@ class Entry:
             self.error = summary["note"] or summary["status"]
 
 
-OnProgress = Callable[[list[Entry], Entry, Standing | None], None]  # None: it has ended
+OnProgress = Callable[[list[Entry], Entry, Standing | None], None]  # None: the run has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A method of the race with its own overrides."""
+    """A method of the comparison with its own overrides."""
 
     label: str
     tables: dict[str, Any]
@@ -109,7 +109,7 @@ class Contestant:
 
 
 def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contestant]:
-    """Each label is a method, or a name under [methods] whose overrides set `protocol.name`."""
+    """Return the contestants; a label is a method, or a name under [methods] whose overrides set `protocol.name`."""
     labels = expanded(tables, labels)
     overrides = {label: _dotted(fields) for label, fields in tables.get("methods", {}).items()}
     names = {label: overrides.get(label, {}).get("protocol.name", label) for label in labels}
@@ -134,13 +134,13 @@ def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contes
 
 
 def usual_labels(tables: Mapping[str, Any]) -> list[str]:
-    """Who races if the user names no method: those that the config names, and the usual ones."""
+    """Return the labels if the user names none: those that the config names, and the usual ones."""
     named = tables.get("protocol", {}).get("name")
     return list(dict.fromkeys((*([named] if named else []), *tables.get("methods", {}), *USUAL)))
 
 
 def expanded(tables: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
-    """The labels with every method in the place of "all": those of installed packages and of [methods], too."""
+    """Replace "all" by every method, those of installed packages and of [methods] included."""
     own = tables.get("methods", {})
     if ALL not in labels or ALL in own:
         return list(labels)
@@ -150,7 +150,7 @@ def expanded(tables: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
 
 
 def _dotted(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`train.learning_rate = 0.03` without quotes is a table in TOML: the same override."""
+    """Flatten to dotted keys: `train.learning_rate = 0.03` without quotes is a table in TOML, and the same override."""
     result: dict[str, Any] = {}
     for key, value in fields.items():
         section = isinstance(value, dict) and "." not in key
@@ -170,7 +170,7 @@ def compare(
     on_progress: OnProgress | None = None,
     command: str = "",
 ) -> list[Entry]:
-    """Run every contestant with every seed; write a folder for each, comparison.json and the command, if given."""
+    """Run every contestant with every seed; writes a folder for each, comparison.json and, if given, the command."""
     return race(entries_of(contestants(tables, labels), seeds), Path(out), on_progress, command)
 
 
@@ -183,12 +183,14 @@ def race(
     about: str = "",
     load: Load | None = None,
 ) -> list[Entry]:
-    """Run what the folder does not hold yet: finished runs are read, those cut off go on. Without a folder, run all.
+    """Run what the folder does not hold yet: finished runs are read, interrupted ones continue.
 
-    Entries of methods that cannot run are returned, too, with the reason. If none can, the race is refused.
-    `load` gives the data of a run; left out: each config names its own.
-    With `workers` the runs are tasks of the Ray that this process is connected to; else one comes after the other.
-    `about` is a sentence for the report. After Ctrl-C the run at hand has a checkpoint; raises KeyboardInterrupt.
+    Without a folder, run all.
+
+    Entries of methods that cannot run are also returned, with the reason; if no method can run, their error is raised.
+    `load` returns the data of a run; by default each config names its own. With `workers` the runs are tasks of the Ray
+    cluster to which this process is connected; otherwise they run one after the other. `about` is a sentence for the
+    report. After Ctrl-C the current run has a checkpoint; raises KeyboardInterrupt.
     """
     if out is not None:
         _read_folder(out, entries)
@@ -209,7 +211,7 @@ def race(
         if entry.summary is not None:
             show(racing, entry, None)
     if workers == RAY:
-        assert out is not None  # where the tasks leave what they made
+        assert out is not None  # where the tasks write their results
         _race_on_ray(racing, todo, out, show)
         return entries
     for entry in todo:
@@ -222,12 +224,12 @@ def race(
 
 
 def is_race(folder: Path) -> bool:
-    """Whether a race was begun in this folder."""
+    """Whether this folder holds a comparison, finished or not."""
     return (folder / COMPARISON).is_file()
 
 
 def _sort_out(entries: Sequence[Entry], load: Load) -> None:
-    """Before the first long run: mark the methods that cannot run; raises ConfigError if none can."""
+    """Mark the methods that cannot run, before the first long run; raises their error if none can."""
     errors: dict[str, ColonnadeError] = {}
     for entry in entries:
         if entry.seed == entries[0].seed and entry.summary is None:
@@ -242,14 +244,14 @@ def _sort_out(entries: Sequence[Entry], load: Load) -> None:
     if not all(entry.unsuitable for entry in entries):
         return
     groups = by_reason(reasons)
-    if len(groups) == 1:  # it lies in the config, not in the methods
+    if len(groups) == 1:  # the error is in the config, not in the methods
         raise next(iter(errors.values()))
     listed = "".join(f"\n  {', '.join(labels)}: {reason}" for reason, labels in groups.items())
     raise ConfigError("--protocols", ",".join(reasons), f"none of them can run with these data and settings:{listed}")
 
 
 def ranking_of(entries: Sequence[Entry]) -> Ranking:
-    """The race so far, of the methods that take part."""
+    """Rank the finished runs of the methods that take part."""
     groups: dict[str, list[Summary | None]] = {}
     for entry in entries:
         if not entry.unsuitable:
@@ -258,7 +260,7 @@ def ranking_of(entries: Sequence[Entry]) -> Ranking:
 
 
 def unsuitable(entries: Sequence[Entry]) -> dict[str, str]:
-    """The methods that take no part: label → reason."""
+    """Return the methods that take no part: label → reason."""
     return {entry.label: entry.unsuitable for entry in entries if entry.unsuitable}
 
 
@@ -267,7 +269,7 @@ def _show_run(show: OnProgress, entries: list[Entry], entry: Entry, run: Run) ->
 
 
 def _race_on_ray(entries: list[Entry], todo: list[Entry], out: Path, show: OnProgress) -> None:
-    """How far they are, their folders tell."""
+    """Run the entries as tasks of Ray; reads their progress from their folders."""
     from colonnade.drivers.ray.nodes import refuse_unshared  # noqa: PLC0415 - an extra
     from colonnade.drivers.ray.tasks import in_turn  # noqa: PLC0415
 
@@ -285,8 +287,8 @@ def _race_on_ray(entries: list[Entry], todo: list[Entry], out: Path, show: OnPro
             show(entries, todo[index], None)
         for entry in running:
             if _touched(metrics[entry.folder]) in (None, before[entry.folder]):
-                continue  # not begun
-            with suppress(FileNotFoundError):  # being made anew
+                continue  # not started
+            with suppress(FileNotFoundError):  # the folder is being made again
                 rows = RunFolder(out / entry.folder).rows()
                 show(entries, entry, Standing.of(settled(entry.config).train, rows[-1] if rows else NOTHING))
 
@@ -296,11 +298,11 @@ def _touched(path: Path) -> int | None:
 
 
 def _run_elsewhere(tables: dict[str, Any], folder: str) -> Outcome:
-    """A task of Ray's: it may be a second try, after a node was lost, and then goes on when the first has ended."""
+    """Run as a task of Ray; a second try, after a node was lost, waits for the first and then continues its run."""
     path = Path(folder)
     lock = lock_file(path.with_name(f".{path.name}.lock"), CUT_OFF_S)
     try:
-        if (path / "summary.json").is_file():  # all but the answer had arrived
+        if (path / "summary.json").is_file():  # the first try finished, only its answer was lost
             return _finished(RunFolder(path))
         return _outcome(from_dict(tables), path, load_partition, lambda run: None)
     finally:
@@ -308,7 +310,7 @@ def _run_elsewhere(tables: dict[str, Any], folder: str) -> Outcome:
 
 
 def _read_folder(out: Path, entries: Sequence[Entry]) -> None:
-    """What an earlier command has done of this race; a folder of anything else is refused."""
+    """Read what an earlier command did of this comparison; refuses a folder that holds anything else."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_race(out))):
         raise ConfigError("--out", str(out), "exists and is not empty: choose another folder")
     for entry in entries:
@@ -331,7 +333,7 @@ def _show_nothing(entries: list[Entry], entry: Entry, at: Standing | None) -> No
 
 
 def entries_of(contestants: Sequence[Contestant], seeds: int) -> list[Entry]:
-    """Each with so many seeds, from the configured one on."""
+    """Return each contestant with this many seeds, counted from the configured one."""
     if seeds < 1:
         raise ConfigError("--seeds", seeds, "must be 1 or more")
     first = from_dict(contestants[0].tables).train.seed
@@ -346,7 +348,7 @@ def entries_of(contestants: Sequence[Contestant], seeds: int) -> list[Entry]:
 
 
 class _Partitions:
-    """The data of the last run, for the next one that wants the same."""
+    """Keeps the data of the last run, for the next run that needs the same."""
 
     def __init__(self) -> None:
         self._key: Key | None = None
@@ -354,13 +356,16 @@ class _Partitions:
         self._failed: list[tuple[Key, DataError | ConfigError]] = []
 
     def of(self, config: Config) -> Partition:
-        """The parties' data for this config; what could not be loaded once is not tried for every method."""
+        """Return the parties' data for this config.
+
+        After a failure it does not load the same data again for every method.
+        """
         key = (config.data, scale_of(config))
         for failed, error in self._failed:
             if failed == key:
                 raise error
         if self._data is None or key != self._key:
-            self._data = None  # let go of the old before the new is loaded
+            self._data = None  # free the old data before the new are loaded
             try:
                 self._key, self._data = key, load_partition(config)
             except (DataError, ConfigError) as error:
@@ -370,7 +375,7 @@ class _Partitions:
 
 
 def _outcome(config: Config, path: Path | None, load: Load, on_progress: Callable[[Run], Any]) -> Outcome:
-    """A run from its beginning, or from where it was cut off."""
+    """Run from the beginning, or continue an interrupted run."""
     try:
         if path is None:
             run = prepare(config, None, None, load)
@@ -386,6 +391,6 @@ def _outcome(config: Config, path: Path | None, load: Load, on_progress: Callabl
 
 
 def _write(out: Path, entries: list[Entry]) -> None:
-    """comparison.json."""
+    """Write comparison.json."""
     finished = [entry.summary for entry in entries if entry.summary is not None]
     (out / COMPARISON).write_text(json.dumps(finished, indent=2) + "\n", encoding="utf-8")

@@ -1,10 +1,10 @@
-"""The race that `colonnade demo` runs: all five families on embedded data, one party ten times slower than the others.
+"""The comparison of `colonnade demo`: all five families on embedded data, one party ten times slower than the others.
 
-A method has the settings of its name alone, unless this study found better ones for these data (3 seeds, 231 runs):
+A method has its default settings, unless this study found better ones for these data (3 seeds, 231 runs):
 
     python benchmarks/demo.py --out FOLDER
 
-It chooses on the validation rows; the test rows play no part in it. What it found is in docs/results/demo.md.
+The study chooses on the validation rows; the test rows play no part in it. Its results are in docs/results/demo.md.
 """
 
 from typing import Any

@@ -1,24 +1,24 @@
-"""What every party releases in a run of a config: the simulator's event loop and clock, without the learning.
+"""Count what every party releases in a run of a config: the simulator's event loop and clock, without the learning.
 
 Real roles run under the config's method, length, seed and evaluations, with the privacy guard on and no budget. The
-guard's own account says what the releases cost, so whatever a role uploads is counted. Networks do not change what is
-uploaded when: parties are linear and rates are 0.
+guard's own account gives the cost of the releases, so every upload of a role is counted. Networks do not change when a
+role uploads what: parties are linear and rates are 0.
 
-How often a party uploads depends on how fast it is, compared with the others. In an asynchronous method the fastest
-party may make almost all uploads. `count` therefore repeats the dry run with other speeds and takes the largest cost of
-any party in any of them:
+How often a party uploads depends on its speed compared with the others. In an asynchronous method the fastest party may
+make almost all uploads. `count` therefore repeats the dry run with other speeds and takes the largest cost of any party
+in any of them:
 
-    speeds       who is fast
+    speeds       which party is fast
     clock        as [clock] says
     equal        all parties
     one fast     one party, and all others are a million times slower
     one slow     all parties but one, which is a million times slower: it may be asked for rows again (max_delay)
 
-A long run is counted in part. For each later stretch as long as the second half of that part, the same is added as that
-half has cost; evaluations are added by their number.
+Only the first part of a long run is simulated. Each later stretch as long as the second half of that part adds the cost
+of that half; evaluations are added by their number.
 
-Where the server asks for rows again (`max_delay`), speeds in between may cost more than these. Then the bound is a sum:
-a party sends a row for its own batches or because another party's batch has it, so it sends no more rows for both than
+If the server asks for rows again (`max_delay`), speeds in between may cost more than these. Then the bound is a sum: a
+party sends a row for its own batches or because another party's batch has it, so it sends no more rows for both than
 all parties together process.
 """
 
@@ -45,14 +45,14 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["ROWS_NOISE", "STEPS_NOISE", "Counted", "Noises", "Part", "Speeds", "count", "fastest_s", "one_fast_clock"]
 
-ROWS_NOISE, STEPS_NOISE = 1.0, 2.0  # different, so that the account tells them apart
-SLOWER = 1e6  # times: the others do next to nothing meanwhile
+ROWS_NOISE, STEPS_NOISE = 1.0, 2.0  # different, so that the account distinguishes them
+SLOWER = 1e6  # times: the other parties do almost nothing meanwhile
 COUNTED = 1000  # updates of a dry run, at most
-PASSES, MOST_COUNTED = 4, 5000  # so many updates where records are counted: rows are in whole passes, or cost too much
+PASSES, MOST_COUNTED = 4, 5000  # passes (fewer would overstate the cost) and most updates, if records are counted
 LOOKS = 2  # evaluations in that part
-GROWTH = 4  # times: of a part that is too short
+GROWTH = 4  # factor for a part that is too short
 EVALUATION, BATCH, FRESH = "evaluation", "batch", "fresh rows"  # kinds of releases (privacy/guard.py)
-SHORTEST_S = 1e-4  # of a step, where [clock] says that steps take no time
+SHORTEST_S = 1e-4  # of a step, if [clock] says that steps take no time
 
 Speeds = Literal["clock", "any"]
 Show = Callable[[float], None]
@@ -60,7 +60,7 @@ Show = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Noises:
-    """The noise of rows and of private steps in a dry run, by which its account tells them apart."""
+    """The noise of rows and of private steps in a dry run, by which its account distinguishes them."""
 
     rows: float = ROWS_NOISE
     steps: float = STEPS_NOISE
@@ -70,21 +70,21 @@ class Noises:
 class Counted:
     """What the parties release."""
 
-    by_clock: list[Needs]  # each party's, with the speeds of [clock]: an estimate where not all was counted
-    most: Needs | None  # no party releases more than this, whatever the speeds; None: only [clock] was asked for
-    whole: bool  # whether all of the run was counted; otherwise the rest is extrapolated
+    by_clock: list[Needs]  # each party's, with the speeds of [clock]: an estimate unless all was counted
+    most: Needs | None  # no party releases more than this, whatever the speeds; None: only [clock] was counted
+    whole: bool  # whether the whole run was counted; otherwise the rest is extrapolated
     assumed: tuple[str, ...]
 
     @property
     def needs(self) -> list[Needs]:
-        """What every party is to be prepared for."""
+        """What every party must be prepared for."""
         if self.most is None:
             return self.by_clock
         return [replace(self.most, party=need.party) for need in self.by_clock]
 
 
 def count(config: Config, data: Partition, show: Show, speeds: Speeds = "any", noises: Noises | None = None) -> Counted:
-    """Dry runs of a config that has its mechanism on, learns nothing and has no budgets."""
+    """Make the dry runs of a config that has its mechanism on, learns nothing and has no budgets."""
     noises = Noises() if noises is None else noises
     privacy, parties = privacy_of(config), len(data.parties)
     if speeds == "clock":
@@ -120,12 +120,12 @@ def equal_clock(step_s: float, parties: int) -> ClockConfig:
 
 
 def one_fast_clock(step_s: float, parties: int) -> ClockConfig:
-    """The first party makes as many steps as it can, the others next to none."""
+    """The first party makes as many steps as it can, the others almost none."""
     return _clock([step_s] + [SLOWER * step_s] * (parties - 1))
 
 
 def one_slow_clock(step_s: float, parties: int) -> ClockConfig:
-    """The others make all steps."""
+    """The first party makes almost no steps, the others all."""
     return _clock([SLOWER * step_s] + [step_s] * (parties - 1))
 
 
@@ -136,9 +136,9 @@ def _clock(steps_s: list[float]) -> ClockConfig:
 
 
 def fastest_s(config: Config, parties: int) -> float:
-    """Seconds of a step that no party is quicker than.
+    """Return a lower bound of the seconds of a step, for all parties.
 
-    A random step may take less than its mean; that many of them take less than half on average is left out of account.
+    A random step may take less than its mean. The case that many of them take less than half on average is ignored.
     """
     steps = [config.clock.compute_of(party) for party in range(parties)]
     return max(SHORTEST_S, min(step.mean_s if step.kind in ("fixed", "trace") else step.mean_s / 2 for step in steps))
@@ -166,14 +166,14 @@ class Part:
     """The first part of a run, short enough to be simulated."""
 
     config: Config
-    more: float  # how long the rest of the run is, in such parts; 0: this is all of it
+    more: float  # length of the rest of the run, in such parts; 0: this is the whole run
     training: Training  # of the whole run
     whole: Config
     updates: float  # about so many are in the part, if steps are quick
 
     @classmethod
     def of(cls, config: Config, data: Partition, updates: float, most: int = 0) -> "Part":
-        """All of the run, or its first so many updates with two evaluations; up to `most` for a few passes."""
+        """Return the whole run, or its first `updates` updates with two evaluations; up to `most` for a few passes."""
         rows, parties = len(data.y_train), len(data.parties)
         config = settled(config, rows, data.validation)
         plan = make_plan(config, data.parties, rows, data.task, data.validation)
@@ -194,7 +194,7 @@ class Part:
         return cls(short, limit.amount / longest.amount - 1, training, config, updates)
 
     def beyond_the_start(self, data: Partition) -> "Part":
-        """A part that a run of so many seconds does not fill with its start, before the first updates."""
+        """Return a longer part if the limit is in seconds and the start of the run fills most of this part."""
         if not self.more or self.training.limit.unit != "seconds":
             return self
         parties = len(data.parties)
@@ -206,7 +206,7 @@ class Part:
         return Part.of(self.whole, data, GROWTH * self.updates).beyond_the_start(data)
 
     def evaluations(self, run: Run) -> int:
-        """How many more the whole run has, as far as the speeds of this run of the part tell."""
+        """Return how many more evaluations the whole run has, estimated from the speeds of this run of the part."""
         if not self.more:
             return 0
         every, whole = self.training.eval_every, 1 + self.more
@@ -227,7 +227,7 @@ def _limits(limit: Every) -> dict[str, float | int | None]:
 class _Released:
     """What a party has released so far."""
 
-    kinds: dict[str, tuple[int, int]]  # how many releases of each kind, and rows in them
+    kinds: dict[str, tuple[int, int]]  # per kind: number of releases, and rows in them
     account: Account
 
     def since(self, before: "_Released | None") -> "_Released":
@@ -240,7 +240,7 @@ class _Released:
         return _Released(later, self.account.since(before.account))
 
     def of_training(self, noise: float) -> float:
-        """Σ Δ² of the training row that pays most, for releases with this noise."""
+        """Return Σ Δ² of the training row that pays most, for releases with this noise."""
         return self.account.squares_by_noise(("train",)).get(noise, 0.0) * noise**2
 
     def rows(self, *but: str) -> int:
@@ -249,23 +249,23 @@ class _Released:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What a party releases in a whole run, apart for training and evaluation, in rows and in Σ Δ²."""
+    """What a party releases in a whole run, separate for training and evaluation, in rows and in Σ Δ²."""
 
     needs: Needs
-    fresh: bool  # the server has asked for rows again
-    beside: float  # Σ Δ² of what is neither a batch nor asked for
+    fresh: bool  # whether the server has asked for rows again
+    beside: float  # Σ Δ² of releases that are neither a batch nor asked for
     batch_rows: float
 
 
 class _DryRun:
-    """One run of the part, and what it tells of the whole."""
+    """One run of the part, and its extrapolation to the whole run."""
 
     def __init__(self, run: Run, part: Part, noises: Noises, unit: float, show: Show) -> None:
         self.run, self.part, self._noises, self._unit, self._show = run, part, noises, unit, show
         nodes = run.simulator.nodes
         self._guards = {node.role.name: node.guard for node in nodes if isinstance(node.guard, Guard)}
         self._half: dict[str, _Released] = {}
-        self._rest = 1.0  # how much of the part came after the look at its half
+        self._rest = 1.0  # share of the part that came after its half was measured
 
     def count(self) -> list[_Whole]:
         ended = self.run.execute(self._look)
@@ -292,7 +292,7 @@ class _DryRun:
     def _whole(self, name: str, guard: Guard) -> _Whole:
         part = self._released(guard)
         later, stretches = part.since(self._half.get(name)), ceil(self.part.more / self._rest)
-        times = stretches * (1 + 1 / max(1, later.kinds.get(BATCH, (0, 0))[0]))  # one batch more may fall into each
+        times = stretches * (1 + 1 / max(1, later.kinds.get(BATCH, (0, 0))[0]))  # a stretch may have one more batch
         training, evaluations = self.part.training, max(0, self.part.evaluations(self.run))
         judged = evaluations * (training.validation or guard.ledger.terms["test_rows"])
 
@@ -316,13 +316,13 @@ class _DryRun:
 
 
 def _most(runs: list[tuple[_DryRun, list[_Whole]]], data: Partition, unit: float, by_record: bool) -> Needs:
-    """The largest of each number: of a party that pays most for its uploads and for its steps."""
+    """Return the largest of each number: a party that pays most for its uploads and for its steps."""
     every = [whole for _, wholes in runs for whole in wholes]
     of_rows, rows = max(one.needs.of_rows for one in every), max(one.needs.rows for one in every)
     if any(one.fresh for one in every):
         asked, copies = map(max, zip(*(_asked_again(dry, wholes) for dry, wholes in runs), strict=True))
         beside = max(one.beside for one in every)
-        passes = ceil(asked / len(data.y_train)) + copies * len(data.parties)  # the last of each may be begun only
+        passes = ceil(asked / len(data.y_train)) + copies * len(data.parties)  # the last pass of each may be incomplete
         sent = unit * (passes if by_record else asked)
         of_rows, rows = max(of_rows, beside + sent), max(rows, ceil(asked + beside / unit))
     return Needs(
@@ -336,7 +336,7 @@ def _most(runs: list[tuple[_DryRun, list[_Whole]]], data: Partition, unit: float
 
 
 def _asked_again(dry: _DryRun, wholes: list[_Whole]) -> tuple[float, float]:
-    """Rows that a party sends at most for its own batches and for those of the others; and how often each row."""
+    """Return the most rows that a party sends, for its own and the others' batches, and how often each row."""
     processed, training = dry.processed, dry.part.training
     copies = max(1.0, sum(one.batch_rows for one in wholes) / max(processed, 1.0))  # of a row: ĉ, or further rows
-    return copies * (processed + len(wholes) * training.batch_size), copies  # a batch of each may be under way
+    return copies * (processed + len(wholes) * training.batch_size), copies  # each party may have a batch under way

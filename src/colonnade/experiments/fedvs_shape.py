@@ -1,4 +1,4 @@
-"""What `colonnade privacy fedvs` needs to know of a config: sizes of its data and models."""
+"""What `colonnade privacy fedvs` needs from a config: the sizes of its data and models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,14 @@ from colonnade.models.polynomial import Polynomial
 
 __all__ = ["fedvs_shape"]
 
-OWN = ("l_x", "l_w", "x_max", "w_max", "allow_unprotected")  # what is asked for is which of the others there are
+OWN = ("l_x", "l_w", "x_max", "w_max", "allow_unprotected")  # the other options are what the command searches for
 
 
 def fedvs_shape(tables: Mapping[str, Any]) -> tuple[Shape, FedvsOptions, int]:
-    """Sizes, the options that the field's bound depends on, and the highest degree; models that are no polynomials
-    are taken for such of degree 1."""
+    """Return the sizes, the options that the field's bound depends on, and the highest degree.
+
+    Models that are not polynomials count as polynomials of degree 1.
+    """
     given = {key: value for key, value in tables.get("protocol", {}).items() if key in OWN}
     config = from_dict(apply_overrides(tables, {"protocol": {"name": "wait"}}))
     data = load_partition(config)

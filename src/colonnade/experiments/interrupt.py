@@ -1,4 +1,4 @@
-"""Ctrl-C while a run computes: the event at hand is finished first, so that a checkpoint can be written."""
+"""Ctrl-C during a run: the current event is finished first, so that a checkpoint can be written."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_first_interrupt(ask: Callable[[], None]) -> Iterator[None]:
-    """Call `ask` at the first SIGINT or SIGTERM; a second one does what it does without this.
+    """Call `ask` at the first SIGINT or SIGTERM; a second one has its usual effect.
 
-    A signal that the process ignores, or that kills it without a handler of Python, is left alone. So are all signals
-    in a thread that is not the main one: Python lets only that one handle them.
+    A signal that the process ignores, or that kills it without a Python handler, is left alone. So are all signals in a
+    thread that is not the main one: Python handles signals only in the main thread.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS} if current_thread() is main_thread() else {}
     handled = {number: handler for number, handler in before.items() if callable(handler)}

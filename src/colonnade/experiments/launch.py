@@ -1,4 +1,4 @@
-"""A run on any driver, ready to start: in the simulator, as processes on this machine, or as actors of Ray."""
+"""Prepare a run on any driver: in the simulator, as processes on this machine, or as actors of Ray."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ Load = Callable[[Config], Partition]
 def launch(
     config: Config, out: Path, *, resume: bool, load: Load, driver: str, workers: int | str
 ) -> Run | FederationUp:
-    """A new run in `out`, or the one that lies there; `workers` are the simulator's."""
+    """Return a new run in `out`, or the one in that folder; `workers` are the simulator's."""
     if driver == "sim":
         return reopen(config, out, load, workers) if resume else prepare(config, None, out, load, workers)
     kind: type[FederationUp] = FederationUp
@@ -31,7 +31,7 @@ def launch(
 
 
 def load_ahead(config: Config, out: Path, load: Load) -> Load:
-    """Refuse what can be refused before a cluster is started, which takes a while; the data are loaded once."""
+    """Load the data once, and refuse what can be refused before a cluster starts, which takes a while."""
     RunFolder.refuse_used(out)
     data = load(config)
     refuse_unbuildable(config, data)
@@ -39,7 +39,7 @@ def load_ahead(config: Config, out: Path, load: Load) -> Load:
 
 
 def record_of(config: Config, folder: Path, driver: str) -> Summary | None:
-    """The summary of a run that is over; None: it can go on."""
+    """Return the summary of a run that is over; None if it can continue."""
     over = reopen_folder(config, folder).record()
     if over is None and driver == "sim" and nodes_of(folder).is_dir():
         raise ConfigError("--resume", str(folder), "its roles are processes: add --driver processes, or ray")
@@ -47,6 +47,6 @@ def record_of(config: Config, folder: Path, driver: str) -> Summary | None:
 
 
 def checkpoint_of(folder: Path, driver: str) -> Path:
-    """The checkpoint that the run would go on from; it may not be there yet."""
+    """Return the checkpoint from which the run would continue; it may not exist yet."""
     state = folder if driver == "sim" else nodes_of(folder) / "server" / "run" / "state"
     return state / "checkpoint.safetensors"

@@ -1,8 +1,8 @@
-"""Data for a report about a config: what this side has, and made-up rows of the right shape for the rest.
+"""Data for a report about a config: this member's own data, and made-up rows of the right shape for the rest.
 
-One side of a federation has its own columns or the labels, and never the rest. What is not here is drawn at random:
-columns that hang together in groups of three, and labels that follow from them. Uploads, bytes and ε do not depend on
-the numbers in the rows. How well an attack does may, so each block says whether it is real.
+A member of a federation has its own columns or the labels, and never the rest. The rest is drawn at random: columns
+that depend on each other in groups of three, and labels that follow from them. Uploads, bytes and ε do not depend on
+the numbers in the rows. The success of an attack may, so each block says whether it is real.
 """
 
 from dataclasses import dataclass, replace
@@ -23,20 +23,20 @@ from colonnade.protocol.seeds import generator
 
 __all__ = ["ALL", "Holding", "holding"]
 
-ALL = "all"  # the view of a simulation, which has every side in one place
-ROWS, COLUMNS = 1000, 10  # where neither the config nor its files say how many
+ALL = "all"  # the view of a simulation, which has all roles in one place
+ROWS, COLUMNS = 1000, 10  # if neither the config nor its files give the number
 PER_GROUP = 3  # columns that one hidden number moves
 TASKS = (Task("binary", ("0", "1")), Task("multiclass", tuple("0123456789")), Task("regression", ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The data of a report, and how much of it is real."""
+    """The data of a report, and which of them are real."""
 
     data: Partition
-    view: str  # whose config it is: ALL, the server or a party
+    view: str  # the member whose config it is: ALL, the server or a party
     real: frozenset[str]  # the parties whose columns are real, and the server if its labels are
-    notes: tuple[str, ...]  # what was assumed
+    notes: tuple[str, ...]  # assumptions that were made
 
     @property
     def all_real(self) -> bool:
@@ -45,12 +45,12 @@ class Holding:
 
     @property
     def in_deployment(self) -> bool:
-        """Whether the sides are processes of their own."""
+        """Whether each member runs its own process."""
         return self.view != ALL
 
 
 def holding(config: Config, party: str | None, rows: int | None, columns: int | None) -> Holding:
-    """The data of a simulation, or what one side of a federation has."""
+    """Return the data of a simulation, or what one member of a federation has."""
     if config.data.source is not None or not config.network.parties:
         for name, value in (("--party", party), ("--rows", rows), ("--columns", columns)):
             if value is not None:
@@ -79,7 +79,7 @@ def holding(config: Config, party: str | None, rows: int | None, columns: int | 
 
 
 def _view(config: Config, party: str | None) -> str:
-    """Whose config it is: as typed, or by its sections; a party's name is that of its certificate."""
+    """Return whose config it is: as typed, or by its sections; a party's name is that of its certificate."""
     parties = parties_of(config)
     if party is not None:
         if party not in parties:
@@ -98,7 +98,7 @@ def _there(path: str | None) -> bool:
 
 
 def _party_share(config: Config, name: str) -> PartyShare | None:
-    """The party's own columns; None: its file is not here."""
+    """Return the party's own columns; None if its file is not here."""
     if _there(config.party.data):
         return party_side.load_share(config, name)
     scale = scale_of(config) if config.party.scale is None else config.party.scale
@@ -114,7 +114,7 @@ def _server_share(config: Config) -> ServerShare | None:
 def _sizes(
     config: Config, share: PartyShare | None, labels: ServerShare | None, rows: int | None
 ) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Rows to train on, rows held out, and how many of these are to validate on."""
+    """Return the numbers of training rows, rows held out, and validation rows among those; with notes."""
     if share is not None or labels is not None:
         if rows is not None:
             raise ConfigError("--rows", rows, "the file that this config names has its own number of rows")
@@ -129,7 +129,7 @@ def _sizes(
 
 
 def _task(config: Config, share: PartyShare | None, labels: ServerShare | None) -> Task:
-    """What is predicted; a party is not told, and then it is the first task that the metric fits."""
+    """Return the task; a party is not told it, and then it is the first task that the metric fits."""
     if share is not None and share.labels is not None:
         return share.labels[0]
     if labels is not None:
@@ -186,7 +186,7 @@ def _labels(score: Array, task: Task) -> Array:
 
 
 def _with_columns(data: Partition, place: int, share: PartyShare) -> Partition:
-    """The party's own block in the place of a made-up one."""
+    """Replace a made-up block by the party's own."""
 
     def put(blocks: tuple[object, ...], own: object) -> tuple[object, ...]:
         return (*blocks[:place], own, *blocks[place + 1 :])

@@ -1,7 +1,7 @@
 """What leaves each party in a run of a config: messages, receivers and bytes, from a simulation of its start.
 
-The real roles exchange real messages, and the codec says how long each is. A long run is simulated in part. What the
-second half of that part sent is taken to go on; evaluations are added by their number.
+The real roles exchange real messages, and the codec gives the length of each. A long run is simulated in part. The
+second half of that part is extrapolated to the rest; evaluations are added by their number.
 """
 
 from collections import defaultdict
@@ -38,23 +38,21 @@ class Flow:
     kind: str
     what: str  # in plain words
     messages: float
-    size_bytes: float  # of all of them
+    size_bytes: float  # of all messages together
     most: float = 0.0  # messages of a party that is far faster than the others
 
     @property
     def most_bytes(self) -> float:
-        """Of a party that is far faster than the others."""
+        """Bytes of a party that is far faster than the others."""
         return self.size_bytes * self.most / self.messages
 
 
 @dataclass(frozen=True, slots=True)
 class Outflow:
-    """What leaves every party."""
-
     flows: list[Flow]
-    whole: bool  # all of the run was simulated; otherwise the rest is extrapolated
-    updates: int  # that were simulated
-    uneven: bool  # whether `Flow.most` was simulated: only methods whose parties do not wait for each other
+    whole: bool  # the whole run was simulated; otherwise the rest is extrapolated
+    updates: int  # number that were simulated
+    uneven: bool  # whether `Flow.most` was simulated: only for methods whose parties do not wait for each other
 
 
 Key = tuple[str, str, type[Message]]  # sender, receiver, kind
@@ -62,7 +60,7 @@ Sums = dict[Key, tuple[float, float]]  # messages and bytes
 
 
 class _Meter:
-    """Counts what the parties of a run send; what each evaluation asks of them is apart."""
+    """Counts what the parties of a run send; counts evaluations separately."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -80,7 +78,7 @@ class _Meter:
 
 
 def outflow(config: Config, data: Partition, show: Show) -> Outflow:
-    """With the speeds of [clock]; and of a party that is far faster than the others, where that makes a difference."""
+    """Measure with the speeds of [clock] and, if it matters, for a party that is far faster than the others."""
     try:
         return _measured(config, data, show)
     except TrainingDiverged:  # the config's rates may not suit made-up rows; messages do not depend on them
@@ -102,7 +100,7 @@ def _measured(config: Config, data: Partition, show: Show) -> Outflow:
 
 
 def _simulated(part: Part, data: Partition, clock: ClockConfig, up: bool, show: Show) -> tuple[list[Flow], int]:
-    """What every party sends in the whole run, or `up`: at most; and how many updates were simulated."""
+    """Return what every party sends in the whole run (with `up`: at most), and the number of simulated updates."""
     run = Run(federation(msgspec.structs.replace(part.config, clock=clock), data), None)
     meter, rest = _Meter(run), 1.0
     half: Sums = {}
@@ -125,13 +123,13 @@ def _simulated(part: Part, data: Partition, clock: ClockConfig, up: bool, show: 
         before = half.get(key, (0.0, 0.0))
         later, times = (sums[0] - before[0], sums[1] - before[1]), part.more / rest
         if up:
-            times = ceil(times) * (1 + 1 / max(1.0, later[0]))  # one message more may fall into each stretch
+            times = ceil(times) * (1 + 1 / max(1.0, later[0]))  # each stretch may contain one more message
         _add(total, key, later, times)
     looks = list(meter.judging.values())
     for look_sums in looks:
         for key, one in look_sums.items():
             _add(total, key, one)
-    for key, one in looks[0].items() if looks else ():  # the last one has the test rows
+    for key, one in looks[0].items() if looks else ():  # the last evaluation uses the test rows
         _add(total, key, one, max(0, part.evaluations(run)))
     flows = [Flow(sender, to, kind.__name__, _plainly(kind), *total[sender, to, kind]) for sender, to, kind in total]
     return flows, run.standing.updates
@@ -142,6 +140,6 @@ def _add(total: Sums, key: Key, one: tuple[float, float], times: float = 1.0) ->
 
 
 def _plainly(kind: type[Message]) -> str:
-    """The method's own plain words, or else the first line of its docstring without the direction."""
+    """Return the method's own plain words, or the first line of the message's docstring without the direction."""
     first = (kind.__doc__ or kind.__name__).strip().splitlines()[0]
     return kind.plainly or first.partition(": ")[2] or first

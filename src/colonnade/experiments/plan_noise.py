@@ -1,4 +1,4 @@
-"""How much noise a config's parties need: dry_run.py counts what they release, the accountant does the rest."""
+"""How much noise a config's parties need: dry_run.py counts the releases, the accountant computes the noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ NEXT_TO_NOTHING = 1e-12  # a rate above 0 that moves no weight
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was typed; what is left out is the config's."""
+    """The options that were typed; the config supplies the others."""
 
     clip: float | None = None
     epsilon: float | None = None
@@ -39,7 +39,7 @@ class Asked:
 class Planned:
     """The noise, and what each party spends with it."""
 
-    needs: list[Needs]  # what the noise is for
+    needs: list[Needs]  # the releases for which the noise was planned
     counted: Counted
     noise: Noise
     clip: float
@@ -50,7 +50,7 @@ class Planned:
 
 
 def plan_noise(config: Config, data: Partition, asked: Asked, show: Callable[[float], None]) -> Planned:
-    """For the party that uploads most, whatever the speeds; refused if the config's method has no place for noise."""
+    """Plan for the party that uploads most, at any speeds; raises ConfigError if the method has no place for noise."""
     budgets = {name: budget for name in data.parties if (budget := config.budget_of(name)) is not None}
     own = {name: mu_for(budget.epsilon, budget.delta) for name, budget in budgets.items()}
     by_budget = asked.epsilon is asked.mu is asked.noise is None and len(own) == len(data.parties)
@@ -68,7 +68,7 @@ def plan_noise(config: Config, data: Partition, asked: Asked, show: Callable[[fl
 
 
 def _wish(privacy: PrivacySettings, asked: Asked, mu: float | None) -> Wish:
-    """What was typed, filled in from `[privacy]`."""
+    """Return the typed options, completed from `[privacy]`."""
     clip = privacy.clip if asked.clip is None else asked.clip
     if clip is None:
         raise ConfigError("privacy.clip", None, "needed: without a bound on every row no noise helps; or give --clip")
@@ -82,7 +82,7 @@ def _wish(privacy: PrivacySettings, asked: Asked, mu: float | None) -> Wish:
 
 
 def without_learning(config: Config, wish: Wish) -> Config:
-    """The config of a dry run with the wish's mechanism."""
+    """Return the config of a dry run with the wish's mechanism."""
     replaced = msgspec.structs.replace
     private = wish.gradient_clip is not None
     privacy = replaced(
@@ -95,7 +95,7 @@ def without_learning(config: Config, wish: Wish) -> Config:
         local_updates="dp-sgd" if private else config.privacy.local_updates,
         dp_sgd=DpSgd(wish.gradient_clip, STEPS_NOISE) if wish.gradient_clip is not None else None,
     )
-    train = replaced(config.train, learning_rate=0.0, optimiser="sgd", patience=0)  # it would never get better
+    train = replaced(config.train, learning_rate=0.0, optimiser="sgd", patience=0)  # nothing would improve
     model = replaced(config.model, party="linear", device="cpu")
     # `A` of adaptive-flex is a rate, too. It stays, because a round that measures τ goes with it.
     protocol = {key: NEXT_TO_NOTHING if key == "A" else value for key, value in config.protocol.items()}

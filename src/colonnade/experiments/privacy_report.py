@@ -1,4 +1,4 @@
-"""What a privacy officer asks of a config before any training: what leaves, what it reveals, what that costs.
+"""What a privacy officer asks about a config before any training: what leaves, what it reveals, what that costs.
 
     part        from
     outflow     a simulation of the run's start (outflow.py)
@@ -6,7 +6,7 @@
     attempts    the attacks that apply (attempts.py)
     remedies    the accountant at other noises, and the registry of methods
 
-The words that people read are in report/privacy_words.py.
+The texts for readers are in report/privacy_words.py.
 """
 
 import hashlib
@@ -36,18 +36,18 @@ from colonnade.protocol.errors import ConfigError
 
 __all__ = ["Alternative", "PrivacyReport", "Spending", "config_digest", "privacy_report"]
 
-FACTORS = (0.5, 2.0, 4.0, 10.0)  # of the noise: what ε would be
-WANTED = (10.0, 1.0)  # ε: how much noise that takes
-CLIP, DELTA = 1.0, 1e-5  # where the config has no mechanism
+FACTORS = (0.5, 2.0, 4.0, 10.0)  # of the noise: the report gives ε for each
+WANTED = (10.0, 1.0)  # ε: the report gives the noise for each
+CLIP, DELTA = 1.0, 1e-5  # if the config has no mechanism
 Show = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What uploads cost, with the config's noise, or what noise they would need."""
+    """What uploads cost with the config's noise, or what noise they would need."""
 
     counted: Counted
-    mechanism: PrivacySettings  # what is on, or what would be
+    mechanism: PrivacySettings  # the mechanism that is on, or that would be
     on: bool
     noise: Noise
     budgets: dict[str, Budget]
@@ -61,7 +61,7 @@ class Spending:
         return self.counted.most
 
     def epsilon(self, need: Needs, factor: float = 1.0) -> float:
-        """With so many times the noise."""
+        """Return ε with `factor` times the noise."""
         return epsilon_of(need.mu(self.noise) / factor, self.mechanism.delta)
 
     @property
@@ -71,7 +71,7 @@ class Spending:
 
     @property
     def needed(self) -> list[tuple[float, float]]:
-        """(ε, the noise that it takes)."""
+        """(ε, the noise that it needs)."""
         wishes = [Wish(self.mechanism.clip or CLIP, epsilon=epsilon, delta=self.mechanism.delta) for epsilon in WANTED]
         one = replace(self.most, of_steps=0.0)
         return [(wish.epsilon or 0.0, noise_for([one], {one.party: wish.wanted}, wish.share).rows) for wish in wishes]
@@ -88,7 +88,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class PrivacyReport:
-    """All that the page says."""
+    """Everything that the page says."""
 
     made: datetime
     digest: str  # sha256 of the settled config
@@ -101,7 +101,7 @@ class PrivacyReport:
     spending: Spending | None  # None: the method has no place for noise
     attempts: Attempts
     alternatives: list[Alternative]
-    stays: bool  # whether predictions go on after the training
+    stays: bool  # whether predictions continue after the training
 
 
 def privacy_report(
@@ -113,7 +113,7 @@ def privacy_report(
     columns: int | None = None,
     now: datetime | None = None,
 ) -> PrivacyReport:
-    """Simulate, count and attack; refused as a run of the config would be."""
+    """Simulate, count and attack; refuses a config that a run would refuse."""
     method, options = method_of(config.protocol)
     if method.joint is not None:
         advice = "has no parties: all columns and labels lie in one place, and nothing is federated"
@@ -122,7 +122,7 @@ def privacy_report(
     held = holding(config, party, rows, columns)
     data = held.data
     config = msgspec.structs.replace(config, methods={})
-    federation(config, data).roles()  # what cannot be trained is refused here
+    federation(config, data).roles()  # refuses what cannot be trained
     # Without budgets: a party that stops early sends less than this.
     unlimited = msgspec.structs.replace(config, party=msgspec.structs.replace(config.party, budget=None, budgets={}))
     found = outflow(unlimited, data, lambda done: show("simulates the messages", 0.05 + 0.25 * done))
@@ -145,7 +145,7 @@ def privacy_report(
 
 
 def config_digest(config: Config) -> str:
-    """Of a settled config: two configs that settle to the same have the same."""
+    """Return the digest of a settled config; configs that settle to the same values have the same."""
     text = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -180,7 +180,7 @@ def _spending(config: Config, data: Partition, show: Callable[[float], None]) ->
 
 
 def _alternatives(method: Method) -> list[Alternative]:
-    """From what the registry says of each method, not from its name."""
+    """Find alternatives from what the registry says of each method, not from its name."""
     others = [other for other in METHODS.values() if other.joint is None and other.name != method.name]
     found = []
     if not _sums_only(method):
@@ -198,7 +198,7 @@ def _alternatives(method: Method) -> list[Alternative]:
 
 
 def _sums_only(method: Method) -> bool:
-    """Whether nothing of one party alone is sent in the clear, as far as the method says; if in doubt, it is."""
+    """Whether the method declares that it sends nothing of one party alone in the clear; False if it does not say."""
     return method.capabilities.party_labels or (
         method.observations is not None and method.observations.sums is not None
     )

@@ -1,8 +1,8 @@
-"""Who won what: the columns of a race, their means over seeds, and the best of each.
+"""Which method won: the columns of a comparison, their means over seeds, and the best of each.
 
-The oracle does not federate, so its clock and bytes mean nothing; it takes no part in the race, nor does a method
-with a run that failed or carries a warning. The time to the target is a mean over the runs that reached it, so more
-runs that reached it win first: a method that is quick with one seed of three does not beat one that always arrives.
+The oracle does not federate, so its clock and bytes mean nothing. It takes no part in the ranking, nor does a method
+with a run that failed or has a warning. The time to the target is a mean over the runs that reached it. More such runs
+win first: a method that is quick with one seed of three does not beat one that always reaches the target.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ ORACLE = "centralised"
 
 
 class Statistic(NamedTuple):
-    """Mean and sample standard deviation of the runs that have a value, how many those are, and of how many."""
+    """Mean and sample standard deviation of the runs with a value, their number, and the number of all runs."""
 
     mean: float
     spread: float
@@ -34,7 +34,7 @@ class Statistic(NamedTuple):
 
 
 def mean_and_spread(values: Sequence[float | None]) -> Statistic | None:
-    """Of the values that are there; None if there are none."""
+    """Ignore missing values; None if there are no values."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -42,7 +42,7 @@ def mean_and_spread(values: Sequence[float | None]) -> Statistic | None:
 
 
 class Column(NamedTuple):
-    """A number of a summary, how it is written, and which way is better (None: neither)."""
+    """A number of a summary, its format, and which direction is better (None: neither)."""
 
     title: str
     read: Callable[[Summary], float | None]
@@ -50,16 +50,16 @@ class Column(NamedTuple):
     higher_is_better: bool | None = None
     praise: str = ""  # what its winner is called
     unit: str = ""
-    partial: bool = False  # a run may be without a value, and the others still count
-    meaning: str = ""  # for a reader who sees the title for the first time
+    partial: bool = False  # a run may have no value, and the others still count
+    meaning: str = ""  # an explanation of the title
 
     def of(self, group: Sequence[Summary | None]) -> Statistic | None:
-        """One label's number over its seeds; None is a run without a summary."""
+        """Return one label's number over its seeds; None in `group` is a run without a summary."""
         found = mean_and_spread([self.read(summary) if summary is not None else None for summary in group])
         return found if found is None or found.complete or self.partial else None
 
     def winners(self, values: Mapping[str, Statistic | None]) -> list[str]:
-        """The labels with the best number, if the column has winners: most runs first, then the better mean."""
+        """Return the labels with the best number, if the column has winners: most runs first, then the better mean."""
         known = {label: value for label, value in values.items() if value is not None}
         if self.higher_is_better is None or not known:
             return []
@@ -68,7 +68,7 @@ class Column(NamedTuple):
         return [label for label, score in scores.items() if score == max(scores.values())]
 
     def write(self, value: Statistic | None, spread: bool) -> str:
-        """A cell's text, e.g. "12.30 ± 0.41 (2 of 3)"; the deviation only if it is asked for."""
+        """Return a cell's text, e.g. "12.30 ± 0.41 (2 of 3)"; the deviation only with `spread`."""
         if value is None:
             return "–"
         several = spread and self.higher_is_better is not None and value.known > 1
@@ -85,13 +85,13 @@ class Ranking:
     values: dict[str, list[Statistic | None]]
     winners: list[list[str]]
     seeds: int
-    flaws: dict[str, str]  # by label, what is wrong with its runs; only of those with something wrong
-    settings: dict[str, str]  # by label, what it has instead of the configured model; only of those with a change
-    judged_on: str = "test"  # the rows that the evaluations while training are of: "validation" or "test"
+    flaws: dict[str, str]  # label → what is wrong with its runs; only labels with a fault
+    settings: dict[str, str]  # label → what it has instead of the configured model; only labels with a change
+    judged_on: str = "test"  # the rows of the evaluations during training: "validation" or "test"
 
 
 def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
-    """Groups are the summaries of one label's seeds; None is a run without one."""
+    """Rank the groups: each has the summaries of one label's seeds; None is a run without one."""
     first = next((summary for group in groups.values() for summary in group if summary is not None), None)
     judged_on = "validation" if first and first.get("validation_rows") else "test"
     columns = _columns(*((first["metric"], first["target"]) if first else ("value", None)), judged_on)
@@ -99,7 +99,7 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
     flaws = {label: found for label, group in groups.items() if (found := flaws_of(group))}
     racing = [label for label, group in groups.items() if label not in flaws and not _oracle(group)]
     if len(racing) < 2:
-        racing = []  # one alone beats nobody, least of all the oracle
+        racing = []  # a single method has nothing to beat, least of all the oracle
     winners = [
         column.winners({label: values[label][index] for label in racing}) for index, column in enumerate(columns)
     ]
@@ -109,7 +109,7 @@ def rank(groups: Mapping[str, Sequence[Summary | None]]) -> Ranking:
 
 
 def by_reason(unsuitable: Mapping[str, str]) -> dict[str, list[str]]:
-    """Label → why it takes no part, the other way round: methods of one family have the same reason."""
+    """Invert label → reason: methods of one family often have the same reason."""
     groups: dict[str, list[str]] = {}
     for label, reason in unsuitable.items():
         groups.setdefault(reason, []).append(label)
@@ -150,14 +150,17 @@ def _columns(metric: str, target: float | None, judged_on: str) -> list[Column]:
 
 
 def in_words(ranking: Ranking) -> str:
-    """The winner of each column, e.g. "Fastest to accuracy 0.95: vafl (3.10 s); …"; "" without a race."""
+    """Return the winner of each column, e.g. "Fastest to accuracy 0.95: vafl (3.10 s); …".
+
+    Returns "" if there is nothing to rank.
+    """
     parts: list[str] = []
     if not any(ranking.winners):
         return ""
     for index, (column, winners) in enumerate(zip(ranking.columns, ranking.winners, strict=True)):
         if winners:
             value = ranking.values[winners[0]][index]
-            assert value is not None  # it has won
+            assert value is not None  # a winner has a value
             share = "" if value.complete else f" in {value.known} of {value.runs} runs"
             number = f"{value.mean:{column.form}}{column.unit}{share}"
             parts.append(f"{column.praise}: {' and '.join(winners)} ({number})")

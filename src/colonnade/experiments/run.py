@@ -46,14 +46,14 @@ from colonnade.results.verdict import commonest
 
 __all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
 
-RAY = "ray"  # as workers: those of the cluster that this process is connected to
-SLICE_EVENTS = 500  # between two looks at the progress bar
-LOSSES = 10  # of workers in one run; then something is wrong with them
-CHECKPOINT_WALL_S = 30.0  # a long run is saved at least so often, in real time
+RAY = "ray"  # as `workers`: those of the cluster to which this process is connected
+SLICE_EVENTS = 500  # between two updates of the progress bar
+LOSSES = 10  # lost workers in one run, at most: more means a fault in them
+CHECKPOINT_WALL_S = 30.0  # a long run is saved at least this often, in real time
 
 
 class Standing(NamedTuple):
-    """How far a run is."""
+    """The progress of a run."""
 
     fraction: float
     updates: int
@@ -64,7 +64,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, train: TrainConfig, row: dict[str, Any]) -> "Standing":
-        """By the last line of its metrics: of a run that another process has."""
+        """Take the progress from the last line of its metrics, for a run in another process."""
         fraction = _share(limit_of(train), row["clock_s"], row["update"], row["epochs"])
         metric = _metric_of(train.metric or "value", row.get("rows") == "validation")
         return cls(fraction, row["update"], row["clock_s"], row["wall_s"], metric, row["value"])
@@ -80,7 +80,7 @@ def _share(limit: Every, clock_s: float, updates: int, epochs: float) -> float:
 
 
 class Run:
-    """A run that is ready to start, or to go on."""
+    """A run that is ready to start, or to continue."""
 
     def __init__(self, setting: Federation, folder: RunFolder | None, workers: int | str = 1) -> None:
         self.federation, self.folder, self.workers = setting, folder, workers
@@ -94,7 +94,7 @@ class Run:
         self._tracking = Tracking(setting.config)
 
     def _begin(self) -> None:
-        """Fresh roles, nothing done."""
+        """Make new roles in their initial state."""
         setting = self.federation
         self.rows: list[dict[str, Any]] = []
         self._server, parties = setting.made()
@@ -110,7 +110,7 @@ class Run:
         self._checkpoints = Cadence(setting.plan.checkpoint_every, setting.training.rows_per_epoch)
 
     def execute(self, on_progress: Callable[["Run"], None] | None = None) -> Summary:
-        """Run to the end; the summary, also written to the folder. Raises KeyboardInterrupt after Ctrl-C."""
+        """Run to the end; returns the summary, and writes it to the folder. Raises KeyboardInterrupt after Ctrl-C."""
         self._started = self._saved_at = time.perf_counter()
         folder = self.folder.path if self.folder is not None else None
         stopping = nullcontext() if folder is None else on_first_interrupt(self._stop)
@@ -130,7 +130,7 @@ class Run:
             self.folder.write_summary(summary)  # last: with it, the run is complete
         if on_progress is not None:
             on_progress(self)
-        if self.stopping:  # typed at the very end: the run is over, what was to follow it is not wanted
+        if self.stopping:  # Ctrl-C at the very end: the run is over, and the caller must not continue with what follows
             raise KeyboardInterrupt
         return summary
 
@@ -138,7 +138,7 @@ class Run:
         self.stopping = self.simulator.stopping = True
 
     def _to_the_end(self, on_progress: Callable[["Run"], None] | None) -> bool:
-        """False: workers were lost, and the run stands again at its last checkpoint."""
+        """Return True at the end; False if workers were lost, and the run is back at its last checkpoint."""
         if self.stopping:
             raise KeyboardInterrupt
         try:
@@ -166,7 +166,7 @@ class Run:
         return True
 
     def _rewind(self) -> None:
-        """Roles that were elsewhere are lost: all are made anew, as a resumed run would."""
+        """Make all roles again, as a resumed run does: those on lost workers are gone."""
         spent_s = self.wall_s
         self._begin()
         if self.folder is not None:
@@ -175,7 +175,7 @@ class Run:
 
     @contextmanager
     def _hired(self) -> Iterator[None]:
-        """Threads that compute, as many as were asked for (torch lets the others run while it works), or Ray's."""
+        """Provide the requested threads (torch lets the others run while it works), or Ray's workers."""
         if self.workers == 1 or self.federation.method.joint is not None:
             yield
             return
@@ -198,7 +198,7 @@ class Run:
                 self.simulator.workers = None
 
     def resume(self) -> bool:
-        """Go on from the folder's checkpoint; False if there is none yet (the run starts anew)."""
+        """Continue from the folder's checkpoint; False if there is none yet (the run starts from the beginning)."""
         assert self.folder is not None
         saved = self.folder.load_checkpoint()
         self.keep_files(anew=saved is None)
@@ -213,12 +213,12 @@ class Run:
         return True
 
     def _guards(self) -> dict[str, Releases]:
-        """Of the parties that have one with something to guard."""
+        """Return the guards of the parties that have something to guard."""
         guards = {node.role.name: node.guard for node in self.simulator.nodes}
         return {name: guard for name, guard in guards.items() if guard is not None and guard.on}
 
     def keep_files(self, anew: bool = True) -> None:
-        """Privacy ledgers and tables lie in the folder."""
+        """Keep privacy ledgers and tables in the folder."""
         self.keep_ledgers(anew)
         assert self.folder is not None
         for node in self.simulator.nodes:
@@ -226,7 +226,10 @@ class Run:
                 node.storing.open(FileStorage(self.folder.path, anew=anew))
 
     def keep_ledgers(self, anew: bool = True) -> None:
-        """Every party's privacy ledger in the folder; a run that begins anew makes all its releases anew."""
+        """Keep every party's privacy ledger in the folder.
+
+        A run that restarts from the beginning repeats all its releases.
+        """
         assert self.folder is not None
         for name, guard in self._guards().items():
             path = self.folder.path / "ledgers" / f"{name}.jsonl"
@@ -235,13 +238,13 @@ class Run:
             guard.keep(LedgerFile(path))  # one thread
 
     def close_ledgers(self) -> None:
-        """Nothing more is released."""
+        """Close the ledgers at the end: nothing more is released."""
         for guard in self._guards().values():
             guard.close()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the results should know of the data and settings."""
+        """Remarks on the data and settings for readers of the results."""
         return self.federation.notes
 
     @property
@@ -251,29 +254,29 @@ class Run:
 
     @property
     def clock_s(self) -> float:
-        """The run's virtual time."""
+        """The run's virtual time in seconds."""
         return self.simulator.now / NANOSECONDS
 
     @property
     def epochs(self) -> float:
-        """An epoch is N·M party-rows."""
+        """Epochs so far; an epoch is N·M party-rows."""
         return self._progress().epochs
 
     @property
     def fraction(self) -> float:
-        """How much of the run is done, from 0 to 1."""
+        """The part of the run that is done, from 0 to 1."""
         return _share(self.federation.training.limit, self.clock_s, self._progress().k, self._progress().epochs)
 
     @property
     def standing(self) -> Standing:
-        """For people who watch it."""
+        """The progress of this run, for display."""
         value = self.rows[-1]["value"] if self.rows else None
         training = self.federation.training
         metric = _metric_of(training.metric, training.validation > 0)
         return Standing(self.fraction, self._progress().k, self.clock_s, self.wall_s, metric, value)
 
     def principal_summary(self) -> RoleSummary:
-        """What the coordinating role says of the run."""
+        """Return the summary of the coordinating role."""
         return self.simulator.principal.role.summary()
 
     def _progress(self) -> Counts:
@@ -312,15 +315,15 @@ class Run:
         }
 
     def timeline(self) -> dict[str, Any]:
-        """timeline.json: the shares of busy, transit and offline of every role in bins of the clock."""
+        """Return timeline.json: the shares of busy, transit and offline of every role in bins of the clock."""
         return self.simulator.timeline.shares(self.simulator.now)
 
     def staleness(self) -> Histogram:
-        """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
+        """Return staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
         return staleness_histogram(self.principal_summary().get("staleness_counts"))
 
     def summary(self) -> Summary:
-        """summary.json."""
+        """Return summary.json."""
         setting, simulator = self.federation, self.simulator
         said = {node.role.name: node.role.summary() for node in simulator.nodes}
         return summarise(
@@ -349,11 +352,11 @@ def prepare(
     load_data: Callable[[Config], Partition] = load_partition,
     workers: int | str = 1,
 ) -> Run:
-    """A run ready to start; everything that can be refused has been."""
+    """Prepare a run; everything that can be refused is refused here."""
     _check_workers(workers)
     if out is not None:
         RunFolder.refuse_used(out)
-    run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may be refused too
+    run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may also be refused
     if out is not None:
         run.folder = RunFolder.create(out, run.federation.config)
         run.keep_files()
@@ -366,14 +369,14 @@ def reopen(
     load_data: Callable[[Config], Partition] = load_partition,
     workers: int | str = 1,
 ) -> Run:
-    """A run that goes on where its folder's checkpoint stands."""
+    """Open a run that continues from its folder's checkpoint."""
     _check_workers(workers)
     opened = RunFolder.reopen(folder, config)
     run = Run(federation(config, None, load_data), opened, workers)
     try:
         run.resume()
     except CheckpointError:
-        run.close_ledgers()  # for the next try, with the right ones
+        run.close_ledgers()  # so that a next try, with the right ledgers, can open them
         raise
     return run
 
@@ -385,7 +388,7 @@ def _check_workers(workers: int | str) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread: roles share the machine, and results do not depend on its cores."""
+    """Use one torch thread: roles share the machine, and results must not depend on its cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

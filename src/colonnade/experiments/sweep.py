@@ -1,6 +1,6 @@
-"""A grid of settings for every method: which is best, and whether the grid ends too early to know.
+"""Run every method over a grid of settings: which point is best, and whether the grid ends too early to know.
 
-Points are compared on the validation rows. Without any, `best_of` has only the test rows, and `Best.chosen_on` says so.
+Points are compared on the validation rows. Without any, `best_of` uses the test rows, and `Best.chosen_on` says so.
 """
 
 import re
@@ -32,11 +32,11 @@ __all__ = [
 By = Literal["metric", "loss", "time-to-target"]
 
 _UNSAFE = re.compile(r"[^\w.+-]+")  # in a file's name
-Grid = dict[str, list[Any]]  # key → values, in the order in which they were given
+Grid = dict[str, list[Any]]  # key → values, in the given order
 
 
 def parse_grid(texts: Sequence[str]) -> Grid:
-    """`train.learning_rate=0.01,0.03,0.1`; lists and strings as in --set."""
+    """Parse `train.learning_rate=0.01,0.03,0.1`; lists and strings are written as in --set."""
     grid: Grid = {}
     for text in texts:
         key, equals, values = text.partition("=")
@@ -54,7 +54,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
 
 
 def grid_contestants(tables: Mapping[str, Any], labels: Sequence[str], grid: Grid) -> list[Contestant]:
-    """Every method at every point of the grid."""
+    """Return every method at every point of the grid."""
     return [
         Contestant(_label(one.label, point), apply_overrides(one.tables, point), one.own | point.keys())
         for one in contestants(tables, labels)
@@ -67,7 +67,7 @@ def _points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def _label(method: str, point: Mapping[str, Any]) -> str:
-    """Also a folder's name."""
+    """Return the label of a point, which is also a folder's name."""
     settings = [f"{key.rpartition('.')[2]}={_UNSAFE.sub('_', str(value))}" for key, value in point.items()]
     return " ".join([method, *settings])
 
@@ -82,10 +82,10 @@ class Best(NamedTuple):
     chosen_on: str  # "validation" or "test" rows
     validation: float | None  # mean of the metric; None: there are no validation rows
     test: float | None
-    loss: float | None  # mean, on the rows that it was chosen on
+    loss: float | None  # mean, on the rows on which it was chosen
     reached: int  # seeds that reached the target
     seeds: int
-    time_s: float | None  # mean time to the target over those
+    time_s: float | None  # their mean time to the target
 
 
 class Point(NamedTuple):
@@ -94,7 +94,7 @@ class Point(NamedTuple):
     method: str
     point: dict[str, Any]
     flaw: str  # what is wrong with its runs; "": all of them are results
-    scored: Best | None  # None: there is something wrong
+    scored: Best | None  # None: its runs have a fault
 
 
 def check_by(by: str, tables: Mapping[str, Any]) -> By:
@@ -110,9 +110,9 @@ def check_by(by: str, tables: Mapping[str, Any]) -> By:
 
 
 def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid, by: By = "metric") -> list[Best]:
-    """Mean over seeds; points with a run that failed or has warnings cannot win.
+    """Return the best point of each method, by means over seeds; a point with a failed run or a warning cannot win.
 
-    By time to target, a point that reached it with more seeds comes before one with fewer, then the faster mean.
+    By time to target, a point that reached it with more seeds comes first, then the faster mean.
     """
     found = []
     for label in labels:
@@ -124,7 +124,7 @@ def best_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid, by: By 
 
 
 def points_of(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[Point]:
-    """Every method at every point that it could run at, with its means over seeds."""
+    """Return every method at every point at which it could run, with its means over seeds."""
     found = []
     for label in labels:
         for point in _points(grid):
@@ -152,13 +152,13 @@ def _scored(label: str, point: dict[str, Any], edges: list[str], results: Sequen
 
 
 def _mean(results: Sequence[Summary], read: Callable[[Summary], float | None]) -> float | None:
-    """None, if one of them has no value."""
+    """Return the mean; None if one of them has no value."""
     values = [value for summary in results if (value := read(summary)) is not None]
     return mean(values) if len(values) == len(results) else None
 
 
 def _rank(best: Best, by: By) -> tuple[float, ...] | None:
-    """The larger the better; None: it cannot be compared."""
+    """Return a key, larger is better; None if it cannot be compared."""
     if by == "time-to-target":
         return (best.reached, -best.time_s) if best.time_s is not None else None
     value, metric = (best.loss, "loss") if by == "loss" else (_chosen(best), best.metric)
@@ -172,12 +172,12 @@ def _chosen(best: Best) -> float | None:
 
 
 def that_ran(entries: Sequence[Entry], labels: Sequence[str], grid: Grid) -> list[str]:
-    """The methods that could run at a point of the grid at least."""
+    """Return the methods that could run at one point of the grid or more."""
     ran = {entry.label for entry in entries if not entry.unsuitable}
     return [label for label in labels if any(_label(label, point) in ran for point in _points(grid))]
 
 
 def _at_edge(values: list[Any], best: Any) -> bool:
-    """Only numbers have one."""
+    """Whether the best value is the grid's first or last; only numbers have an edge."""
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return numbers and len(values) > 1 and best in (min(values), max(values))

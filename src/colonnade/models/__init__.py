@@ -1,4 +1,4 @@
-"""Torch networks: how they are named, built, trained as flat vectors and judged."""
+"""Torch networks: their names, construction, training as flat vectors, and metrics."""
 
 from colonnade.models.absent import PartyDropout, with_party_dropout
 from colonnade.models.build import Factory, party_module, server_module

@@ -1,7 +1,7 @@
-"""A party's model that is no torch module: any function of a flat parameter vector and rows, differentiable or not.
+"""A party's model that is not a torch module: any function of a flat parameter vector and rows, differentiable or not.
 
-Only zeroth-order methods can train it (VFL-Cascaded, Sec. III: "model applicability"). In a config it is named as
-`package.module:Class`; the class is called with (inputs, outputs), and what it makes has `initial` and can be called.
+Only zeroth-order methods can train it (VFL-Cascaded, Sec. III: "model applicability"). A config names it as
+`package.module:Class`. Colonnade calls the class with (inputs, outputs); the object has `initial` and can be called.
 """
 
 from typing import Protocol, runtime_checkable
@@ -16,22 +16,22 @@ from colonnade.protocol.messages import Array
 __all__ = ["BlackBox", "BlackBoxNetwork"]
 
 
-_NUMBERS = "fiu"  # kinds of numpy's types
+_NUMBERS = "fiu"  # kinds of numpy dtypes
 
 
 @runtime_checkable
 class BlackBox(Protocol):
-    """What a user writes."""
+    """The interface that a user implements."""
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """The parameters at the start, as a flat vector."""
+        """Return the initial parameters as a flat vector."""
 
     def __call__(self, theta: Array, rows: Array) -> Array:
-        """(rows, columns) → (rows, outputs) at θ, which must be left as it is."""
+        """(rows, columns) → (rows, outputs) at θ; must not change θ."""
 
 
 class BlackBoxNetwork(Parameters):
-    """A black box with its parameters, checked at every call: it is somebody else's code."""
+    """A black box with its parameters; every call is checked, because the code is the user's."""
 
     averages = False
 
@@ -53,23 +53,23 @@ class BlackBoxNetwork(Parameters):
         super().__init__(torch.from_numpy(theta), optimiser, regulariser)
 
     def embed(self, x: Array, seed: int) -> Array:
-        """At θ; a black box draws nothing."""
+        """Return the embedding at θ; `seed` is unused, a black box draws nothing."""
         return self._call(self.theta.numpy(), x)
 
     def embed_at(self, theta: Array, x: Array, seed: int) -> Array:
-        """At other parameters."""
+        """Return the embedding at other parameters."""
         return self._call(theta, x)
 
     def read(self, x: Array) -> Array:
-        """The committed embedding, or that of the average."""
+        """Return the embedding at the parameters that evaluation reads: θ or its average."""
         return self._call(self.judged.numpy(), x)
 
     def renewed(self, x: Array, seed: int, company: Array) -> Array:
-        """At θ: a black box has no training mode."""
+        """Return the embedding at θ: a black box has no training mode."""
         return self._call(self.theta.numpy(), x)
 
     def buffers_after_forward(self) -> list[Array]:
-        """It has none."""
+        """Return []: a black box has no buffers."""
         return []
 
     def _call(self, theta: Array, x: Array) -> Array:
@@ -77,7 +77,7 @@ class BlackBoxNetwork(Parameters):
         guarded.flags.writeable = rows.flags.writeable = False
         try:
             values = self.function(guarded, rows)
-        except Exception as error:  # somebody else's code: whatever it is, say whose
+        except Exception as error:  # any error of the user's code: name the model
             if "read-only" in str(error):
                 raise ModelError(f"{self._who}: changes its parameters or rows in place; work on a copy") from None
             raise ModelError(f"{self._who}: fails: {type(error).__name__}: {error}") from error
@@ -97,7 +97,7 @@ class BlackBoxNetwork(Parameters):
 
 
 def _float32(values: Array) -> Array:
-    """A copy; what is too large becomes infinite, without a warning."""
+    """Return a copy; too large values become infinite, without a warning."""
     with np.errstate(over="ignore"):
         result: Array = values.astype(np.float32)
     return result

@@ -10,7 +10,7 @@
     package.module:Class    your own `nn.Module`, called with (inputs, outputs), or with (shape, outputs) if its
                     first parameter is called `shape`: the shape of one row, e.g. (14, 14)
 
-From Python a model may also be a module (copied for each party) or any callable that makes one, called alike.
+From Python a model may also be a module (copied for each party), or a callable with the same parameters that makes one.
 """
 
 import copy
@@ -39,7 +39,7 @@ _KNOWN = (
     "linear, dense, mlp:WIDTH[,WIDTH...], polynomial:DEGREE, cnn, lstm or resnet18-stem (a party's), "
     "resnet18:64xHEIGHTxWIDTH (the server's) or package.module:Class"
 )
-_ALIKE = {"linear": "polynomial:1"}  # two names for the same functions of the columns
+_ALIKE = {"linear": "polynomial:1"}  # another name for the same functions of the columns
 _SHAPED: dict[str, Callable[[Shape, int], nn.Module]] = {"cnn": shaped.cnn, "lstm": shaped.lstm}
 _WANTS = {
     "cnn": "a piece of an image (height, width)",
@@ -48,9 +48,9 @@ _WANTS = {
 
 
 def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str) -> nn.Module:
-    """A party's network from its columns to its embedding; refused if the width does not fit.
+    """Build a party's network from its columns to its embedding; raises ModelError if the width does not fit.
 
-    Its input is (rows, columns) whatever the shape of a row: a network that needs the shape reshapes.
+    The input is always (rows, columns). A network that needs the shape of a row reshapes its input.
     """
     what = f"model.party of {who}"
     if isinstance(model, str) and model in _SHAPED and len(shape) != 2:
@@ -68,26 +68,26 @@ def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str
 
 
 def party_model(model: Factory, shape: Shape, outputs: int, seed: int, who: str) -> nn.Module | BlackBox:
-    """The same for methods that take a black box, too."""
+    """Build a party's model for methods that also accept a black box."""
     if isinstance(model, str) and model in _SHAPED:
         return party_module(model, shape, outputs, seed, who)
     return _seeded(model, shape, outputs, seed, f"model.party of {who}")
 
 
 def refuse_unknown(model: str, what: str) -> None:
-    """Raise ModelError for a name that is no party's model; a class of the user's own is not imported."""
+    """Raise ModelError for a name that is no party's model; does not import a user's own class."""
     if ":" not in model and model not in ("linear", "dense", resnet.STEM, *_SHAPED):
         raise _unknown(model, what)
 
 
 def nearest_model(model: str, kinds: Sequence[str], otherwise: str) -> str:
-    """The model itself if its kind is one of these; else another name for the same functions, or `otherwise`."""
+    """Return the model itself if its kind is one of these; else another name for the same functions, or `otherwise`."""
     known = (name for name in (model, _ALIKE.get(model, "")) if _kind(name) in kinds)
     return next(known, otherwise)
 
 
 def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Module:
-    """The server's network from the aggregate to the output."""
+    """Build the server's network from the aggregate to the output."""
     if model == "none":
         if inputs != outputs:
             raise ModelError(
@@ -136,7 +136,7 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module |
 def _takes_shape(model: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(model).parameters
-    except (TypeError, ValueError):  # some of C's functions do not say
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return False
     return next(iter(parameters), "") == "shape"
 
@@ -201,7 +201,7 @@ def _import(path: str, what: str) -> Callable[[Any, int], Any]:
 
 
 def _check_width(module: nn.Module, inputs: int, outputs: int, what: str) -> None:
-    """Two rows through the module: also initialises lazy layers."""
+    """Pass two rows through the module; this also initialises lazy layers."""
     training = module.training
     try:
         with torch.no_grad():

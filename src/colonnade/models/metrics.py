@@ -1,4 +1,4 @@
-"""How a model is judged; scikit-learn does the counting, imported when first needed: it takes a second."""
+"""Metrics of a model; scikit-learn computes them, and is imported on first use because it takes a second."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,11 +19,11 @@ class Metric(NamedTuple):
 
     tasks: tuple[str, ...]
     higher_is_better: bool
-    compute: Callable[[Any, Any], float] | None  # None: it is the objective's own loss on the test rows
+    compute: Callable[[Any, Any], float] | None  # None: the objective's own loss on the evaluated rows
     least_classes: int = 0
 
     def fits(self, task: Task) -> bool:
-        """Whether it says anything about the task."""
+        """Whether the metric is defined for the task."""
         return task.kind in self.tasks and len(task.classes) >= self.least_classes
 
     def reached(self, value: float, target: float) -> bool:
@@ -64,7 +64,7 @@ def _rmse(y: Any, prediction: Any) -> float:
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(_CLASSES, True, _accuracy),
-    "top5": Metric(("multiclass",), True, _top5, least_classes=TOP + 1),  # of five classes it is always 1
+    "top5": Metric(("multiclass",), True, _top5, least_classes=TOP + 1),  # with five classes it is always 1
     "auc": Metric(_CLASSES, True, _auc),
     "mae": Metric(("regression",), False, _mae),
     "rmse": Metric(("regression",), False, _rmse),
@@ -73,12 +73,12 @@ METRICS: dict[str, Metric] = {
 
 
 def default_metric(task: Task) -> str:
-    """The metric that a task is judged by unless told otherwise."""
+    """Return the metric that a task uses by default."""
     return "rmse" if task.kind == "regression" else "accuracy"
 
 
 def require_metric(name: str, task: Task) -> Metric:
-    """The metric of this name, refused if it does not fit the task."""
+    """Return the metric of this name; raises ConfigError if it does not fit the task."""
     fitting = sorted(key for key, metric in METRICS.items() if metric.fits(task))
     if name not in fitting:
         few = f"is always 1 of {len(task.classes)} classes; " if name == "top5" and task.classes else ""
@@ -87,12 +87,12 @@ def require_metric(name: str, task: Task) -> Metric:
 
 
 def measure(name: str, task: Task, y: Any, prediction: Any, loss: float) -> dict[str, float]:
-    """The chosen metric, and accuracy wherever it applies; `loss` is the objective's on the same rows."""
+    """Compute the chosen metric, and accuracy if it applies; `loss` is the objective's on the same rows."""
     compute = require_metric(name, task).compute
     if compute is None:
         values = {name: loss}
     elif not np.isfinite(prediction).all():
-        values = {name: float("nan")}  # training diverged: scikit-learn would raise
+        values = {name: float("nan")}  # the training diverged: scikit-learn would raise
     else:
         values = {name: compute(y, prediction)}
     if task.kind in _CLASSES:

@@ -1,8 +1,8 @@
-"""A torch module as a flat vector θ: forward, backward and step, each explicit and none hidden.
+"""A torch module as a flat vector θ, with explicit forward, backward and step.
 
-`forward` and `backward` leave θ, buffers and torch's generators as they were, so a role's `compute` may call
-them; only `apply` and `load` change the network. The graph of the last forward pass is kept aside as a cache:
-if it is gone (after a restart) `backward` computes it again from the same rows and seed, with the same bits.
+`forward` and `backward` leave θ, the buffers and torch's generators unchanged, so a role's `compute` may call them.
+Only `apply` and `load` change the network. The network caches the graph of the last forward pass. If the graph is gone
+(after a restart), `backward` computes it again from the same rows and seed, with the same bits.
 """
 
 import copy
@@ -28,11 +28,11 @@ from colonnade.protocol.messages import Array
 
 __all__ = ["Network", "Twin", "bind", "draw_in_turn", "flatten"]
 
-_turn: AbstractContextManager[Any] = nullcontext()  # where several threads compute, they draw one after the other
-PRIVATE_ROWS = 256  # at a time: each has a gradient of its own
-READ_ROWS = 1024  # at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
+_turn: AbstractContextManager[Any] = nullcontext()  # if several threads compute, only one draws at a time
+PRIVATE_ROWS = 256  # rows at a time: each row has its own gradient
+READ_ROWS = 1024  # rows at a time: a convolution's maps of more rows leave the processor's cache, and fill the memory
 
-# Layers known to draw no random numbers in training; anything else, a subclass too, gets a generator of its own.
+# Layers known to draw no random numbers in training. Any other layer, a subclass too, gets its own generator.
 _DRAWS_NOTHING = {
     nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Linear, nn.Bilinear, nn.Identity, nn.Flatten, nn.Unflatten,
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid, nn.Softmax,
@@ -58,15 +58,15 @@ class Network(Parameters):
         self._committed = flatten_by_dtype(list(self._reader.buffers()))
         self._draws = any(_may_draw(part) for part in self._trainer.modules())
         self._recorder = None if self._draws else Recorder(self._trainer)
-        self.averages = bool(self._buffers)  # of the rows it has seen (BatchNorm): then a row's output is the pass's
-        # For training mode where `read` is not the same: it draws nothing, moves no buffer, and reads the average of θ.
+        self.averages = bool(self._buffers)  # over rows (BatchNorm): a row's output depends on the whole pass
+        # For training mode if `read` differs from it: `read` draws nothing, moves no buffer, and uses the average of θ.
         self._apart = self.twin() if self._draws or self.averages or self.average is not None else None
         self._tape: tuple[int, Tensor] | None = None
 
     def run(self, x: Tensor, seed: int, onward: bool = False) -> Tensor:
-        """One pass in training mode; random layers draw from `seed`.
+        """Run one pass in training mode; random layers draw from `seed`.
 
-        Buffers start from the committed ones or, `onward`, from where the last pass left them.
+        Buffers start from the committed ones or, with `onward`, from where the last pass left them.
         """
         starts = [live.clone() for live in self._buffers] if onward else self._committed
         compute, self._replayed = (self._trainer, False) if self._recorder is None else self._recorder.pass_for(x)
@@ -77,41 +77,41 @@ class Network(Parameters):
         return output
 
     def kept(self, result: Tensor) -> Tensor:
-        """A result of the last pass that the next one leaves alone."""
+        """Return a result of the last pass in memory that the next pass does not overwrite."""
         return result.clone() if self._replayed else result
 
     def forward(self, x: Array, key: int, seed: int) -> Array:
-        """The output for training rows; its graph is kept under `key` for `backward`."""
-        self._tape = None  # a graph that is still there would be in the way of a recording
+        """Return the output for training rows; keeps its graph under `key` for `backward`."""
+        self._tape = None  # an existing graph would disturb a recording
         output = self.run(self.tensor(x), seed)
         self._tape = (key, output)
         values: Array = to_array(self.kept(output.detach()))
         return values
 
     def twin(self, dtype: torch.dtype = torch.float32) -> "Twin":
-        """A copy that runs at other parameters, or in another precision, and leaves this network alone."""
+        """Return a copy that runs at other parameters, or in another precision, without changing this network."""
         return Twin(self._trainer, self._committed, self._draws, dtype)
 
     def copy(self) -> "Network":
-        """Another network over a copy of the module: with its own θ, and without optimiser or average."""
+        """Return another network over a copy of the module, with its own θ, and without optimiser or average."""
         return Network(copy.deepcopy(self._trainer), OptimiserSpec())
 
     def follow(self, other: "Network") -> None:
-        """Take over the parameters and committed buffers of the network that this one was copied from."""
+        """Take over the parameters and committed buffers of the network from which this one was copied."""
         self.theta.copy_(other.theta)
         self.commit(other._committed)
 
     def commit(self, buffers: Sequence[Array | Tensor]) -> None:
-        """These buffers are what the next pass begins with."""
+        """Set the buffers with which the next pass begins."""
         for committed, value in zip(self._committed, buffers, strict=False):
             committed.copy_(value if isinstance(value, Tensor) else self.tensor(value))
 
     def buffers_after_forward(self) -> list[Array]:
-        """The buffers (BatchNorm's averages) as the last forward pass left them; commit them with `apply`."""
+        """Return the buffers (BatchNorm's averages) as the last forward pass left them; `apply` commits them."""
         return [to_array(buffers.clone()) for buffers in self._buffers]
 
     def backward(self, x: Array, key: int, seed: int, output_gradient: Array) -> Array:
-        """∇θ of ⟨output, output_gradient⟩ at the forward pass `key`, as a flat vector."""
+        """Return ∇θ of ⟨output, output_gradient⟩ at the forward pass `key`, as a flat vector."""
         if self._tape is None or self._tape[0] != key:
             self.forward(x, key, seed)
         assert self._tape is not None
@@ -122,7 +122,7 @@ class Network(Parameters):
         return self.joined(parts)
 
     def joined(self, parts: Sequence[Tensor | None]) -> Array:
-        """The parameters' gradients as one vector; an unused parameter's are zeros."""
+        """Join the parameters' gradients into one vector; an unused parameter has zeros."""
         if not self.parameters:
             return np.zeros(0, np.float32)
         used = [
@@ -135,10 +135,10 @@ class Network(Parameters):
     def private_gradient(
         self, x: Array, seed: int, output_gradient: Array, clip: float, noise: Callable[[int], Array]
     ) -> Array:
-        """The same, each record's part of it shrunk to norm `clip` and noise added to their sum (Abadi et al., 2016).
+        """Compute `backward` with per-record clipping to norm `clip`, and noise on the sum (Abadi et al., 2016).
 
-        A record's part is the gradient of its own loss, as if it were the whole batch. Runs inside a `Stream` that
-        keeps what it draws.
+        A record's part is the gradient of its own loss, as if it were the whole batch. The call runs inside a `Stream`
+        that keeps what it draws.
         """
         rows = len(x)
         total = torch.zeros_like(self.theta)
@@ -151,7 +151,7 @@ class Network(Parameters):
         return (gradient + noise(len(gradient))) / np.float32(rows)
 
     def _gradients_of_records(self, x: Tensor, seed: int, output_gradient: Tensor) -> Tensor:
-        """(rows, parameters): the pass is run once to see what it draws, then row by row with the very same draws."""
+        """Return (rows, parameters): one pass records the draws, then each row runs with exactly the same draws."""
         drawn = keeping()
         with torch.no_grad():
             self.run(x, seed)
@@ -168,36 +168,39 @@ class Network(Parameters):
         return torch.cat([parts[name].reshape(len(x), -1) for name in names], dim=1)
 
     def apply(self, gradient: Array, rate: float, buffers: list[Array] | None = None) -> None:
-        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; and the buffers are committed."""
+        """θ ← θ − rate·(gradient + ∇r(θ)), by the role's optimiser; then commits the buffers."""
         if not self.over:
             self.commit(buffers or ())
         super().apply(gradient, rate)
 
     def snapshot(self) -> list[Array]:
-        """A copy of what evaluation and prediction read: parameters and buffers."""
+        """Return a copy of what evaluation and prediction read: parameters and buffers."""
         return [*super().snapshot(), *(buffer.cpu().numpy().copy() for buffer in self._committed)]
 
     def settle_on(self, snapshot: list[Array]) -> None:
-        """Read this from now on; steps that still come are not taken."""
+        """Read this snapshot from now on; later steps are ignored."""
         super().settle_on(snapshot)
         self.commit(snapshot[1:])
 
     @torch.no_grad()
     def read(self, x: Array) -> Array:
-        """The output in evaluation mode of the committed state, or of its average: moves no generator and no buffer."""
+        """Return the output in evaluation mode of the committed state, or of its average.
+
+        The call moves no generator and no buffer.
+        """
         starts = range(0, max(len(x), 1), READ_ROWS)
         parts = [self._reader(self.tensor(x[start : start + READ_ROWS])) for start in starts]
         output: Array = to_array(parts[0] if len(parts) == 1 else torch.cat(parts))
         return output
 
     def renewed(self, x: Array, seed: int, company: Array) -> Array:
-        """The output in training mode for rows that are not learned from: keeps no graph and moves no buffer.
+        """Return the output in training mode for rows that are not trained on; keeps no graph and moves no buffer.
 
-        Random layers draw from `seed`. Where the network keeps averages, a pass has at least as many rows as
-        `company`, which fills it up: BatchNorm cannot normalise over one row, and over a few it gives noise.
+        Random layers draw from `seed`. If the network keeps averages, each pass is filled up with rows of `company`, to
+        at least as many rows as that has: BatchNorm cannot normalise over one row, and over a few it gives noise.
         """
         if self._apart is None:
-            return self.read(x)  # both modes are the same
+            return self.read(x)  # both modes give the same output
         self._apart.move(self.theta)
         parts = []
         for place, start in enumerate(range(0, max(len(x), 1), READ_ROWS)):
@@ -214,16 +217,15 @@ class Network(Parameters):
         return self._reader
 
     def digest(self) -> str:
-        """sha256 of the parameters that `read` uses, and of the buffers."""
+        """Return the sha256 of the parameters that `read` uses, and of the buffers."""
         parts = [self.judged, *self._reader.buffers()]
         return hashlib.sha256(b"".join(part.cpu().numpy().tobytes() for part in parts)).hexdigest()
 
     def save(self) -> dict[str, Any]:
-        """Parameters, buffers and optimiser state."""
+        """Return parameters, buffers and optimiser state."""
         return super().save() | {"buffers": [buffer.cpu().numpy().copy() for buffer in self._committed]}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """The reverse of `save`."""
         super().load(saved)
         for buffer, value in zip(self._committed, saved["buffers"], strict=True):
             buffer.copy_(to_tensor(value))
@@ -231,7 +233,7 @@ class Network(Parameters):
 
 
 class Twin:
-    """A network's copy in training mode that is moved to any parameters."""
+    """A copy of a network in training mode that can move to any parameters."""
 
     def __init__(self, module: nn.Module, committed: list[Tensor], draws: bool, dtype: torch.dtype) -> None:
         self._module = copy.deepcopy(module).to(dtype)
@@ -242,12 +244,11 @@ class Twin:
         self._draws = draws
 
     def move(self, theta: Tensor) -> None:
-        """To these parameters."""
         self._theta.copy_(theta)
 
     @torch.no_grad()
     def run(self, x: Tensor, seed: int) -> Tensor:
-        """One pass; random layers draw from `seed`, buffers start from the network's committed ones."""
+        """Run one pass; random layers draw from `seed`, buffers start from the network's committed ones."""
         for live, committed in zip(self._buffers, self._committed, strict=True):
             live.copy_(committed)
         with _generator(seed) if self._draws else nullcontext():
@@ -256,7 +257,7 @@ class Twin:
 
 
 def flatten(parameters: list[nn.Parameter], dtype: torch.dtype = torch.float32) -> Tensor:
-    """One vector that holds all parameters; they become views of it."""
+    """Return one vector that holds all parameters; the parameters become views of it."""
     parts = [p.detach().reshape(-1).to(dtype) for p in parameters]
     theta = torch.cat(parts) if parts else torch.zeros(0, dtype=dtype)
     bind(parameters, theta)
@@ -264,7 +265,7 @@ def flatten(parameters: list[nn.Parameter], dtype: torch.dtype = torch.float32) 
 
 
 def flatten_by_dtype(buffers: list[Tensor]) -> list[Tensor]:
-    """One vector for each dtype that holds all buffers of it; they become views: one copy then moves them all."""
+    """Return one vector per dtype that holds all its buffers; they become views, so that one copy moves them all."""
     groups: dict[torch.dtype, list[Tensor]] = {}
     for buffer in buffers:
         groups.setdefault(buffer.dtype, []).append(buffer)
@@ -275,7 +276,7 @@ def flatten_by_dtype(buffers: list[Tensor]) -> list[Tensor]:
 
 
 def bind(parameters: Sequence[Tensor], theta: Tensor) -> None:
-    """Make the parameters views of θ, one after the other."""
+    """Make the parameters views of consecutive parts of θ."""
     start = 0
     for parameter in parameters:
         parameter.data = theta[start : start + parameter.numel()].view_as(parameter)
@@ -284,12 +285,15 @@ def bind(parameters: Sequence[Tensor], theta: Tensor) -> None:
 
 def _may_draw(part: nn.Module) -> bool:
     if type(part) in (nn.RNN, nn.GRU, nn.LSTM):
-        return bool(part.dropout)  # between its layers
+        return bool(part.dropout)  # dropout between its layers
     return type(part) not in _DRAWS_NOTHING
 
 
 def draw_in_turn(lock: AbstractContextManager[Any]) -> None:
-    """From now on several threads may compute. Torch has one generator for all of them; the first lock stays."""
+    """Allow several threads to compute: torch has one generator for all, so draws take the lock.
+
+    Only the first call sets the lock.
+    """
     global _turn  # noqa: PLW0603
     if isinstance(_turn, nullcontext):
         _turn = lock
@@ -297,7 +301,7 @@ def draw_in_turn(lock: AbstractContextManager[Any]) -> None:
 
 @contextmanager
 def _generator(seed: int) -> Iterator[None]:
-    """Torch's global generator seeded for one forward pass, then put back; other threads wait."""
+    """Seed torch's global generator for one forward pass, then restore it; other threads wait."""
     with _turn:
         before = torch.get_rng_state()
         torch.manual_seed(seed)

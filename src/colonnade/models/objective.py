@@ -1,7 +1,7 @@
 """What is minimised: cross-entropy, logistic loss or squared error, always as a mean over the batch.
 
-Regression targets are standardised by the server with its training labels (so that one learning rate fits
-any unit); predictions and metrics are in the original unit.
+The server standardises regression targets with its training labels, so that one learning rate fits any unit.
+Predictions and metrics are in the original unit.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ __all__ = ["Objective"]
 
 
 class Objective:
-    """The loss of a task, and how an output is read."""
+    """The loss of a task, and how to turn an output into a prediction."""
 
     def __init__(self, task: Task, y_train: Array) -> None:
         self.task = task
@@ -25,11 +25,11 @@ class Objective:
             self._mean, self._spread = float(np.mean(y_train)), float(np.std(y_train)) or 1.0
 
     def targets_in(self, y: Array) -> "TargetsIn":
-        """The same of rows that are asked for later: the labels may lie in a file."""
+        """Return the targets by row, converted on access: the labels may be in a file."""
         return TargetsIn(self, y)
 
     def targets(self, y: Array) -> Array:
-        """Labels in the form that `loss` takes."""
+        """Return labels in the form that `loss` takes."""
         y = np.asarray(y)
         match self.task.kind:
             case "multiclass":
@@ -40,11 +40,10 @@ class Objective:
                 return ((y - self._mean) / self._spread).astype(np.float32)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch of outputs (rows, outputs)."""
+        """Return the mean loss of a batch of outputs (rows, outputs)."""
         return self._losses(output, targets, "mean")
 
     def row_losses(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each row."""
         return self._losses(output, targets, "none")
 
     def _losses(self, output: Tensor, targets: Tensor, how: str) -> Tensor:
@@ -58,7 +57,7 @@ class Objective:
                 return functional.mse_loss(output[:, 0], targets.to(output.dtype), reduction=how)
 
     def predict(self, output: Tensor) -> Array:
-        """Probabilities (rows, classes), or values (rows,) for regression."""
+        """Return probabilities (rows, classes), or values (rows,) for regression."""
         prediction: Array
         match self.task.kind:
             case "multiclass":
@@ -72,7 +71,7 @@ class Objective:
 
 
 class TargetsIn:
-    """Targets by row; nothing of the order of all rows is made."""
+    """Targets by row; allocates nothing as large as all rows."""
 
     def __init__(self, objective: Objective, y: Array) -> None:
         self._objective, self._y = objective, y

@@ -1,7 +1,7 @@
 """Arrays that stay on the GPU on their way from one role to another in the same process.
 
-Roles treat them as numpy arrays. What is known here (slices, rows, concatenation) happens on the device; any other
-function or method of numpy's gets a copy in this process's memory: slower, and right.
+Roles treat them as numpy arrays. Slices, rows by number and concatenation run on the device. Any other numpy function
+or method gets a copy in this process's memory, which is slower and gives the same result.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from colonnade.protocol.messages import Array, Elsewhere
 
 __all__ = ["OnDevice", "contiguous", "number", "on_device", "to_array", "to_tensor"]
 
-MOST_OF_FREE = 0.25  # of a device's free memory: what a role's own rows may take
+MOST_OF_FREE = 0.25  # of a device's free memory: the most that a role's own rows may take
 
 
 class OnDevice(NDArrayOperatorsMixin, Elsewhere):
-    """A tensor with the face of a numpy array."""
+    """A tensor with the interface of a numpy array."""
 
     __slots__ = ("tensor",)
 
@@ -29,35 +29,31 @@ class OnDevice(NDArrayOperatorsMixin, Elsewhere):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As numpy has it."""
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """numpy's name of it."""
+        """The numpy dtype of the elements."""
         dtype: np.dtype[Any] = _DTYPES[self.tensor.dtype]
         return dtype
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
         return self.tensor.ndim
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return self.tensor.numel()
 
     @property
     def nbytes(self) -> int:
-        """Of the elements."""
         return self.tensor.numel() * self.tensor.element_size()
 
     def __len__(self) -> int:
         return len(self.tensor)
 
     def __getitem__(self, key: Any) -> "OnDevice":
-        """A slice is a view; rows by their numbers are gathered on the device."""
+        """Return a view for a slice; gather rows by number on the device."""
         if isinstance(key, np.ndarray):
             return OnDevice(self.tensor.index_select(0, to_tensor(key).to(self.tensor.device, non_blocking=True)))
         return OnDevice(self.tensor[key])
@@ -77,7 +73,7 @@ class OnDevice(NDArrayOperatorsMixin, Elsewhere):
         return function(*map(_here, args), **{key: _here(value) for key, value in options.items()})
 
     def __getattr__(self, name: str) -> Any:
-        """numpy's other methods."""
+        """Forward numpy's other methods to a copy in this process's memory."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(np.asarray(self), name)
@@ -97,24 +93,29 @@ def _here(value: Any) -> Any:
 
 
 def to_array(tensor: Tensor) -> Any:
-    """A result as a role gets it: an array, or what looks like one and stays on the GPU."""
+    """Return a role's result: an array, or its equivalent that stays on the GPU."""
     return tensor.numpy() if tensor.device.type == "cpu" else OnDevice(tensor)
 
 
 def to_tensor(array: Any) -> Tensor:
-    """A tensor over the array's memory; torch wants it writable, so what came off the wire is copied."""
+    """Return a tensor over the array's memory.
+
+    Torch needs it writable, so a read-only array from the wire is copied.
+    """
     if isinstance(array, OnDevice):
         return array.tensor
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def contiguous(array: Any) -> Any:
-    """With its elements one after the other."""
     return OnDevice(array.tensor.contiguous()) if isinstance(array, OnDevice) else np.ascontiguousarray(array)
 
 
 def number(tensor: Tensor) -> Callable[[], float]:
-    """A scalar, to be read later: on a GPU that waits for the scalar alone, not for what is asked of it meanwhile."""
+    """Return a function that reads a scalar later.
+
+    On a GPU it waits for this scalar alone, not for work queued after it.
+    """
     if tensor.device.type == "cpu":
         return tensor.item
     value = torch.empty((), pin_memory=True)
@@ -130,7 +131,7 @@ def number(tensor: Tensor) -> Callable[[], float]:
 
 
 def on_device(array: Any, device: str) -> Any:
-    """A role's rows, on its GPU if there is ample room: then batches are gathered there."""
+    """Move a role's rows to its GPU if there is enough room; batches are then gathered there."""
     if device == "cpu" or not isinstance(array, np.ndarray):
         return array
     free, _ = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""How a flat parameter vector is stepped: the optimiser, the regulariser, the average, and the state that they keep."""
+"""How a flat parameter vector is stepped: the optimiser, the regulariser, the average, and their saved state."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from colonnade.protocol.messages import Array
 __all__ = ["MOMENTUM", "OptimiserSpec", "Parameters", "Regulariser"]
 
 
-MOMENTUM = 0.9  # of "momentum", unless its options say otherwise
+MOMENTUM = 0.9  # default of "momentum"
 _SHORT = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam"}
 AVERAGED = 8  # γ of `Parameters.average`
-_UNFIT = ("LBFGS", "SparseAdam")  # the one asks for the loss again and again, the other for sparse gradients
+_UNFIT = ("LBFGS", "SparseAdam")  # LBFGS evaluates the loss several times per step; SparseAdam needs sparse gradients
 
 
 class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,34 +32,34 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     average: bool = False  # evaluation reads an average of θ: for methods with `protocol.average`
 
     def averaging(self, average: bool) -> "OptimiserSpec":
-        """The same optimiser, with an average of θ if the method's options ask for one."""
+        """Return the same optimiser, with an average of θ if the method's options ask for one."""
         return msgspec.structs.replace(self, average=True) if average else self
 
     @property
     def plain(self) -> bool:
-        """θ ← θ − η·g and nothing else; then torch.optim is left alone: its first use imports for seconds."""
+        """Whether a step is only θ ← θ − η·g; then torch.optim is not used: its first use imports for seconds."""
         return self.name == "sgd" and not self.options
 
     @property
     def flat_adam(self) -> bool:
-        """Whether Colonnade's own Adam does the same as torch's."""
+        """Whether Colonnade's own Adam can replace torch's."""
         return self.name in FlatAdam.NAMES and set(self.options) <= set(FlatAdam.OPTIONS)
 
     def check(self) -> None:
-        """Refuse an optimiser that cannot be made."""
+        """Raise ConfigError for an optimiser that cannot be made."""
         if self.flat_adam:
             FlatAdam.check(self)
         elif not self.plain:
             self.build(nn.Parameter(torch.zeros(1)))
 
     def over(self, theta: Tensor) -> "FlatAdam | TorchOptimiser | None":
-        """What steps θ; None: nothing beside the gradient."""
+        """Return what steps θ; None for a plain gradient step."""
         if self.plain:
             return None
         return FlatAdam(theta, self) if self.flat_adam else TorchOptimiser(theta, self)
 
     def build(self, theta: nn.Parameter) -> torch.optim.Optimizer:
-        """The torch optimiser over θ."""
+        """Build the torch optimiser over θ."""
         options = {"momentum": MOMENTUM} | self.options if self.name == "momentum" else dict(self.options)
         kind: Any = getattr(torch.optim, _SHORT.get(self.name, self.name), None)
         if not _is_optimiser(kind):
@@ -100,8 +100,8 @@ class Regulariser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FlatAdam:
     """Adam (Kingma and Ba, 2015) over one vector, with decoupled weight decay (Loshchilov and Hutter, 2019).
 
-    The same bits as torch.optim.Adam and AdamW on a CPU, in 40 % of their time, and without the second that the first
-    use of torch.optim takes to import.
+    It gives the same bits as torch.optim.Adam and AdamW on a CPU, in 40 % of their time. It also avoids the second that
+    the first use of torch.optim takes to import.
     """
 
     NAMES = ("adam", "Adam", "AdamW")
@@ -116,7 +116,7 @@ class FlatAdam:
 
     @staticmethod
     def check(spec: OptimiserSpec) -> None:
-        """Refuse options that cannot work."""
+        """Refuse options out of range."""
         match spec.options.get("betas", [0.9, 0.999]):
             case [float() | int() as one, float() | int() as other] if 0 <= one < 1 and 0 <= other < 1:
                 pass
@@ -128,12 +128,11 @@ class FlatAdam:
                 raise ConfigError("train.optimiser", {name: value}, "must be a number, 0 or more")
 
     def forget(self) -> None:
-        """Earlier steps."""
+        """Reset the state to that before the first step."""
         self._count = 0
         self._mean, self._square = torch.zeros_like(self._theta), torch.zeros_like(self._theta)
 
     def step(self, gradient: Tensor, rate: float) -> None:
-        """One step."""
         self._count += 1
         if self._decay and self._decoupled:
             self._theta.mul_(1 - rate * self._decay)
@@ -146,14 +145,13 @@ class FlatAdam:
         self._theta.addcdiv_(self._mean, size, value=-rate / (1 - self._beta1**self._count))
 
     def save(self) -> dict[str, Any]:
-        """By torch's names; nothing before the first step."""
+        """Return the state under torch's names; empty before the first step."""
         if not self._count:
             return {}
         averages = {"exp_avg": self._mean, "exp_avg_sq": self._square}
         return {"step": self._count} | {name: _plain_value(value) for name, value in averages.items()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """The reverse of `save`."""
         self.forget()
         if saved:
             self._count = int(saved["step"])
@@ -169,28 +167,25 @@ class TorchOptimiser:
         self._optimiser = spec.build(self._flat)
 
     def forget(self) -> None:
-        """Earlier steps."""
+        """Reset the state to that before the first step."""
         self._optimiser.state.clear()
 
     def step(self, gradient: Tensor, rate: float) -> None:
-        """One step."""
         self._flat.grad = gradient
         self._optimiser.param_groups[0]["lr"] = rate
         self._optimiser.step()
 
     def save(self) -> dict[str, Any]:
-        """What it remembers of θ."""
         return {name: _plain_value(value) for name, value in self._optimiser.state.get(self._flat, {}).items()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """The reverse of `save`."""
         self.forget()
         state = {name: self._placed(value) for name, value in saved.items()}
         if state:
             self._optimiser.state[self._flat] = state
 
     def _placed(self, value: Any) -> Any:
-        """Averages lie beside θ; the count of steps, a scalar, does not."""
+        """Put averages on θ's device; the count of steps, a scalar, stays on the CPU."""
         if not isinstance(value, np.ndarray):
             return value
         tensor = torch.from_numpy(np.array(value))
@@ -198,11 +193,11 @@ class TorchOptimiser:
 
 
 class Parameters:
-    """A flat vector θ that is stepped and saved; what it parameterises is up to the subclass.
+    """A flat vector θ that is stepped and saved; a subclass defines what it parameterises.
 
     `average` weights late steps more than early ones: θ̄ ← θ̄ + (γ+1)/(n+γ)·(θ_n − θ̄), the polynomial-decay average of
-    O. Shamir, T. Zhang (2013, Sec. 4) with γ = 8. About the last n/9 steps count. It starts at θ_1, and costs nothing
-    where the optimiser's spec does not ask for it. Training never reads it, so it is post-processing for privacy.
+    O. Shamir, T. Zhang (2013, Sec. 4) with γ = 8. About the last n/9 steps count. It starts at θ_1. It is computed only
+    if the optimiser's spec asks for it. Training never reads it, so it is post-processing for privacy.
     """
 
     def __init__(self, theta: Tensor, optimiser: OptimiserSpec, regulariser: Regulariser | None = None) -> None:
@@ -216,11 +211,11 @@ class Parameters:
         self.steps, self.over = 0, False
 
     def tensor(self, array: Array) -> Tensor:
-        """An array where the parameters are."""
+        """Return an array as a tensor on the parameters' device."""
         return to_tensor(array).to(self.theta.device, non_blocking=True)
 
     def vector(self) -> Array:
-        """θ as an array."""
+        """Return θ as an array."""
         values: Array = self.theta.cpu().numpy()
         return values
 
@@ -230,11 +225,11 @@ class Parameters:
         return self.theta if self.average is None else self.average
 
     def snapshot(self) -> list[Array]:
-        """A copy of what evaluation and prediction read."""
+        """Return a copy of what evaluation and prediction read."""
         return [self.judged.cpu().numpy().copy()]
 
     def settle_on(self, snapshot: list[Array]) -> None:
-        """Read this from now on; steps that still come are not taken."""
+        """Read this snapshot from now on; later steps are ignored."""
         self.judged.copy_(to_tensor(snapshot[0]))
         self.over = True
 
@@ -249,7 +244,7 @@ class Parameters:
         if self._regulariser.kind != "none":
             step = step.clone()
             self._regulariser.add_gradient(step, self.theta)
-        if self._optimiser is None:  # what torch.optim.SGD does, without its 15 µs of bookkeeping
+        if self._optimiser is None:  # the same as torch.optim.SGD, without its 15 µs of bookkeeping
             self.theta.add_(step, alpha=-rate)
         else:
             self._optimiser.step(step, rate)
@@ -257,22 +252,21 @@ class Parameters:
             self.average.lerp_(self.theta, (AVERAGED + 1) / (self.steps + AVERAGED))
 
     def forget(self) -> None:
-        """What the optimiser remembers of earlier steps."""
+        """Reset the optimiser's state to that before the first step."""
         if self._optimiser is not None:
             self._optimiser.forget()
 
     def digest(self) -> str:
-        """sha256 of the parameters that evaluation reads."""
+        """Return the sha256 of the parameters that evaluation reads."""
         return hashlib.sha256(self.judged.cpu().numpy().tobytes()).hexdigest()
 
     def save(self) -> dict[str, Any]:
-        """Parameters, their average and optimiser state."""
+        """Return the parameters, their average and the optimiser's state."""
         remembered = {} if self._optimiser is None else self._optimiser.save()
         saved = {"theta": self.vector().copy(), "optimiser": remembered, "steps": self.steps, "over": self.over}
         return saved if self.average is None else saved | {"average": self.average.cpu().numpy().copy()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """The reverse of `save`."""
         self.theta.copy_(to_tensor(saved["theta"]))
         if self.average is not None:
             self.average.copy_(to_tensor(saved["average"]))

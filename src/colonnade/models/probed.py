@@ -1,7 +1,7 @@
 """Networks for zeroth-order methods: a party's embedding at other parameters, the server's loss in float64.
 
-The loss pair differs by about μ·|∇|: in float32 that is mostly rounding noise (digest, part 2), so losses are computed
-in float64 from the float32 parameters. Both of a pair see the same random layers and the same buffers.
+The two losses of a pair differ by about μ·|∇|. In float32 that is mostly rounding noise (digest, part 2), so the server
+computes losses in float64 from the float32 parameters. Both losses of a pair use the same random draws and buffers.
 """
 
 from collections.abc import Iterable
@@ -32,12 +32,12 @@ class ProbedNetwork(Network):
 
     @torch.no_grad()
     def embed(self, x: Array, seed: int) -> Array:
-        """The output at θ in training mode."""
+        """Return the output at θ in training mode."""
         values: Array = to_array(self.run(self.tensor(x), seed))
         return values
 
     def embed_at(self, theta: Array, x: Array, seed: int) -> Array:
-        """The output at other parameters, the rest alike."""
+        """Return the output at other parameters, with the same draws and buffers."""
         self._twin.move(self.tensor(theta))
         values: Array = to_array(self._twin.run(self.tensor(x), seed))
         return values
@@ -54,20 +54,20 @@ def probed_network(
     device: str = "cpu",
     guard: Guard | None = None,
 ) -> ProbedNetwork | BlackBoxNetwork:
-    """A party's network for a zeroth-order method: a torch module, or a black box."""
+    """Make a party's network for a zeroth-order method: a torch module, or a black box."""
     made = party_model(model, shape, outputs, seed, who)
     if isinstance(made, nn.Module):
         module = guard.wrap(made) if guard is not None else made
         return ProbedNetwork(module.to(device), optimiser, regulariser)
     network = BlackBoxNetwork(made, outputs, seed, who, optimiser, regulariser)
-    network.embed(np.zeros((2, int(np.prod(shape))), np.float32), 0)  # refused now rather than later
+    network.embed(np.zeros((2, int(np.prod(shape))), np.float32), 0)  # refuse a bad model now rather than later
     if guard is not None:
         network.function = guard.wrap_function(made)
     return network
 
 
 class ProbedServerNetwork(ServerNetwork):
-    """θ_0 with exact losses."""
+    """θ_0 with losses in float64."""
 
     def __init__(
         self, module: nn.Module, optimiser: OptimiserSpec, objective: Objective, how: str, parties: int
@@ -77,7 +77,7 @@ class ProbedServerNetwork(ServerNetwork):
 
     @torch.no_grad()
     def losses_at(self, theta: Array | None, inputs: Iterable[Array], targets: Array, seed: int) -> list[Array]:
-        """For each of several h: the loss of every row (float64) at θ, or at the committed θ_0."""
+        """Return, for each of several h, the loss of every row (float64) at θ, or at the committed θ_0 if θ is None."""
         self._twin.move(self.theta if theta is None else self.tensor(theta))
         return [self._row_losses(self.tensor(h).double(), self.tensor(targets), seed) for h in inputs]
 
@@ -87,7 +87,7 @@ class ProbedServerNetwork(ServerNetwork):
         return losses
 
     def gradient(self, h: Array, targets: Array, seed: int, onward: bool = False) -> Array:
-        """∇θ_0 of the mean loss, in float32 as any first-order server; ∂ℓ/∂h is nobody's business here."""
+        """Return ∇θ_0 of the mean loss, in float32 as for any first-order server; does not compute ∂ℓ/∂h."""
         output = self.run(aggregate(self._how, self.tensor(h), self._parties), seed, onward)
         if not self.parameters:
             return np.zeros(0, np.float32)
@@ -96,6 +96,6 @@ class ProbedServerNetwork(ServerNetwork):
 
     @torch.no_grad()
     def observe(self, h: Array, seed: int, onward: bool = False) -> None:
-        """A pass for the sake of the buffers (BatchNorm's averages), where no gradient is taken."""
+        """Run a pass only to update the buffers (BatchNorm's averages), when no gradient is taken."""
         if self.averages:
             self.run(aggregate(self._how, self.tensor(h), self._parties), seed, onward)

@@ -1,7 +1,7 @@
-"""Passes of a network on a GPU, recorded once and replayed: two launches in place of hundreds.
+"""Record the passes of a network on a GPU once and replay them: two launches instead of hundreds.
 
-With small images and batches a GPU is done before the processor has asked for the next layer. A recording
-(torch.cuda.make_graphed_callables) is for one shape of batch; others are computed layer by layer, as are the first.
+With small images and batches a GPU finishes before the processor has launched the next layer. A recording
+(torch.cuda.make_graphed_callables) fits one shape of batch. Other shapes, and the first passes, run layer by layer.
 """
 
 import warnings
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 __all__ = ["Recorder"]
 
-AFTER = 5  # passes of the same shape: cuDNN has chosen its kernels by then
+AFTER = 5  # passes of the same shape: by then cuDNN has chosen its kernels
 Pass = Callable[[Tensor], Tensor]
-Key = tuple[torch.Size, bool]  # of an input: its shape, and whether its gradient is wanted
+Key = tuple[torch.Size, bool]  # of an input: its shape, and whether its gradient is needed
 
 
 class _Whole(nn.Module):
-    """The module that is recorded; the one inside stays as it is."""
+    """A wrapper to record, so that the module inside stays unchanged."""
 
     def __init__(self, inside: nn.Module) -> None:
         super().__init__()
@@ -32,7 +32,10 @@ class _Whole(nn.Module):
 
 
 class Recorder:
-    """Knows a module's recording, once there is one. Only for layers that do the same every time, and draw nothing."""
+    """Holds a module's recording, once there is one.
+
+    It is only for layers that are deterministic and draw no random numbers.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -41,9 +44,9 @@ class Recorder:
         self._recorded: tuple[Key, Pass] | None = None
 
     def pass_for(self, x: Tensor) -> tuple[Pass, bool]:
-        """How to compute x, and whether by the recording, whose results the next pass overwrites.
+        """Return how to compute x, and whether that is the recording, whose results the next pass overwrites.
 
-        Recording runs the module a few times: buffers are to be set afterwards.
+        Recording runs the module a few times, so the caller must set the buffers afterwards.
         """
         key = (x.shape, x.requires_grad)
         if self._tried:
@@ -58,9 +61,9 @@ class Recorder:
         return self.pass_for(x)
 
     def _record(self, x: Tensor) -> tuple[Key, Pass] | None:
-        """None: it cannot be recorded, which is no reason to stop."""
+        """Record the module; None if it cannot be recorded, which is not an error."""
         sample = x.detach().clone().requires_grad_(x.requires_grad)
-        with warnings.catch_warnings():  # of streams that differ: the last eager pass may still be there
+        with warnings.catch_warnings():  # about streams that differ: the graph of the last eager pass may still exist
             warnings.simplefilter("ignore", UserWarning)
             try:
                 recording: Any = torch.cuda.make_graphed_callables(_Whole(self._module), (sample,))

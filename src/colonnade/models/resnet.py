@@ -3,9 +3,10 @@
     resnet18-stem[:CxHxW]   (party) its piece of the image, channel by channel → 64 maps: conv 3 × 3, stride 1, no bias
     resnet18:64xHxW         (server) the maps of all pieces side by side → BatchNorm, ReLU, 4 × 2 blocks, the classes
 
-A party's maps are laid out column by column, (width, 64, height): the concatenation of such embeddings is the layout of
-the whole, so the server need not know where one piece ends. H is the height of every piece, W the sum of their widths.
-The server cannot tell 32 × 32 from 16 × 64 by the number of its inputs, and would mix up all pixels: it must be told.
+A party's maps are laid out column by column, (width, 64, height). The concatenation of such embeddings has the layout
+of the whole image, so the server need not know where one piece ends. H is the height of every piece, W the sum of their
+widths. The config must give both: from the number of inputs the server cannot tell 32 × 32 from 16 × 64, and it would
+mix up all pixels.
 """
 
 import re
@@ -33,12 +34,12 @@ class Permuted(nn.Module):
         self.axes = axes
 
     def forward(self, x: Tensor) -> Tensor:
-        """Contiguous: convolutions are chosen by the layout, and would give other bits."""
+        """Return contiguous memory: torch chooses convolutions by the layout, and another would give other bits."""
         return x.permute(self.axes).contiguous()
 
 
 class BasicBlock(nn.Module):
-    """ReLU(x + BN(conv(ReLU(BN(conv(x)))))); x goes through a 1 × 1 convolution where the shape changes."""
+    """ReLU(x + BN(conv(ReLU(BN(conv(x)))))); x goes through a 1 × 1 convolution if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class BasicBlock(nn.Module):
 
 
 def stem(name: str, shape: Shape, outputs: int, what: str) -> nn.Sequential:
-    """A party's part, for rows (height, width), (channels, height, width), or of the shape in its name."""
+    """Build a party's part, for rows (height, width), (channels, height, width), or of the shape in its name."""
     columns = prod(shape)
     if name == STEM and len(shape) == 1:
         raise ModelError(
@@ -81,7 +82,7 @@ def stem(name: str, shape: Shape, outputs: int, what: str) -> nn.Sequential:
 
 
 def top(name: str, inputs: int, outputs: int, what: str) -> nn.Sequential:
-    """The server's part: all but the first convolution."""
+    """Build the server's part: all but the first convolution."""
     maps, height, width = _sizes(name, TOP, what)
     if maps != MAPS or prod((maps, height, width)) != inputs:
         raise ModelError(

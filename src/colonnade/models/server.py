@@ -1,4 +1,4 @@
-"""The server's half: aggregate the parties' embeddings, run θ_0, compute the loss and both gradients."""
+"""The server's network: aggregate the parties' embeddings, run θ_0, compute the loss and both gradients."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,7 +19,7 @@ AGGREGATES = ("concat", "mean", "sum", "max")
 
 
 def aggregated_width(how: str, widths: tuple[int, ...]) -> int:
-    """How wide the aggregate of embeddings of these widths is."""
+    """Return the width of the aggregate of embeddings of these widths."""
     if how not in AGGREGATES:
         raise ConfigError("model.aggregate", how, f"use one of {', '.join(AGGREGATES)}")
     if how == "concat":
@@ -40,21 +40,21 @@ def aggregate(how: str, h: Tensor, parties: int) -> Tensor:
 
 
 class Gradients(NamedTuple):
-    """What one forward and backward pass over a batch gives."""
+    """The results of one forward and backward pass over a batch."""
 
     loss: float
-    h: Array  # (rows, Σ widths): ∂ℓ/∂h of every party's block; (rows, width) where all have the same
+    h: Array  # (rows, Σ widths): ∂ℓ/∂h of every party's block; (rows, width) if all parties have the same
     theta_0: Array
 
 
 def block_of(h: Array, block: slice) -> Array:
-    """One party's part of `Gradients.h`."""
+    """Return one party's part of `Gradients.h`."""
     part: Array = contiguous(h if h.shape[1] == block.stop - block.start else h[:, block])
     return part
 
 
 class ServerNetwork(Network):
-    """θ_0 behind the aggregate, with the task's loss."""
+    """θ_0 after the aggregate, with the task's loss."""
 
     def __init__(
         self, module: nn.Module, optimiser: OptimiserSpec, objective: Objective, how: str, parties: int
@@ -77,19 +77,22 @@ class ServerNetwork(Network):
         return Gradients(value(), self._of_blocks(parts[0]), self.joined(parts[1:]))
 
     def _of_blocks(self, gradient: Tensor) -> Array:
-        """∂ℓ/∂h from the gradient of the leaf; with a thousand parties, one block is written instead of a thousand."""
+        """Return ∂ℓ/∂h from the gradient of the leaf.
+
+        With a thousand parties, one block is written instead of a thousand.
+        """
         values: Array = to_array(gradient / self._parties if self._how == "mean" else self.kept(gradient))
         return values
 
     @torch.no_grad()
     def evaluate(self, h: Array | Iterator[Array], targets: Array) -> tuple[float, Array]:
-        """Mean loss and predictions of the committed state; the embeddings may come in parts."""
+        """Return the mean loss and the predictions of the committed state; the embeddings may come in parts."""
         parts = [self.output(part) for part in (h if isinstance(h, Iterator) else [h])]
         output = parts[0] if len(parts) == 1 else torch.cat(parts)
         return float(self.objective.loss(output, self.tensor(targets))), self.objective.predict(output)
 
     @torch.no_grad()
     def output(self, h: Array) -> Tensor:
-        """The committed network's output for embeddings (rows, Σ widths)."""
+        """Return the committed network's output for embeddings (rows, Σ widths)."""
         output: Tensor = self.reader(aggregate(self._how, self.tensor(h), self._parties))
         return output

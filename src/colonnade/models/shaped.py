@@ -1,11 +1,11 @@
-"""Networks for rows that have a shape: pieces of images, and series. The networks of VAFL's App. G.3.
+"""Networks for rows with a shape: pieces of images, and series. They are the networks of VAFL's App. G.3.
 
     cnn     seven layers, counted as LeNet's: conv 16, pool, conv 32, pool, conv 32, dense 64, dense to the embedding
     lstm    a bidirectional LSTM of 16 units each way, an LSTM of 16, its last state to the embedding
 
-A party's rows stay flat (rows, columns) everywhere else, so each of these first gives them their shape again.
-VAFL names the number of layers and of LSTM units only; widths and kernels are ours, small enough for a CPU. The
-layer to the embedding's width is ours too where the paper's server takes the last LSTM's units as they are.
+A party's rows are flat (rows, columns) everywhere else, so each network first restores their shape. VAFL gives only the
+number of layers and of LSTM units; widths and kernels are ours, small enough for a CPU. The layer to the embedding's
+width is ours too: the paper's server takes the last LSTM's units directly.
 """
 
 from math import prod
@@ -18,7 +18,7 @@ UNITS = 16  # of each LSTM
 
 
 def cnn(shape: tuple[int, ...], outputs: int) -> nn.Sequential:
-    """A convolutional network from a piece (height, width) of an image to `outputs`."""
+    """Build a convolutional network from a piece (height, width) of an image to `outputs`."""
     first, halved = _pool(shape)
     second, quartered = _pool(halved)
     return nn.Sequential(
@@ -33,13 +33,13 @@ def cnn(shape: tuple[int, ...], outputs: int) -> nn.Sequential:
 
 
 def _pool(shape: tuple[int, ...]) -> tuple[nn.MaxPool2d, tuple[int, ...]]:
-    """Halve each side that can be halved; the sides after that."""
+    """Halve each side that can be halved; also returns the new sides."""
     strides = tuple(min(2, side) for side in shape)
     return nn.MaxPool2d(strides), tuple(side // stride for side, stride in zip(shape, strides, strict=True))
 
 
 def lstm(shape: tuple[int, ...], outputs: int) -> "Recurrent":
-    """A recurrent network from a series (time, channels) to `outputs`."""
+    """Build a recurrent network from a series (time, channels) to `outputs`."""
     return Recurrent((shape[0], shape[1]), outputs)
 
 

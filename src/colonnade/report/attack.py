@@ -1,4 +1,4 @@
-"""What an attack found: a table with intervals, and bars beside chance."""
+"""The results of an attack: a table with intervals, and bars beside chance."""
 
 from collections.abc import Mapping
 from html import escape
@@ -18,7 +18,7 @@ HEAD = (
 
 
 def attack_table(attack: Mapping[str, Any]) -> str:
-    """Every attacker against every method."""
+    """Return a table of every attacker against every method."""
     return _data(attack) + (_inversion_table(attack["outcomes"]) if _inverts(attack) else _guesses_table(attack))
 
 
@@ -52,12 +52,12 @@ def _cells(outcome: Mapping[str, Any]) -> list[str]:
 
 
 def _percent(share: float | None) -> str:
-    """A dash in the folders of earlier releases, which did not compute it."""
+    """Return a percentage; a dash for folders of earlier releases, which did not compute it."""
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def attack_section(attack: Mapping[str, Any]) -> Section:
-    """Bars, and the line of chance."""
+    """Return bars, and the line of chance."""
     if _inverts(attack):
         return _inversion_section(attack)
     count = attack["trials"]

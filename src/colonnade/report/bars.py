@@ -1,4 +1,4 @@
-"""Bars: time to the target, how busy every role was, bytes by kind of message; and what privacy cost."""
+"""Bars: time to the target, how busy every role was, bytes by kind of message; and the cost of privacy."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
@@ -17,7 +17,7 @@ SHOWN_ROLES = 40
 
 
 def time_to_target(groups: Groups) -> go.Figure:
-    """A bar per label, the mean of the runs that reached the target; how many those are stands beside it."""
+    """Draw a bar per label: the mean of the runs that reached the target, with their number beside it."""
     figure = go.Figure()
     for label, colour in colours(groups).items():
         times = [record.summary["time_to_target_s"] for record in groups[label]]
@@ -40,7 +40,7 @@ def time_to_target(groups: Groups) -> go.Figure:
                 hovertemplate="%{y}: %{hovertext}<extra></extra>",
             )
         )
-        figure.add_trace(  # behind the error bar
+        figure.add_trace(  # a separate trace, to the right of the error bar
             go.Scatter(
                 y=[label],
                 x=[reached.mean + reached.spread if reached else 0],
@@ -55,20 +55,20 @@ def time_to_target(groups: Groups) -> go.Figure:
         )
     figure.update_yaxes(autorange="reversed", type="category")
     longest = max((trace.x[0] for trace in figure.data), default=0)
-    figure.update_xaxes(range=[0, 1.3 * longest or 1])  # room for the text behind the bar
+    figure.update_xaxes(range=[0, 1.3 * longest or 1])  # room for the text to the right of the bar
     return titled(figure, "clock (s)", "", 120 + 30 * len(groups), showlegend=False, barmode="stack")
 
 
 def epsilon_of(record: Record) -> float | None:
-    """What was spent; None where that is not accounted, or not told."""
+    """Return ε of the run; None if there is no account, or if a party has not sent its own."""
     spent = record.summary["privacy"]
     return spent["epsilon"] if spent else None
 
 
 def metric_against_epsilon(groups: Groups) -> go.Figure:
-    """A point per label, mean over seeds; one line for each method, in the order of ε.
+    """Draw a point per label, mean over seeds; one line for each method, in the order of ε.
 
-    A cross: some of its runs are no results, and the hover text says why.
+    A cross marks a label some of whose runs are not results; the hover text says why.
     """
     figure = go.Figure()
     tint = colours(groups)
@@ -100,7 +100,7 @@ def metric_against_epsilon(groups: Groups) -> go.Figure:
 
 
 def utilisation(groups: Groups) -> go.Figure:
-    """The share of the clock that each role's lane was busy, mean over seeds."""
+    """Draw the share of the clock in which each role was busy, mean over seeds."""
     figure = go.Figure()
     for label, colour in colours(groups).items():
         shares = [record.summary["utilisation"] for record in groups[label]]
@@ -122,7 +122,7 @@ def utilisation(groups: Groups) -> go.Figure:
 
 
 def bytes_by_kind(groups: Groups) -> go.Figure:
-    """Megabytes of every kind of message, stacked, mean over seeds."""
+    """Draw the megabytes of every kind of message, stacked, mean over seeds."""
     kinds = list(
         dict.fromkeys(kind for group in groups.values() for record in group for kind in record.summary["bytes_by_kind"])
     )

@@ -1,4 +1,4 @@
-"""What a result or a race shows of itself in a notebook: small tables, escaped, without scripts."""
+"""What a result or a comparison shows in a notebook: small tables, escaped, without scripts."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -13,7 +13,7 @@ from colonnade.results.verdict import flaw_of
 
 __all__ = ["race_html", "summary_html", "table_html"]
 
-# A notebook's styles differ: only what the tables need, and only inside this element.
+# A notebook has its own styles: add only what the tables need, and only inside this element.
 _STYLE = (
     "<style>.colonnade table{border-collapse:collapse}.colonnade td,.colonnade th{text-align:right;padding:2px 8px}"
     ".colonnade td:first-child,.colonnade th:first-child,.colonnade .prose td{text-align:left}"
@@ -27,7 +27,7 @@ def _cell(content: str) -> str:
 
 
 def summary_html(summary: Summary) -> str:
-    """One run."""
+    """Return the table of one run."""
     flaw, validation = flaw_of(summary), summary["validation_rows"]
     rows = [(f"{summary['metric']}, {summary['test_rows']:,} test rows", _number(summary["value"], flaw))]
     if validation:
@@ -51,13 +51,13 @@ def summary_html(summary: Summary) -> str:
 
 
 def race_html(records: Sequence[Record], unsuitable: Mapping[str, str]) -> str:
-    """A comparison: the race as the report has it."""
+    """Return the table of a comparison, as in the report."""
     table = race(records) if records else ""
     return _cell(winners(records) + table + remarks(records) + taking_no_part(unsuitable))
 
 
 def table_html(frame: polars.DataFrame, best: Sequence[Mapping[str, Any]], unsuitable: Mapping[str, str]) -> str:
-    """A sweep: its table, with the rows of the best points marked."""
+    """Return the table of a sweep, with the rows of the best points marked."""
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
     rows = []
     for row in frame.iter_rows(named=True):
@@ -70,7 +70,7 @@ def table_html(frame: polars.DataFrame, best: Sequence[Mapping[str, Any]], unsui
 
 
 def _number(value: float | None, flaw: str) -> str:
-    """A number of the evaluations is struck out if the run is no result."""
+    """Strike out a number of the evaluations if the run is not a result."""
     text = "–" if value is None else f"{value:.4f}"
     return f"<s>{text}</s>" if flaw and value is not None else text
 

@@ -1,7 +1,7 @@
-"""A page of words and tables, as HTML and as text: both are made from the same document.
+"""A page of text and tables, as HTML and as plain text: both are made from the same document.
 
-The HTML is one file without scripts. It is light or dark as the reader's system is, and on a narrow screen each row of
-a table becomes a list of its cells. A content security policy forbids the page to load anything.
+The HTML is one file without scripts. It is light or dark like the reader's system, and on a narrow screen each row of a
+table becomes a list of its cells. A content security policy forbids the page to load anything.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'un
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table; columns named in `numbers` are set to the right."""
+    """A table; columns named in `numbers` are right-aligned."""
 
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -50,7 +50,7 @@ class Document:
 
 
 def as_html(document: Document) -> str:
-    """One self-contained page; everything that comes from outside is escaped."""
+    """Return one self-contained page; escapes all text."""
     facts = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in document.facts)
     parts = "".join(map(_part, document.parts))
     return f"""<!doctype html>
@@ -95,7 +95,7 @@ def _style() -> str:
 
 
 def as_text(document: Document, width: int = 100) -> str:
-    """The same for a terminal."""
+    """Return the same for a terminal."""
     console = Console(file=StringIO(), width=width, force_terminal=False, color_system=None, highlight=False)
     with console.capture() as captured:
         console.print(f"{document.title}\n{'=' * min(len(document.title), width)}", markup=False)

@@ -19,8 +19,8 @@ AXES = {
     "wall_s": "real time (s)",
 }
 GRID_POINTS = 200
-NEARLY, MOST, ROOM = 0.9, 0.75, 1.5  # of a curve's way; of the curves; times the place where they are there
-STEEP = 0.2  # of the values in view: those that are nearest to where the curves begin are left out
+NEARLY, MOST, ROOM = 0.9, 0.75, 1.5  # share of a curve's way; share of the curves; factor on the place they reach
+STEEP = 0.2  # share of the values in view that is left out: those nearest to the curves' beginnings
 
 Rows = Sequence[Mapping[str, Any]]
 Points = tuple[np.ndarray, np.ndarray]
@@ -34,9 +34,9 @@ def curve(
     oracles: Mapping[str, float] | None = None,
     value: str = "value",
 ) -> go.Figure:
-    """One line per label; several runs of a label (seeds) become their mean and a band of one deviation.
+    """Draw one line per label; several runs of a label (seeds) become their mean and a band of one deviation.
 
-    An oracle does not federate, so it has no clock and no bytes: the level where it ends is drawn instead.
+    An oracle does not federate, so it has no clock and no bytes: its final level is drawn instead.
     """
     figure = go.Figure()
     for label, line in lines(runs).items():
@@ -57,10 +57,10 @@ def curve(
 
 
 def _first_view(figure: go.Figure) -> None:
-    """Axis ranges that show where the curves move; a double click on the chart shows all of it.
+    """Set axis ranges that show where the curves move; a double click on the chart shows everything.
 
-    The x axis ends when three quarters of the curves have risen (or fallen) nearly as far as they ever do. The y axis
-    leaves out the steep beginnings, which would press everything else into a band.
+    The x axis ends soon after three quarters of the curves have risen (or fallen) nearly as far as they ever do. The y
+    axis leaves out the steep beginnings, which would compress everything else into a narrow band.
     """
     drawn = [(np.asarray(trace.x, float), np.asarray(trace.y, float)) for trace in figure.data if trace.mode == "lines"]
     settled = [place for x, y in drawn if (place := _settled(x, y)) is not None]
@@ -82,7 +82,7 @@ def _first_view(figure: go.Figure) -> None:
 
 
 def _settled(x: np.ndarray, y: np.ndarray) -> float | None:
-    """Where a curve has first gone nearly all of its way."""
+    """Return the place where a curve has first covered nearly all of its way."""
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if len(y) < 2:
         return None
@@ -91,7 +91,7 @@ def _settled(x: np.ndarray, y: np.ndarray) -> float | None:
 
 
 def _plain(label: str) -> str:
-    """A hover text is HTML to plotly."""
+    """Escape a label: plotly reads hover texts as HTML."""
     return label.replace("&", "&amp;").replace("<", "&lt;")
 
 
@@ -120,7 +120,7 @@ def _place(row: Mapping[str, Any], against: str) -> float:
 
 
 def _thinned(x: np.ndarray, y: np.ndarray) -> Points:
-    """At most a few hundred points: no screen shows more."""
+    """Keep at most a few hundred points: no screen shows more."""
     if len(x) <= 2 * GRID_POINTS:
         return x, y
     keep = np.linspace(0, len(x) - 1, 2 * GRID_POINTS).round().astype(int)

@@ -16,15 +16,15 @@ __all__ = ["staleness_histogram", "staleness_map", "timeline"]
 SHOWN_BINS = 400
 SHOWN_ROLES = 60
 COLUMNS = 200  # of a heat map
-WORDS = {"transit": "in transit", UNKNOWN: "not known"}  # where the name is not the word
+WORDS = {"transit": "in transit", UNKNOWN: "not known"}  # if the name is not the word to show
 BLANK = {"symbol": "square-open", "size": 12, "color": STATES["waiting"]}
 
 
 def timeline(record: Record) -> go.Figure:
-    """A row per role; in every stretch of the clock, its height is divided among the states.
+    """Draw a row per role; in every bin of the clock, its height is divided among the states.
 
-    One heat map: a role's row is `parts` thin rows, filled from below as far as each state's share goes. What is left
-    after waiting is not known, and stays blank.
+    The figure is one heat map: a role's row consists of `parts` thin rows, filled from below in proportion to the
+    states' shares. What is left after waiting is not known, and stays blank.
     """
     content = record.timeline
     if content is None:
@@ -62,7 +62,7 @@ def timeline(record: Record) -> go.Figure:
 
 
 def _shares(content: Mapping[str, Any], roles: int) -> dict[str, np.ndarray]:
-    """By state, (role, bin). Runs of processes have no transit; in the simulator nothing is unknown."""
+    """Return by state (role, bin). Runs of processes have no transit; in the simulator nothing is unknown."""
     names = ("busy", "transit", "offline", UNKNOWN)
     found = {name: np.array(content[name][:roles]) for name in names if content.get(name) is not None}
     waiting = np.clip(1 - np.sum(list(found.values()), 0), 0, None)
@@ -71,7 +71,7 @@ def _shares(content: Mapping[str, Any], roles: int) -> dict[str, np.ndarray]:
 
 
 def _hover(shares: Mapping[str, np.ndarray], roles: Sequence[str], x: np.ndarray) -> list[go.Heatmap]:
-    """Invisible rows that know what to say under the pointer."""
+    """Return invisible rows that carry the hover texts."""
     percent = np.round(np.stack(list(shares.values()), -1) * 100).astype(int)  # (role, bin, state)
     says = "".join(f"<br>{WORDS.get(name, name)} %{{customdata[{index}]}} %" for index, name in enumerate(shares))
     return [
@@ -89,7 +89,7 @@ def _hover(shares: Mapping[str, np.ndarray], roles: Sequence[str], x: np.ndarray
 
 
 def _stacked(shares: np.ndarray, parts: int) -> list[list[int | None]]:
-    """(state, role, bin) → for every thin row the state that reaches it; rows run downwards, so fill from their end."""
+    """(state, role, bin) → the state of every thin row; rows run downwards, so fill from their end."""
     edges = np.cumsum(shares, 0)
     height = (np.arange(parts) + 0.5) / parts
     state = (height[None, :, None] > edges[:, :, None, :]).sum(0)[:, ::-1]  # (role, part, bin)
@@ -100,15 +100,15 @@ def _stacked(shares: np.ndarray, parts: int) -> list[list[int | None]]:
 
 
 def _steps(palette: Sequence[str]) -> list[list[Any]]:
-    """A colour scale without transitions."""
+    """Return a colour scale without transitions."""
     edges = np.linspace(0, 1, len(palette) + 1).tolist()
     return [[edge, colour] for i, colour in enumerate(palette) for edge in (edges[i], edges[i + 1])]
 
 
 def staleness_map(record: Record, highest: float | None = None) -> go.Figure:
-    """Party × clock: the mean age, in updates, of each party's embeddings that were used since the last evaluation."""
+    """Draw party × clock: the mean age, in updates, of each party's embeddings used since the last evaluation."""
     used = [row for before, row in pairwise([{"update": -1}, *record.rows]) if row["update"] > before["update"]]
-    rows = used[:: max(1, len(used) // COLUMNS)]  # without an update between two evaluations, nothing was used
+    rows = used[:: max(1, len(used) // COLUMNS)]  # without an update between two evaluations, no embedding was used
     parties = record.parties[:SHOWN_ROLES]
     ages = np.array([row["staleness"][: len(parties)] for row in rows], float).reshape(len(rows), -1).T
     figure = go.Figure(
@@ -128,7 +128,7 @@ def staleness_map(record: Record, highest: float | None = None) -> go.Figure:
 
 
 def staleness_histogram(groups: Mapping[str, Sequence[Record]]) -> go.Figure:
-    """How old the embeddings were that the server used, as shares of all uses."""
+    """Draw how old the embeddings were that the server used, as shares of all uses."""
     figure = go.Figure()
     for label, line in lines(groups).items():
         found = [record.staleness for record in groups[label] if record.staleness and record.staleness["counts"]]

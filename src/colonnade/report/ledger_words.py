@@ -1,4 +1,4 @@
-"""A party's ledgers as a page of the same form as the privacy officer's: what was really released, and its cost."""
+"""A party's ledgers as a page like the privacy report: what was actually released, and its cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class ReadLedger:
-    """A ledger whose chain has been checked."""
+    """A ledger whose chain of hashes has been checked."""
 
     name: str
     digest: str  # sha256 of the file
@@ -37,7 +37,7 @@ class ReadLedger:
 
 
 def ledger_in_words(ledgers: Sequence[ReadLedger], last: int, delta: float, made: datetime) -> Document:
-    """Two runs on the same records add up."""
+    """Write the page; the costs of runs on the same records add up."""
     total = sqrt(sum(one.account.mu**2 for one in ledgers))
     parties = ", ".join(dict.fromkeys(str(one.terms["party"]) for one in ledgers))
     facts = [("Made", f"{made:%Y-%m-%d %H:%M} UTC, after the training, with Colonnade {__version__}")]

@@ -23,7 +23,7 @@ _FIGURES: dict[str, Callable[[Record], go.Figure]] = {
 
 
 def figure(record: Record, what: str) -> go.Figure:
-    """The metric against an axis, or another figure; what is wrong with the run is its title."""
+    """Draw the metric against an axis, or another figure; the title says what is wrong with the run."""
     if what not in (*AXES, *_FIGURES):
         raise ConfigError("plot", what, f"choose one of {', '.join([*AXES, *_FIGURES])}")
     drawn = _against(record, what) if what in AXES else _FIGURES[what](record)
@@ -40,12 +40,12 @@ def _against(record: Record, what: str) -> go.Figure:
 
 
 def _named(record: Record, what: str) -> str:
-    """With the rows that the curve is of."""
+    """Add which rows the curve is about."""
     return f"{what} ({'validation' if record.summary.get('validation_rows') else 'test'} rows)"
 
 
 def race_figure(records: Sequence[Record], what: str) -> go.Figure:
-    """The metric of every label against an axis; a method that does not federate is drawn as a level."""
+    """Draw the metric of every label against an axis; a method that does not federate is drawn as a level."""
     if what not in AXES:
         raise ConfigError("plot", what, f"choose one of {', '.join(AXES)}")
     if not records:

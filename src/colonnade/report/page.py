@@ -1,4 +1,4 @@
-"""One self-contained HTML page from a run's or a comparison's folder.
+"""One self-contained HTML page from the folder of a run or a comparison.
 
 plotly.js and the figures are inside, compressed: as plain text plotly.js alone would be 4.8 MB. A content security
 policy forbids the page to load anything from anywhere.
@@ -43,12 +43,12 @@ POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data: blob:"
 )
-DIGITS = 5  # significant ones, of every number in a figure
-LOADING, DRAWING = 0.4, 0.8  # how much of the work is done after each
+DIGITS = 5  # significant digits of every number in a figure
+LOADING, DRAWING = 0.4, 0.8  # the part of the work that is done after each
 
 
 def write_report(folder: str | Path, on_progress: Progress = lambda text, done: None) -> Path:
-    """report.html inside the folder."""
+    """Write report.html inside the folder; returns its path."""
     folder = Path(folder)
     records = load_records(folder, lambda text, done: on_progress(text, LOADING * done))
     attack = load_attack(folder)
@@ -95,7 +95,7 @@ def _page(name: str, records: Sequence[Record], drawn: Sequence[Section], comman
 def _race(records: Sequence[Record], unsuitable: Mapping[str, str]) -> str:
     logarithmic = '<button id="logarithmic" type="button" aria-pressed="false">log x</button>'
     if not records:
-        return f'<div id="legend" hidden>{logarithmic}</div>'  # the page's script looks for it
+        return f'<div id="legend" hidden>{logarithmic}</div>'  # the page's script needs it
     tables = f"{winners(records)}{race(records)}{taking_no_part(unsuitable)}{remarks(records)}"
     return f'{tables}\n<div id="legend">{_legend(records)}{logarithmic}</div>'
 
@@ -130,7 +130,7 @@ def _section(section: Section) -> str:
 
 def _chart(chart: Chart) -> str:
     label = f' data-label="{escape(chart.label)}"' if chart.label else ""
-    height = chart.figure.layout.height  # reserved, so that nothing jumps while charts are drawn
+    height = chart.figure.layout.height  # reserved, so that the page does not jump while charts are drawn
     return (
         f"<section{label}><h3>{escape(chart.title)}</h3>"
         f'<div class="chart" id="{escape(chart.name)}" style="min-height:{height}px"></div></section>'
@@ -149,7 +149,7 @@ def _made(records: Sequence[Record], command: str) -> str:
 
 
 def _plain(figure: go.Figure) -> dict[str, Any]:
-    """Data and layout as JSON would hold them: no template, numbers of a few digits; the page has its own legend."""
+    """Return data and layout as for JSON: no template, numbers of a few digits, no legend: the page has its own."""
     content = figure.to_dict()
     content["layout"].pop("template", None)
     if any("legendgroup" in trace for trace in content["data"]):
@@ -159,7 +159,7 @@ def _plain(figure: go.Figure) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Arrays become lists: shorter than plotly's base64 once they are rounded, and readable."""
+    """Turn arrays into lists: once rounded, these are shorter than plotly's base64, and readable."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
     if isinstance(value, dict):
@@ -170,7 +170,7 @@ def _short(value: Any) -> Any:
 
 
 def _decoded(value: dict[str, str]) -> np.ndarray:
-    """What plotly.py has written as {"dtype": "f8", "bdata": base64, "shape": "2, 3"}."""
+    """Decode what plotly.py has written as {"dtype": "f8", "bdata": base64, "shape": "2, 3"}."""
     flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
     return flat.reshape([int(size) for size in value["shape"].split(",")]) if "shape" in value else flat
 

@@ -1,4 +1,4 @@
-"""The privacy officer's page: what experiments/privacy_report.py found, in words for a person who is no engineer."""
+"""The privacy officer's page: results of experiments/privacy_report.py, in words for a reader who is no engineer."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -19,7 +19,7 @@ WEAK = 10.0  # an ε above this is seldom called protection
 
 
 def in_words(report: PrivacyReport, config: str, command: str) -> Document:
-    """The whole page; `config` is the name of the file."""
+    """Write the whole page; `config` is the name of the file."""
     held = report.held
     views = {"all": "a simulation: all parties", SERVER: "the server's config"}
     facts = [
@@ -102,7 +102,7 @@ def _leaves(report: PrivacyReport) -> Part:
 
 
 def _alike(flows: Iterable[Flow]) -> list[list[Flow]]:
-    """Flows that differ by their sender alone."""
+    """Group flows that differ only by their sender."""
 
     def key(flow: Flow) -> tuple[str, str, int, int]:
         return flow.receiver, flow.kind, round(flow.messages), round(flow.size_bytes)
@@ -334,7 +334,7 @@ def _by_noise(spending: Spending) -> list[tuple[str, ...]]:
 
 
 def _noise(spending: Spending, factor: float) -> str:
-    """The keys to set; a method with a mechanism of its own has another, which its page names."""
+    """Return the keys to set; a method with its own mechanism has another key, which its page names."""
     rows, steps = factor * spending.noise.rows, spending.noise.steps
     key = "privacy.noise =" if spending.modes else "a standard deviation of"
     return f"{key} {rows:.4g}" + ("" if steps is None else f", privacy.dp_sgd.noise = {factor * steps:.4g}")
@@ -351,11 +351,11 @@ def _made(report: PrivacyReport) -> Part:
     return Part("How this page was made", points=points)
 
 
-# Numbers for people.
+# Numbers for readers.
 
 
 def number(value: float) -> str:
-    """Three digits; large ones with commas, never rounded down."""
+    """Three digits, never rounded down; large numbers with commas."""
     if not isfinite(value):
         return "infinite"
     shown = float(f"{value:.3g}")
@@ -366,7 +366,7 @@ def number(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A percentage; below 0 is no better than nothing."""
+    """Return a percentage; a negative share counts as 0."""
     return f"{100 * max(value, 0.0):.1f} %"
 
 

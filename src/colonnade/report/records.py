@@ -24,13 +24,13 @@ __all__ = [
 
 ATTACK = "attack.json"
 
-Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
+Progress = Callable[[str, float], None]  # what is being done, and the part of all that is done
 Rows = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run: summary.json, metrics.jsonl, and what its pictures need (None in folders of older releases)."""
+    """One run: summary.json, metrics.jsonl, and what its figures need (None in folders of older releases)."""
 
     label: str
     summary: Summary
@@ -44,12 +44,12 @@ class Record:
         """The parties' names, in order."""
         roles = (
             self.timeline["roles"] if self.timeline else self.summary["utilisation"]
-        )  # of all, or of those that told
+        )  # all roles, or those that sent theirs
         return [role for role in roles if role != "server"]
 
 
 def load_records(folder: Path, on_progress: Progress = lambda text, done: None) -> list[Record]:
-    """A run's folder gives one record, a comparison's all that finished, in the order of the race."""
+    """Load one record from a run's folder, or all finished runs of a comparison, in its order."""
     if (folder / "summary.json").exists():
         return [_record(folder, json.loads((folder / "summary.json").read_text(encoding="utf-8"))["protocol"])]
     found = sorted(path.parent for path in folder.glob("*/summary.json"))
@@ -67,25 +67,25 @@ def load_records(folder: Path, on_progress: Progress = lambda text, done: None) 
 
 
 def load_unsuitable(folder: Path) -> dict[str, str]:
-    """The methods of a comparison that could not run: label → reason."""
+    """Return the methods of a comparison that could not run: label → reason."""
     found: dict[str, str] | None = _json(folder / "unsuitable.json")
     return found or {}
 
 
 def load_about(folder: Path) -> str:
-    """What the command has said of its race; "" if it said nothing."""
+    """Return the command's sentence about its comparison; "" if there is none."""
     path = folder / "about.txt"
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def load_attack(folder: Path) -> dict[str, Any] | None:
-    """attack.json, if an attack lies there."""
+    """Return attack.json, if the folder has one."""
     found: dict[str, Any] | None = _json(folder / ATTACK)
     return found
 
 
 def _adapted(folder: Path) -> dict[str, dict[str, str]]:
-    """The labels of comparison.json, in its order, and what each of them has instead of the configured model."""
+    """Return the labels of comparison.json, in its order, and what each has instead of the configured model."""
     summaries: list[Summary] = _json(folder / "comparison.json") or []
     return {summary.get("label", summary["protocol"]): summary.get("adapted", {}) for summary in summaries}
 
@@ -110,7 +110,6 @@ def _json(path: Path) -> Any:
 
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Every label's runs."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.label, []).append(record)
@@ -118,6 +117,6 @@ def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def without_oracles(groups: dict[str, list[Record]]) -> dict[str, list[Record]]:
-    """Those that federate; an oracle alone is kept."""
+    """Leave out the methods that do not federate; an oracle alone is kept."""
     racing = {label: group for label, group in groups.items() if group[0].summary["protocol"] != ORACLE}
     return racing or groups

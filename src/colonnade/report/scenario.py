@@ -1,4 +1,4 @@
-"""What the runs have in common, in sentences: who is slow and by how much, what the target is, what the clock is."""
+"""What the runs have in common, in sentences: which parties are slow and by how much, the target, and the clock."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,11 +14,11 @@ from colonnade.results.summary import Summary
 
 __all__ = ["scenario"]
 
-SLOWER = 1.5  # than the fastest party: less is not worth a word
+SLOWER = 1.5  # times slower than the fastest party: less is not mentioned
 
 
 def scenario(records: Sequence[Record], about: str) -> str:
-    """Paragraphs; `about` is what the command has to say of its race."""
+    """Return paragraphs; `about` is the command's sentence about its comparison."""
     if not records:
         return ""
     sentences = (_parties(records), _target(records[0].summary), _clock(records))
@@ -27,7 +27,7 @@ def scenario(records: Sequence[Record], about: str) -> str:
 
 
 def _parties(records: Sequence[Record]) -> str:
-    """How fast each of them is in the simulator; nothing if runs differ in that, or have no parties."""
+    """Say how fast each party is in the simulator; nothing if runs differ in that, or have no parties."""
     names, clocks = max((record.parties for record in records), key=len), [_clock_of(record) for record in records]
     first = clocks[0]
     simulated = all(record.summary["driver"] == "sim" for record in records)
@@ -47,7 +47,7 @@ def _parties(records: Sequence[Record]) -> str:
 
 
 def _clock_of(record: Record) -> ClockConfig | None:
-    """None: the config is of a release that had other keys."""
+    """Return the clock of the run's config; None if the config is of a release with other keys."""
     with suppress(ConfigError):
         return from_dict(loads(record.config)).clock
     return None

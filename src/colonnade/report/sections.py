@@ -1,4 +1,4 @@
-"""What the page shows, in order: sections with their figures, from the records of a run or a comparison."""
+"""The sections of the page in order, with their figures, from the records of a run or a comparison."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Groups = Mapping[str, Sequence[Record]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure with its heading; `label` where it is about one method alone."""
+    """A figure with its heading; `label` if it is about one method alone."""
 
     name: str
     title: str
@@ -49,7 +49,7 @@ class Section:
 
 
 def sections(records: Sequence[Record]) -> Iterator[Section]:
-    """One after the other: drawing takes a while."""
+    """Yield one section after the other: drawing takes a while."""
     everyone = by_label(records)
     groups = without_oracles(everyone)
     oracles = {label: group for label, group in everyone.items() if label not in groups}
@@ -80,7 +80,7 @@ def _curves(groups: Groups, oracles: Groups, seeds: int) -> Section:
 
 
 def _judged_on(summary: Summary) -> str:
-    """Of which rows the curves are; runs of older releases have no validation rows."""
+    """Say which rows the curves are about; runs of older releases have no validation rows."""
     if summary.get("validation_rows"):
         return "On the validation rows; the tables have the test rows, evaluated once, at the end."
     return "On the test rows."

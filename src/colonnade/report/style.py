@@ -7,20 +7,20 @@ import plotly.graph_objects as go
 
 __all__ = ["PALETTE", "STATES", "UNKNOWN", "colours", "lines", "titled"]
 
-# Okabe and Ito: told apart by people with colour blindness too.
+# Okabe and Ito: readers with colour blindness can distinguish them too.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A6D00", "#7F7F7F")
 DASHES = ("solid", "dash", "dot", "dashdot")
-STATES = {"busy": "#009E73", "transit": "#E69F00", "offline": "#D55E00", "waiting": "#9AA3AE"}  # also on black
+STATES = {"busy": "#009E73", "transit": "#E69F00", "offline": "#D55E00", "waiting": "#9AA3AE"}  # readable on black too
 UNKNOWN = "unknown"  # stays blank
 
 
 def colours(labels: Iterable[str]) -> dict[str, str]:
-    """Each label's colour: the same in every figure that is given the same labels."""
+    """Return each label's colour: the same in every figure that is given the same labels."""
     return {label: PALETTE[index % len(PALETTE)] for index, label in enumerate(labels)}
 
 
 def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Each label's line; when the colours have been used up, dashes."""
+    """Return each label's line style; after the last colour, dashes distinguish the labels."""
     return {
         label: {"color": PALETTE[index % len(PALETTE)], "dash": DASHES[index // len(PALETTE) % len(DASHES)], "width": 2}
         for index, label in enumerate(labels)
@@ -28,7 +28,7 @@ def lines(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def titled(figure: go.Figure, x: str, y: str, height: int = 360, **layout: Any) -> go.Figure:
-    """Axis titles, margins and a legend above the figure."""
+    """Add axis titles, margins and a legend above the figure."""
     figure.update_layout(
         template="plotly_white",
         height=height,

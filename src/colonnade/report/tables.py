@@ -1,4 +1,4 @@
-"""The page's tables: the race with its winners, and every run by itself."""
+"""The page's tables: the ranking with its winners, and every single run."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,16 +29,16 @@ def _groups(records: Sequence[Record]) -> dict[str, list[Summary]]:
 
 
 def winners(records: Sequence[Record]) -> str:
-    """A sentence, if there was a race."""
+    """Return a sentence about the winners, if there is more than one method."""
     groups = _groups(records)
     words = in_words(rank(groups)) if len(groups) > 1 else ""
     return f"<p><strong>{escape(words)}</strong></p>" if words else ""
 
 
 def race(records: Sequence[Record]) -> str:
-    """Mean ± deviation of every label; the best of each column is marked, a mean with a failed run struck out.
+    """Return mean ± deviation of every label; marks the best of each column, strikes out a mean with a failed run.
 
-    Methods stand under what they expose. On a narrow screen a method's name has a line of its own (page.css).
+    Methods are grouped by what they expose. On a narrow screen a method's name has its own line (page.css).
     """
     labels, ranking = by_label(records), rank(_groups(records))
     by_exposure: dict[str, list[str]] = {}
@@ -68,14 +68,14 @@ def _row(ranking: Ranking, label: str, protocol: str) -> str:
 
 
 def _summary_of(protocol: str) -> str:
-    """What the method does, in a line; "" if its package is not installed here."""
+    """Return what the method does, in a line; "" if its package is not installed here."""
     with suppress(ConfigError):
         return find_method(protocol).summary
     return ""
 
 
 def _legend(ranking: Ranking, several: bool) -> str:
-    """What the columns are, with their units."""
+    """Explain the columns, with their units."""
     text = " ".join(f"<b>{escape(column.title)}</b>: {escape(column.meaning)}." for column in ranking.columns)
     if several:
         text += " ★: the best. An oracle takes no part in the race, nor does a method with a run that failed or has "
@@ -84,7 +84,7 @@ def _legend(ranking: Ranking, several: bool) -> str:
 
 
 def taking_no_part(unsuitable: Mapping[str, str]) -> str:
-    """The methods that could not run, and why; nothing if all could."""
+    """List the methods that could not run, and why; "" if all could."""
     rows = "".join(
         f"<tr><td>{escape(', '.join(labels))}</td><td>{escape(reason)}</td></tr>"
         for reason, labels in by_reason(unsuitable).items()
@@ -97,7 +97,7 @@ def _struck(text: str, flaw: str) -> str:
 
 
 def remarks(records: Sequence[Record]) -> str:
-    """What is wrong with which run; nothing if all are results."""
+    """List what is wrong with which run; "" if all are results."""
     rows = "".join(
         f"<tr><td>{escape(record.label)}, seed {record.summary['seed']}</td><td>{escape(text)}</td></tr>"
         for record in records
@@ -112,7 +112,7 @@ def _class(best: bool) -> str:
 
 
 def what_is_revealed(records: Sequence[Record]) -> str:
-    """Who learns what, by method and by its settings; methods that reveal the same stand together."""
+    """Say which role learns what, by method and settings; methods that reveal the same are grouped."""
     said = {label: group[0].summary.get("reveals", "") for label, group in by_label(records).items()}
     rows = "".join(
         f"<tr><td>{'<br>'.join(map(escape, labels))}</td><td>{escape(text)}</td></tr>"
@@ -123,7 +123,7 @@ def what_is_revealed(records: Sequence[Record]) -> str:
 
 
 def all_runs(records: Sequence[Record]) -> str:
-    """What each run's summary says."""
+    """Return a row for each run's summary."""
     head = "".join(f"<th>{escape(title)}</th>" for title in ("run", *_COLUMNS.values()))
     rows = "".join(
         f"<tr><td>{escape(record.label)}</td>"
@@ -136,7 +136,7 @@ def all_runs(records: Sequence[Record]) -> str:
 
 
 def _summary_cell(key: str, summary: Mapping[str, Any]) -> str:
-    """The numbers of the last evaluation are struck out if the run is no result; beside them stands why."""
+    """Strike out the numbers of the last evaluation if the run is not a result, and say why beside them."""
     flaw, text = flaw_of(summary), escape(_cell(key, summary.get(key)))
     if key == "status" and flaw:
         return escape(", ".join(dict.fromkeys((text, flaw))))
@@ -144,7 +144,7 @@ def _summary_cell(key: str, summary: Mapping[str, Any]) -> str:
 
 
 def privacy(records: Sequence[Record]) -> str:
-    """What was spent, the paper's claim beside it, and who stopped; nothing where nothing is accounted."""
+    """List what was spent, the paper's claim, and which parties stopped; "" if no run has an account."""
     if not any(record.summary["privacy"] for record in records):
         return ""
     head = "".join(f"<th>{escape(title)}</th>" for title in _PRIVACY)

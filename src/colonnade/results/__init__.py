@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, its summary, and whether the numbers may be trusted."""
+"""The folder of a run, its summary, and whether its numbers may be trusted."""

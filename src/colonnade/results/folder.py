@@ -21,15 +21,15 @@ FORMAT = 6
 
 
 def note_command(folder: Path, command: str) -> None:
-    """command.txt: what was typed to make the folder; a resumed run has a line for every start."""
+    """Append to command.txt the command that made the folder; a resumed run has a line for every start."""
     with (folder / "command.txt").open("a", encoding="utf-8") as file:
         file.write(command + "\n")
 
 
 def tables_of(folder: Path) -> dict[str, Any]:
-    """config.toml of a run, which may be of an earlier release.
+    """Read config.toml of a run, which may be of an earlier release.
 
-    Without `data.split_seed`, `train.seed` chose the rows to test on; without `data.validation_fraction`, there were no
+    Without `data.split_seed`, `train.seed` chose the test rows; without `data.validation_fraction`, there were no
     validation rows.
     """
     tables = read_toml(folder / "config.toml")
@@ -39,7 +39,7 @@ def tables_of(folder: Path) -> dict[str, Any]:
 
 
 class RunFolder:
-    """Where a run writes; everything that replaces a file does so in one rename."""
+    """The folder that a run writes; a file is always replaced in one rename."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, config: Config) -> "RunFolder":
-        """A new folder; an existing one must be empty."""
+        """Create a new folder; an existing one must be empty."""
         path = Path(path)
         cls.refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -59,20 +59,20 @@ class RunFolder:
 
     @staticmethod
     def refuse_used(path: str | Path) -> None:
-        """Raise if a new run cannot have this folder."""
+        """Raise ConfigError if a new run cannot use this folder."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError("--out", str(path), "exists and is not empty: choose another folder, or --resume it")
 
     @classmethod
     def reopen(cls, path: str | Path, config: Config) -> "RunFolder":
-        """An existing run's folder, refused if it belongs to another config."""
+        """Open an existing run's folder; raises CheckpointError if it belongs to another config."""
         path = Path(path)
         if not (path / "config.toml").is_file():
             raise CheckpointError(f"--resume {path}: no run lies there (config.toml is missing)")
         there, here = to_dict(settled(from_dict(tables_of(path)))), to_dict(settled(config))
         for key in {"batch_size", "patience"} - (here["train"].keys() & there["train"].keys()):
-            here["train"].pop(key, None)  # what one of them leaves open follows from the number of rows
+            here["train"].pop(key, None)  # if one config leaves it open, it follows from the number of rows
             there["train"].pop(key, None)
         differs = difference(there, here)
         if differs:
@@ -83,23 +83,23 @@ class RunFolder:
         return cls(path)
 
     def append(self, row: dict[str, Any]) -> None:
-        """One line of metrics.jsonl."""
+        """Append one line to metrics.jsonl."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds; a line cut off by a crash is left out."""
+        """Return the lines of metrics.jsonl; a line cut off by a crash is left out."""
         lines = self._metrics.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def cut_back(self, count: int) -> list[dict[str, Any]]:
-        """Keep the first `count` rows: those that the checkpoint knows."""
+        """Keep the first `count` rows: those that the checkpoint includes."""
         rows = self.rows()[:count]
         self._replace("metrics.jsonl", [(json.dumps(row) + "\n").encode() for row in rows])
         return rows
 
     def record(self) -> Summary | None:
-        """The summary of a run that is over. One of processes that stalled may go on when its parties are back."""
+        """Return the summary of a run that is over; None if it can continue, as a stalled run of processes can."""
         path = self.path / "summary.json"
         if not path.is_file():
             return None
@@ -107,20 +107,19 @@ class RunFolder:
         return None if found["status"] == "stalled" and found["driver"] != "sim" else found
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
-        """summary.json."""
         self._replace("summary.json", [json.dumps(summary, indent=2).encode() + b"\n"])
 
     def write_figures(self, timeline: dict[str, Any], staleness: Histogram) -> None:
-        """timeline.json and staleness.json: what only pictures need."""
+        """Write timeline.json and staleness.json, which only figures need."""
         for name, content in (("timeline.json", timeline), ("staleness.json", staleness)):
             self._replace(name, [json.dumps(content, separators=(",", ":")).encode() + b"\n"])
 
     def save_checkpoint(self, content: dict[str, Any]) -> None:
-        """Replace the checkpoint; a kill at any moment leaves the old or the new one whole."""
+        """Replace the checkpoint; if the process is killed, the old or the new one is complete."""
         self._replace(self._checkpoint.name, state.chunks({"format": FORMAT, **content}))
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """The newest checkpoint, or None if the run was killed before its first."""
+        """Return the newest checkpoint, or None if the run was killed before its first."""
         if not self._checkpoint.exists():
             return None
         try:

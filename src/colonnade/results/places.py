@@ -1,4 +1,4 @@
-"""Where runs lie: the names of folders under runs/ that a command takes if it is given none."""
+"""The folders under runs/ that a command uses if it is given none."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ RUNS = Path("runs")
 
 
 def fresh_folder(name: str) -> Path:
-    """runs/NAME-1, runs/NAME-2, …: the first that does not exist."""
+    """Return the first of runs/NAME-1, runs/NAME-2, … that does not exist."""
     number = 1
     while (path := RUNS / f"{name}-{number}").exists():
         number += 1
@@ -16,18 +16,18 @@ def fresh_folder(name: str) -> Path:
 
 
 def own_folder(config: Path, role: str) -> Path:
-    """Of one role: the same at every start, so that it goes on."""
+    """Return the folder of one role: the same at every start, so that the role continues."""
     return RUNS / (role if config.stem == role else f"{config.stem}-{role}")
 
 
 def align_folder(config: Path, role: str) -> Path:
-    """Of one member of an alignment, beside the folder that it trains in."""
+    """Return the folder of one member of an alignment, beside its training folder."""
     training = own_folder(config, role)
     return training.with_name(f"{training.name}-align")
 
 
 def usual_folder(config: Path) -> Path:
-    """The config's own, if it is a run's; where `serve` writes; else the newest that `up` made."""
+    """Return the config's own folder if it is a run's, else where `serve` writes, else the newest that `up` made."""
     if config.name == "config.toml" and nodes_of(config.parent).is_dir():
         return config.parent
     served = own_folder(config, "server")
@@ -38,5 +38,5 @@ def usual_folder(config: Path) -> Path:
 
 
 def nodes_of(folder: Path) -> Path:
-    """Where `up` keeps the folders of all roles: a run without it has its roles elsewhere, or none."""
+    """Return where `up` keeps the folders of all roles; a run without it has its roles elsewhere, or none."""
     return folder / "nodes"

@@ -33,7 +33,7 @@ FRESH: StalenessSummary = {"mean": 0.0, "p95": 0.0, "max": 0.0}
 
 
 class TrafficFields(TypedDict):
-    """What crossed the wire."""
+    """What crossed the network."""
 
     messages: int
     bytes_up: int
@@ -43,13 +43,13 @@ class TrafficFields(TypedDict):
     bytes_by_kind: dict[str, int]
     duplicates_dropped: int
     undeliverable: int
-    messages_given_up: NotRequired[int]  # over a network
+    messages_given_up: NotRequired[int]  # only over a real network
 
 
 class Summary(TrafficFields):
     """summary.json of a run. Folders of earlier releases lack some of the keys.
 
-    A dictionary, so that a fresh summary and one that was read from a folder have the same type.
+    It is a dictionary, so that a new summary and one read from a folder have the same type.
     """
 
     protocol: str
@@ -58,32 +58,32 @@ class Summary(TrafficFields):
     driver: str
     status: str  # finished, diverged, stalled or stopped
     note: str
-    warnings: list[str]  # why its numbers are no result; []: they are one
+    warnings: list[str]  # why its numbers are not a result; []: they are one
     updates: int
     epochs: float
     clock_s: float
     wall_s: float
     metric: str
-    value: float | None  # of `metric`, on the test rows at the end; None: the run did not get there
+    value: float | None  # of `metric`, on the test rows at the end; None: the run did not reach its end
     accuracy: float | None
     loss: float | None
     validation_value: float | None  # of `metric`, on the validation rows in the last evaluation
     validation_loss: float | None
-    validation_rows: int  # 0: the lines of metrics.jsonl are of the test rows
+    validation_rows: int  # 0: the lines of metrics.jsonl are about the test rows
     test_rows: int
     target: float | None
-    time_to_target_s: float | None  # judged on the lines of metrics.jsonl
+    time_to_target_s: float | None  # from the lines of metrics.jsonl
     fresh_rows: int
-    method: dict[str, object]  # what only this method has
+    method: dict[str, object]  # fields that only this method has
     reveals: str
     exposes: str  # the same in a few words
     staleness: StalenessSummary
     utilisation: dict[str, float]  # the busy share of each role's time
-    privacy: dict[str, Any] | None  # see `_privacy_fields`; None: nothing is accounted
+    privacy: dict[str, Any] | None  # see `_privacy_fields`; None: there is no account
     trace_sha256: str
-    weights_sha256: str | None  # None: a party has not told its own
-    label: NotRequired[str]  # of a comparison's entry
-    adapted: NotRequired[dict[str, str]]  # ditto: dotted key → what the method has instead of the configured value
+    weights_sha256: str | None  # None: a party has not sent its digest
+    label: NotRequired[str]  # only in a comparison
+    adapted: NotRequired[dict[str, str]]  # only there: dotted key → what replaces the configured value
 
 
 def summarise(
@@ -104,11 +104,11 @@ def summarise(
     trace_sha256: str,
     weights_sha256: str | None,
 ) -> Summary:
-    """The summary of a run, the same for every driver.
+    """Make the summary of a run, the same for every driver.
 
-    `principal` is what the coordinating role says, `note` what the driver has to say beside it, `rows` are the lines
-    of metrics.jsonl, `held_out` counts the rows to validate and to test on, and `spent` holds the accounts of the
-    parties that have told theirs.
+    `principal` is the summary of the coordinating role, `note` the driver's own remark. `rows` are the lines of
+    metrics.jsonl, `held_out` counts the validation and test rows. `spent` holds the accounts of the parties that sent
+    theirs.
     """
     metric, withdrawn, validation = plan.training.metric, principal.get("withdrawn", {}), plan.training.validation
     last = rows[-1] if rows else {}
@@ -153,7 +153,7 @@ def summarise(
 def metrics_row(
     record: Measurement, training: Training, clock_s: float, wall_s: float, traffic: Traffic
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl; `rows` says of which rows its value, accuracy and loss are."""
+    """Make one line of metrics.jsonl; `rows` names the rows of its value, accuracy and loss."""
     metric, tested = training.metric, record.tested
     row = {
         "clock_s": clock_s,
@@ -180,7 +180,7 @@ def metrics_row(
 
 
 def time_to_target(rows: Iterable[dict[str, Any]], metric: str, target: float | None) -> float | None:
-    """The clock at the first evaluation that reached the target."""
+    """Return the clock at the first evaluation that reached the target; None if none did."""
     if target is None:
         return None
     values = ((row["clock_s"], row["value"]) for row in rows)
@@ -190,7 +190,7 @@ def time_to_target(rows: Iterable[dict[str, Any]], metric: str, target: float | 
 
 
 def traffic_fields(traffic: Traffic, given_up: int | None = None) -> TrafficFields:
-    """What crossed the wire; `given_up`: messages that were not delivered, where that can happen."""
+    """Return what crossed the network; `given_up`: number of undelivered messages, if that can happen."""
     found: TrafficFields = {
         "messages": traffic.messages,
         "bytes_up": traffic.bytes_up,
@@ -205,17 +205,17 @@ def traffic_fields(traffic: Traffic, given_up: int | None = None) -> TrafficFiel
 
 
 def staleness_histogram(found: Histogram | None) -> Histogram:
-    """staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
+    """Return staleness.json: how often embeddings of each age were used, in bins of `width` updates."""
     found = found or {"width": 1, "counts": []}
     counts, width = np.asarray(found["counts"], np.int64), found["width"]
     counts = counts[: np.flatnonzero(counts)[-1] + 1] if counts.any() else counts[:0]
-    while len(counts) > STALENESS_BINS:  # powers of two: histograms of several runs can be added
+    while len(counts) > STALENESS_BINS:  # powers of two, so that histograms of several runs can be added
         counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width
     return {"width": width, "counts": counts.tolist()}
 
 
 def weights_digest(parts: Iterable[str]) -> str:
-    """One digest over all roles' digests, the server's first."""
+    """Return one digest over all roles' digests, the server's first."""
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
@@ -226,9 +226,11 @@ def _privacy_fields(
     withdrawn: Mapping[str, str],
     claim: str,
 ) -> dict[str, Any] | None:
-    """`privacy` of summary.json: that of the party that spent most; None where nothing is accounted, which is not 0.
+    """Return `privacy` of summary.json, for the party that spent most.
 
-    Where a party has not told its account (it left before the end), nobody knows the most: μ and ε are null.
+    Returns None if there is no account, which does not mean 0.
+
+    If a party has not sent its account (it left before the end), the maximum is unknown: μ and ε are null.
     """
     if not settings.on:
         return None
@@ -253,7 +255,6 @@ def _privacy_fields(
 
 
 def _withdrawn_note(withdrawn: Mapping[str, str]) -> str:
-    """For people."""
     return listing((f"{name} withdrew: {why}" for name, why in withdrawn.items()), "; ")
 
 

@@ -1,10 +1,10 @@
-"""`[track]`: the lines of metrics.jsonl, sent to MLflow, TensorBoard or Weights & Biases while the run goes on.
+"""`[track]`: send the lines of metrics.jsonl to MLflow, TensorBoard or Weights & Biases during the run.
 
-A thread of its own sends them, so that neither the simulator nor a server's event loop waits for a network. A tracker
-that fails is given up and named in the run's note; the training goes on.
+A separate thread sends them, so neither the simulator nor a server's event loop waits for a network. A tracker that
+fails is given up and named in the run's note; the training continues.
 
-What is sent is a list, not "all but": numbers of the evaluations, sizes and the settings of `settings_of`. No id, no
-row, no label, no name of a party or a column, no path and no address is among them.
+Only listed values are sent: numbers of the evaluations, sizes and the settings of `settings_of`. They include no id,
+row, label, name of a party or column, path or address.
 """
 
 import json
@@ -47,13 +47,13 @@ def check_track(track: TrackConfig) -> None:
 
 
 def settings_of(config: Config) -> dict[str, str]:
-    """The settings that are sent, by their dotted keys."""
+    """Return the settings that are sent, by their dotted keys."""
     tables = to_dict(config)
     data, clock = tables["data"], tables["clock"]
     kept: dict[str, Any] = {f"{part}.{key}": value for part in ("protocol", "model", "train", "privacy")
                             for key, value in tables[part].items()}  # fmt: skip
     kept |= {f"data.{key}": data[key] for key in _OF_DATA if key in data}
-    if (source := config.data.source) is not None:  # from Python the data are given, and have no name
+    if (source := config.data.source) is not None:  # from Python the data are passed in, and have no name
         kept["data.source"] = source if source in CATALOGUE else "(a file)"
     kept["data.split"] = config.data.split if isinstance(config.data.split, str) else "by columns"
     for part in ("compute", "network"):
@@ -68,7 +68,7 @@ def _text(value: Any) -> str:
 
 
 def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of metrics.jsonl that are sent; of parties only how many are missing."""
+    """Return the numbers of a line of metrics.jsonl that are sent; of the parties only how many are missing."""
     found = {key: float(row[key]) for key in _OF_ROW if row.get(key) is not None}
     return found | {"missing_parties": float(len(row["missing"]))}
 
@@ -96,12 +96,12 @@ class Tracking:
 
     @property
     def note(self) -> str:
-        """For the run's summary; "" if all went well."""
+        """For the run's summary; "" if no tracker failed."""
         return "; ".join(f"tracking with {name} was given up: {why}" for name, why in self.failed.items())
 
     @contextmanager
     def open(self, folder: Path | None) -> Iterator[None]:
-        """While the run goes on; if it is broken off, by Ctrl-C too, the trackers hear that it was stopped."""
+        """Enclose the run; if it is interrupted, by Ctrl-C too, the trackers are told that it was stopped."""
         self._folder = folder
         try:
             yield
@@ -115,7 +115,7 @@ class Tracking:
             self._submit(int(row["update"]), numbers_of(row))
 
     def end(self, status: str, summary: Mapping[str, Any] | None = None) -> None:
-        """Send the last numbers, close, and wait until all is sent; without a line there is nothing to close."""
+        """Send the last numbers, close, and wait until all is sent; does nothing if no line was sent."""
         if self._thread is None:
             return
         last = self._thread.submit(self._end, status, {} if summary is None else _final(summary))
@@ -165,7 +165,7 @@ class Tracking:
             self._try(name, partial(tracker.end, status, numbers))
 
     def _try(self, name: str, act: Callable[[], None]) -> None:
-        """Other people's code, and often a network: whatever it raises, the training goes on."""
+        """Catch every error of a tracker, which is foreign code and often uses a network: the training continues."""
         try:
             act()
         except Exception as error:

@@ -1,7 +1,7 @@
 """MLflow, TensorBoard and Weights & Biases, each behind the same three functions.
 
-The packages are imported when a run begins: they are the extra `track`. What they would collect by themselves (the
-user's name, the host's, paths, git remotes, installed packages, console output) is switched off.
+The packages are the extra `track`, and are imported when a run begins. Everything that they would collect by themselves
+(the user's name, the host's, paths, git remotes, installed packages, console output) is switched off.
 """
 
 import time
@@ -13,36 +13,36 @@ from typing import Any, BinaryIO, Protocol
 
 __all__ = ["PACKAGES", "TRACKERS", "Opening", "Tracker"]
 
-PACKAGES = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}  # what each of them imports
+PACKAGES = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}  # the module that each needs
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a tracker is told of a run."""
+    """What a tracker is told about a run."""
 
     project: str
     name: str
     settings: Mapping[str, str]
-    folder: Path  # where a tracker may leave files of its own
-    id: str | None = None  # of the run at the tracker, if an earlier start of it is to go on
+    folder: Path  # where a tracker may write its own files
+    id: str | None = None  # of the run at the tracker, if this start continues an earlier one
 
 
 class Tracker(Protocol):
-    """A run at one of them."""
+    """One run at one tracker."""
 
     @property
     def id(self) -> str | None:
-        """What a later start needs to go on with the run."""
+        """The id with which a later start continues the run."""
 
     def row(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl."""
+        """Send the numbers of one line of metrics.jsonl; `step` is the update."""
 
     def end(self, status: str, numbers: Mapping[str, float]) -> None:
-        """The run has ended: finished, diverged, stalled or stopped."""
+        """Send the last numbers; `status` is finished, diverged, stalled or stopped."""
 
 
 class Mlflow:
-    """By the client: the fluent functions would add the user's name and the script's path as tags."""
+    """MLflow through its client: the fluent functions would add the user's name and the script's path as tags."""
 
     def __init__(self, opening: Opening) -> None:
         mlflow: Any = import_module("mlflow")
@@ -59,13 +59,13 @@ class Mlflow:
         self._client.log_batch(self.id, params=params)
 
     def row(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One batch."""
+        """Send all numbers in one batch."""
         now = int(time.time() * 1000)
         metrics = [self._metric(key, value, now, step) for key, value in numbers.items()]
         self._client.log_batch(self.id, metrics=metrics)
 
     def end(self, status: str, numbers: Mapping[str, float]) -> None:
-        """A run that was stopped can go on."""
+        """Mark the end; a run that was stopped can continue later."""
         self.row(int(numbers.get("final/updates", 0)), numbers)
         self._client.set_tag(self.id, "colonnade.status", status)
         words = {"finished": "FINISHED", "stopped": "KILLED"}
@@ -73,7 +73,7 @@ class Mlflow:
 
 
 class TensorBoard:
-    """An event file in the run's folder; a run that goes on adds another. Its name does not hold the host's."""
+    """An event file in the run's folder; a continued run adds another. Its name does not contain the host's."""
 
     id = None
 
@@ -93,18 +93,16 @@ class TensorBoard:
         self._records.flush()
 
     def row(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One event."""
         values = [self._summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
         self._write(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
 
     def end(self, status: str, numbers: Mapping[str, float]) -> None:
-        """The last event."""
         self.row(int(numbers.get("final/updates", 0)), numbers)
         self._file.close()
 
 
 def _fresh_file(folder: Path) -> BinaryIO:
-    """The next number; another process may take one at the same time."""
+    """Create the file with the next number; another process may take one at the same time."""
     number = len(list(folder.iterdir()))
     while True:
         try:
@@ -146,11 +144,10 @@ class WandB:
         self.id = str(self._run.id)
 
     def row(self, step: int, numbers: Mapping[str, float]) -> None:
-        """At the update that it was measured after."""
         self._run.log(dict(numbers), step=step)
 
     def end(self, status: str, numbers: Mapping[str, float]) -> None:
-        """The last numbers are its summary."""
+        """Write the last numbers as the run's summary there."""
         self._run.summary.update({**numbers, "status": status})
         self._run.finish(exit_code=0 if status in ("finished", "stopped") else 1)
 

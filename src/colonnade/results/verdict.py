@@ -1,4 +1,4 @@
-"""Whether a run is a result: what a reader must know before taking its numbers for one.
+"""Decide whether a run is a result: what a reader must know before using its numbers.
 
 Every driver writes `warnings_of` its run into summary.json. A run with a warning, or one that did not finish, is marked
 in every table and takes no part in a ranking.
@@ -19,21 +19,24 @@ from colonnade.protocol.messages import Array
 __all__ = ["Commonest", "commonest", "flaw_of", "flaws_of", "warnings_of"]
 
 FINISHED = "finished"
-_SHARES = ("accuracy", "top5", "auc")  # between 0 and 1: their margin is absolute, that of others relative
+_SHARES = ("accuracy", "top5", "auc")  # between 0 and 1: their margin is absolute, that of other metrics relative
 
 Summary = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 
 
 class Commonest(NamedTuple):
-    """Of the rows that a curve is about: how many have the commonest class, and how many classes there are."""
+    """How many of the evaluated rows have the commonest class, and how many classes there are."""
 
     share: float
     classes: int
 
 
 def commonest(task: Task, held_out: Array, validation: int) -> Commonest | None:
-    """Of labels of classes that are known here; `validation` of the rows held out come first."""
+    """Count the commonest class if the labels are classes that are known here.
+
+    The validation rows come first in `held_out`.
+    """
     labels = held_out[:validation] if validation else held_out
     if not task.classes or not len(labels):
         return None
@@ -43,14 +46,14 @@ def commonest(task: Task, held_out: Array, validation: int) -> Commonest | None:
 def warnings_of(
     summary: Summary, rows: Rows, said: Iterable[str] = (), commonest: Commonest | None = None
 ) -> list[str]:
-    """Short sentences, [] if all is well; `said`: what the method itself warns of."""
+    """Return short sentences, [] if there is nothing to warn about; `said`: the method's own warnings."""
     finished = summary["status"] == FINISHED
     about = _of_evaluations(summary, rows, commonest) if finished and summary["test_rows"] else []
     return [*([] if finished else [_unfinished(summary, rows)]), *_of_members(summary, rows), *said, *about]
 
 
 def flaw_of(summary: Summary | None) -> str:
-    """In a word or two, why a run takes no part in a ranking; "": it does."""
+    """Say in a word or two why a run takes no part in a ranking; "": it takes part."""
     if summary is None:
         return "without a result"
     if summary["status"] != FINISHED:
@@ -59,14 +62,17 @@ def flaw_of(summary: Summary | None) -> str:
 
 
 def flaws_of(seeds: Sequence[Summary | None]) -> str:
-    """Of all seeds of one method: "diverged", or "1 of 3 diverged, 1 of 3 with warnings"; "": all are results."""
+    """Summarise all seeds of one method: "diverged", or "1 of 3 diverged, 1 of 3 with warnings".
+
+    Returns "" if all are results.
+    """
     found = Counter(filter(None, map(flaw_of, seeds)))
     alone = len(seeds) == 1
     return ", ".join(flaw if alone else f"{count} of {len(seeds)} {flaw}" for flaw, count in found.items())
 
 
 def _unfinished(summary: Summary, rows: Rows) -> str:
-    """The summary has the last loss that was recorded; a note on what diverged may name a later one."""
+    """Report the last recorded loss; a note about the divergence may name a later one."""
     which = "validation metric and loss" if summary["validation_rows"] else "metric and loss"
     numbers = f"its {which} are those of update {rows[-1]['update']}" if rows else "nothing was evaluated"
     untested = ", and the test rows were not evaluated" if rows and summary["validation_rows"] else ""
@@ -74,7 +80,7 @@ def _unfinished(summary: Summary, rows: Rows) -> str:
 
 
 def _of_members(summary: Summary, rows: Rows) -> list[str]:
-    """Parties that were not there to the end."""
+    """Warn about parties that were absent at the end."""
     withdrawn = (summary["privacy"] or {}).get("withdrawn", {})
     missing = [name for name in rows[-1]["missing"] if name not in withdrawn] if rows else []
     found = []
@@ -91,13 +97,13 @@ def _who(names: Collection[str], summary: Summary) -> str:
 
 
 def _of_evaluations(summary: Summary, rows: Rows, commonest: Commonest | None) -> list[str]:
-    """How it ended, compared with how it began and with equal odds: on the validation rows, if there are any."""
+    """Compare the end with the beginning and with chance level, on the validation rows if there are any."""
     if not summary["updates"]:
         return ["no update was made: the model is the untrained one"]
     last: Mapping[str, Any] = rows[-1] if rows else {"value": None, "loss": None}
     metric, validation = summary["metric"], summary["validation_rows"]
     of, count = ("validation ", validation) if validation else ("", summary["test_rows"])
-    # The metric of the validation rows may have no value, as auc where they lack a class; their loss always has one.
+    # The metric of the validation rows may have no value, as auc if they lack a class; their loss always has one.
     tested = (
         [("test ", "test_value", metric), ("test ", "test_loss", "loss")] if validation else [("", "value", metric)]
     )
@@ -109,7 +115,7 @@ def _of_evaluations(summary: Summary, rows: Rows, commonest: Commonest | None) -
     changed = 0.0 if last["value"] is None else _gain(metric, first["value"], last["value"])
     if changed < -margin:
         return [_worse(f"{of}{metric}", first["value"], last["value"])]
-    # Of a metric that rose, a loss that rose too says only that the model is too sure of its few mistakes.
+    # If the metric improved and the loss rose too, the model is only too sure of its few mistakes.
     if changed > margin and not (commonest and metric == "accuracy" and last["value"] <= commonest.share):
         return []
     if metric != "loss" and _gain("loss", first["loss"], last["loss"]) < -margin:
@@ -121,7 +127,10 @@ def _of_evaluations(summary: Summary, rows: Rows, commonest: Commonest | None) -
 
 
 def _gain(metric: str, first: float | None, last: float) -> float:
-    """How much better the last is; what is below 1/√n may be chance: two deviations of a share of n rows, at most."""
+    """Return how much better the last value is.
+
+    Less than 1/√n may be chance: two deviations of a share of n rows, at most.
+    """
     if first is None:
         return inf
     gain = last - first if METRICS[metric].higher_is_better else first - last
