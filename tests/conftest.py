@@ -8,8 +8,8 @@ import pytest
 
 os.environ.pop("COLUMNS", None)  # a console that is made while it is set keeps that width in all later tests
 
-from colonnade.cli import printing  # noqa: E402, F401 - makes the console
-from colonnade.models import metrics  # noqa: E402
+from colonnade.cli import printing  # noqa: F401 - makes the console
+from colonnade.models import metrics
 
 
 @pytest.fixture

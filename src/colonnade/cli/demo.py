@@ -15,9 +15,9 @@ def demo(
     out: RaceOut = None,
     resume: RaceResume = None,
 ) -> None:
-    """Compare the methods of all five families on embedded data: one of four parties is ten times slower.
+    """Race the methods of all five families: one of four parties is ten times slower.
 
-    The clock is virtual: the comparison takes about a minute.
+    It uses embedded data. The clock is virtual: the race takes about a minute.
     """
     from colonnade.cli.race import exit_if_any_failed, race_with_board
     from colonnade.experiments.compare import contestants
