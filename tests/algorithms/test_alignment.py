@@ -360,7 +360,7 @@ def test_a_party_that_starts_again_before_all_are_here_declares_again():
     begun = server.handle(Received("shop", Declare(2)), 0)
     assert [(effect.to, effect.message.counts) for effect in begun] == [("bank", (6, 2)), ("shop", (6, 2))]
     server.handle(PeerJoined("shop", anew=True), 0)
-    assert server.refusal == "shop began anew in the middle"
+    assert server.refusal == "shop restarted in the middle"
 
 
 def test_the_whole_state_is_saved():

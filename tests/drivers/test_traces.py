@@ -382,7 +382,7 @@ def test_the_note_stands_behind_why_a_run_stalled() -> None:
     faults = [{"party": "party-2", "kind": "crash", "at_s": 2.0}]
     config = small(compute={"kind": "trace", "mean_s": 0.5, "cpu": [50.0], "interval_s": 0.5}, faults=faults)
     note = prepare(from_dict(config)).execute()["note"]
-    assert note.startswith("waits for party-2 for ever; CPU traces ended")
+    assert note.startswith("waits for party-2 and cannot continue; CPU traces ended")
     assert note.endswith(": party-1, party-2 after 0.5 s")
 
 

@@ -137,7 +137,7 @@ def test_a_diverged_run_is_reported_with_what_it_has(tmp_path):
 def test_a_run_that_can_never_go_on_says_for_whom_it_waits():
     clock = {"faults": [{"party": "party-2", "kind": "crash", "at_s": 0.0}]}
     summary = prepare(from_dict(small(protocol={"name": "sync"}, clock=clock))).execute()
-    assert summary["status"] == "stalled" and summary["note"] == "waits for party-2 for ever"
+    assert summary["status"] == "stalled" and summary["note"] == "waits for party-2 and cannot continue"
 
 
 # --- races

@@ -144,7 +144,7 @@ def test_the_sum_is_that_of_all_and_nothing_but_shares_and_sums_crosses(trained,
     answers = trained.ask(*ids, "nobody")
     found = [answer["probabilities"] for answer in answers[:ASKED]]
     np.testing.assert_allclose(found, trained.plain(np.arange(ASKED)), atol=2e-3)
-    assert answers[0]["parties"] == list(NAMES) and answers[ASKED]["refused"] == "nobody has this id"
+    assert answers[0]["parties"] == list(NAMES) and answers[ASKED]["refused"] == "no party has this id"
     to_server = [message for _, to, message in sent.messages if to == "server"]
     assert {type(message).__name__ for message in to_server} == {"Found", "CodedAnswer"}
     assert all(message.values.size == 0 for message in to_server if not isinstance(message, CodedAnswer))

@@ -117,7 +117,7 @@ def test_an_answer_says_what_it_rests_on():
     assert found["classes"] == ["no", "yes"] and first["prediction"] == "yes" and first["probabilities"] == [0.25, 0.75]
     assert (first["parties"], first["fallback"], first["refused"]) == (["bank"], ["shop"], None)
     assert (second["parties"], second["cached"]) == (["bank"], ["shop"])
-    assert (third["prediction"], third["probabilities"], third["refused"]) == (None, None, "nobody has this id")
+    assert (third["prediction"], third["probabilities"], third["refused"]) == (None, None, "no party has this id")
 
 
 def test_a_value_has_no_probabilities():
@@ -130,7 +130,7 @@ def test_a_token_that_is_not_there_is_said(tmp_path):
     assert door_of(tmp_path) is None  # nobody ever answered here
     (tmp_path / "predict").mkdir()
     (tmp_path / "predict" / "http").write_text("127.0.0.1:1")
-    with pytest.raises(ConfigError, match=r"token = .*cannot be read .*a server that starts anew makes one"):
+    with pytest.raises(ConfigError, match=r"token = .*cannot be read .*a server makes one when it starts"):
         door_of(tmp_path)
 
 

@@ -313,7 +313,7 @@ def test_ids_that_some_have_and_that_nobody_has(trained):
     both, bank, nobody = asyncio.run(story())
     assert both["parties"] == ["bank", "shop"]
     assert (bank["parties"], bank["fallback"]) == (["bank"], ["shop"]), "trimmed, and not at the shop"
-    assert nobody["refused"] == "nobody has this id" and nobody["probabilities"] is None
+    assert nobody["refused"] == "no party has this id" and nobody["probabilities"] is None
 
 
 def test_a_wrong_token_is_said(trained):

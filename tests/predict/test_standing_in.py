@@ -74,7 +74,7 @@ def test_the_cache_forgets_the_oldest():
     ("codes", "away", "words"),
     [
         ([SENT, FALLBACK], ["shop"], ""),
-        ([LACKS, LACKS], [], "nobody has this id"),
+        ([LACKS, LACKS], [], "no party has this id"),
         ([LACKS, AWAY], ["shop"], "no party that answered has this id; away: shop"),
         ([SENT, AWAY], ["shop"], "nothing stands in for shop"),
         ([SENT, LACKS], [], "nothing stands in for shop"),

@@ -118,7 +118,7 @@ def test_a_sum_is_what_all_margins_say_and_nothing_but_sums_crosses(tmp_path, mo
     margins = [party.role.margins(party.share.train[:4]) for party in parties]
     expected = predictions(np.sum(margins, 0), data.task)
     assert np.allclose([answer["probabilities"] for answer in answers[:4]], expected, atol=1e-6)
-    assert answers[0]["parties"] == list(NAMES) and answers[4]["refused"] == "nobody has this id"
+    assert answers[0]["parties"] == list(NAMES) and answers[4]["refused"] == "no party has this id"
     to_server = {type(message).__name__ for to, message in sent if to == "server"}
     assert to_server == {"Found", "Summed"}
     assert all(message.values.size == 0 for to, message in sent if type(message).__name__ == "Found")

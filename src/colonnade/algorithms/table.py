@@ -176,7 +176,7 @@ class EmbeddingTable:
     def load(self, saved: dict[str, Any]) -> None:
         """Restore what `save` returned; raise CheckpointError if it is of a table in a file."""
         if "values" not in saved:
-            raise CheckpointError('the checkpoint is of a run with server.table = "file"; set that, or start anew')
+            raise CheckpointError('the checkpoint is of a run with server.table = "file"; set that, or start a new run')
         self.values[...] = saved["values"]
         self.renewed[...] = saved["renewed"]
         self.clipped = saved.get("clipped", 0)

@@ -32,7 +32,7 @@ __all__ = ["CASES", "LABEL_INFERENCE", "Case", "infer_labels", "summing_tables"]
 
 ATTACKERS = {
     "curious": "a party that uploads random numbers and reads the answers (Sec. VI-B)",
-    "eavesdropper": "somebody on the wire of a benign party (Sec. VI-B)",
+    "eavesdropper": "a listener on the wire of a benign party (Sec. VI-B)",
     "adaptive": "a party that asks cleverly: row by row with and without the server's rules, and inside the rules",
     "per-sample": "the curious party, if the server told losses per sample",
 }

@@ -18,7 +18,7 @@ __all__ = ["align"]
 
 def align(
     configs: Annotated[
-        list[Path], typer.Argument(metavar="CONFIG.toml...", help="This side's config, or everybody's.")
+        list[Path], typer.Argument(metavar="CONFIG.toml...", help="This member's config, or those of all members.")
     ],
     party: Annotated[str | None, typer.Option(help="This party's name; the certificate says it anyway.")] = None,
     settings: Setting = None,

@@ -14,7 +14,7 @@ from colonnade.cli.printing import console, say, typed_command
 __all__ = ["attack_app"]
 
 attack_app = typer.Typer(
-    help="How often somebody learns what they should not, measured with a method's real messages.",
+    help="How often an attacker learns what it should not, measured with a method's real messages.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -67,7 +67,9 @@ def request(
     from colonnade.drivers.processes import certificates
 
     path = certificates.request(name, dir)
-    typer.echo(f"{path.with_suffix('.key')} is the private key: it stays on this machine, and nobody else needs it.")
+    typer.echo(
+        f"{path.with_suffix('.key')} is the private key: it stays on this machine, and no other member needs it."
+    )
     typer.echo("Next:")
     typer.echo(f"  to the federation: {path}")
     typer.echo(f"  what comes back: {name}.pem, ca.pem, members.toml")
@@ -94,7 +96,7 @@ def sign(
     _say_signed(path)
     typer.echo("Next:")
     typer.echo(f"  to {path.stem}: {path}, {dir / 'ca.pem'}")
-    typer.echo(f"  to everybody, once the last party is signed: {dir / 'members.toml'}")
+    typer.echo(f"  to all members, once the last party is signed: {dir / 'members.toml'}")
 
 
 @certs_app.command()

@@ -59,6 +59,6 @@ def predict(
 
 def _rests_on(answer: dict[str, Any]) -> str:
     """Say in words which parties an answer rests on."""
-    parts = [f"rest on {', '.join(answer['parties']) or 'nobody now'}"]
+    parts = [f"rest on {', '.join(answer['parties']) or 'no party now'}"]
     parts += [f"{kind}: {', '.join(answer[kind])}" for kind in ("cached", "fallback") if answer[kind]]
     return "; ".join(parts)

@@ -22,7 +22,7 @@ __all__ = ["Answers", "write_first_config"]
 _CHOICES = " # a party's network: linear, dense, mlp:64,32, package.module:Class"
 
 _SHARED = """\
-# --- what all agree upon: the same in everybody's file; the handshake compares it ---
+# --- what all agree upon: the same in every member's file; the handshake compares it ---
 
 [align] # when two ids are the same; colonnade align
 unicode = "NFC" # or "NFKC" (also ligatures, full-width letters, ...), "keep"

@@ -126,7 +126,7 @@ class ServerHost(Generic[A_co]):
         absent = [name for name in names if self.node.peers[name].stream is None]
         if waited >= max(SAY_WAITING_AFTER_S, 2 * self._waiting_said) and names:
             self._waiting_said = waited
-            fields = {"on": ",".join(names), "absent": ",".join(absent) or "nobody", "s": round(waited)}
+            fields = {"on": ",".join(names), "absent": ",".join(absent) or "none", "s": round(waited)}
             why = self.node.role.summary().get("note")
             self.log.warning("waiting", **fields, **({"why": why} if why else {}))
         if absent and waited > self.config.network.give_up_s:

@@ -66,7 +66,9 @@ class RowFile:
         if anew:
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.stat().st_size != self._size:
-            raise CheckpointError(f"{path}: missing, or of another run: without it the run cannot go on; start anew")
+            raise CheckpointError(
+                f"{path}: missing, or of another run: without it the run cannot go on; start a new run"
+            )
         self._use(os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600))
         self._undo = UndoLog(folder / name, self._write_all, anew=anew)
 

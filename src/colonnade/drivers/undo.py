@@ -94,7 +94,7 @@ class UndoLog:
         if not here and not follows:
             raise CheckpointError(
                 f"{self._stem}.undo-*: do not lead back to the checkpoint, which is of another run or was used since; "
-                "start anew in another folder"
+                "start a new run in another folder"
             )
         return segments
 

@@ -118,7 +118,9 @@ class Run:
             while not self._to_the_end(on_progress):
                 pass
         if self.status == "stalled":
-            self.note = f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'nobody'} for ever"
+            self.note = (
+                f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'no party'} and cannot continue"
+            )
         traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
         lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
         self.note = "; ".join(filter(None, (self.note, lost, traces)))

@@ -70,7 +70,7 @@ def door_of(run: Path) -> Door | None:
     try:
         token = (folder / "token").read_text("ascii").strip()
     except OSError as error:
-        advice = f"cannot be read ({error.strerror}): only its owner may ask; a server that starts anew makes one"
+        advice = f"cannot be read ({error.strerror}): only its owner may ask; a server makes one when it starts"
         raise ConfigError("token", str(folder / "token"), advice) from None
     return Door((folder / "http").read_text("ascii"), token)
 
@@ -87,7 +87,9 @@ def open_door(config: Path, run: Path | None) -> contextlib.AbstractContextManag
     if door is not None and door.answers():
         return contextlib.nullcontext(door)
     if not together:
-        where = f"nobody answers at {door.address}" if door is not None else "no server answers questions from it now"
+        where = (
+            f"no server answers at {door.address}" if door is not None else "no server answers questions from it now"
+        )
         advice = (
             f"{where}: start `colonnade serve {config} --predict`, and the parties with `colonnade join ... --predict`"
         )

@@ -128,7 +128,7 @@ class ServerPrediction(Keeper):
         computed = Computed(found.number, found.values[copies], found.blocks[copies], found.away)
         self.answered += len(ids)
         spent_ms = round((self.node.clock() - began) * 1000 / NANOSECONDS, 1)
-        self.side.log.info("answered", ids=len(ids), away=",".join(computed.away) or "nobody", ms=spent_ms)
+        self.side.log.info("answered", ids=len(ids), away=",".join(computed.away) or "none", ms=spent_ms)
         return answers_of(ids, computed, self.side.parties, self.side.share.task)
 
     @asynccontextmanager

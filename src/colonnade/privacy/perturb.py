@@ -101,7 +101,9 @@ def keeping() -> list[Tensor]:
     """The list to which the open stream appends its draws from now on."""
     noise = _noise()
     if not isinstance(noise, Stream) or noise.drawn is None:
-        raise LocalProtocolError("gradients of single records were asked for where nobody keeps what is drawn")
+        raise LocalProtocolError(
+            "gradients of single records were asked for outside of `drawn`, where no noise is kept"
+        )
     noise.drawn.clear()
     return noise.drawn
 
@@ -109,7 +111,7 @@ def keeping() -> list[Tensor]:
 def _noise() -> Noise:
     noise = _NOISE.get()
     if noise is None:
-        raise LocalProtocolError("a perturbed network was used where nobody draws and accounts for its noise")
+        raise LocalProtocolError("a perturbed network was used where its noise is neither drawn nor accounted for")
     return noise
 
 

@@ -137,7 +137,7 @@ def _lanes(groups: Groups) -> Iterator[Section]:
         text += " Offline: crashed, late or cut off. Waiting: the rest. Zoom in by dragging."
         text += "" if all(simulated) else OF_PROCESSES
         text += _first_of(max(len(record.timeline["roles"]) for record in firsts if record.timeline), "roles")
-        yield Section("Who waited for whom", text, drawn, wide=True)
+        yield Section("Which role waited", text, drawn, wide=True)
     stale = [(index, record) for index, record in numbered if record.summary["staleness"]["max"] > 0]
     if not stale:
         return

@@ -125,7 +125,9 @@ class RunFolder:
         try:
             content: dict[str, Any] = state.unpack(self._checkpoint.read_bytes())
         except CheckpointError as error:
-            raise CheckpointError(f"{self._checkpoint}: {error}; without this file the run starts anew") from None
+            raise CheckpointError(
+                f"{self._checkpoint}: {error}; without this file the run starts from its beginning"
+            ) from None
         if content.get("format") != FORMAT:
             advice = "go on with the release that began the run, or begin it again with another --out"
             raise CheckpointError(

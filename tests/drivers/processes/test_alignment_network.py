@@ -351,7 +351,7 @@ def test_a_partys_restart_in_the_middle_ends_it_for_all(organisations, tools, mo
         return await serving, again, await clinic
 
     summary, again, clinic = asyncio.run(asyncio.wait_for(scenario(), 120))
-    assert summary["note"].startswith("lab began anew in the middle")
+    assert summary["note"].startswith("lab restarted in the middle")
     assert again.note == clinic.note == summary["note"] and clinic.status == "refused"
 
 

@@ -664,7 +664,7 @@ def test_whatever_bytes_come_in_a_partys_name_are_dropped(certificates, tmp_path
                 assert made.boards[receiver].refusals > 300
             assert all(one.stands for one in made.lines()) and not any(task.done() for task in made.tasks.values())
             assert len(made.nodes["bank"].log.stream.getvalue().splitlines()) < 300, "it is not said each time"
-            with pytest.raises(RemoteProtocolError, match="server: relays something from nobody"):
+            with pytest.raises(RemoteProtocolError, match="server: relays a frame without a sender"):
                 made.boards["bank"].take(open_envelope(relay("nobody", b""), "server"))
 
     run(go())

@@ -232,7 +232,7 @@ def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_pa
 
     report = colonnade("report", out)
     assert report.ended()[0] == 0 and (out / "report.html").stat().st_size > 10_000
-    assert "Who waited for whom" in (out / "report.html").read_text()
+    assert "Which role waited" in (out / "report.html").read_text()
 
 
 RECORD = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
@@ -268,7 +268,7 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
     assert "Traceback" not in said and again.children() == {}
     whole(out)
     assert (out / "metrics.jsonl").read_text().splitlines()[: len(before)] == before
-    assert "begin anew" not in (nodes / "server" / "log.jsonl").read_text()
+    assert "conversations restart" not in (nodes / "server" / "log.jsonl").read_text()
 
     record = record_of(out)
     own = {name: (nodes / name / "config.toml", "--out", nodes / name / "run") for name in ("server", "party-1")}

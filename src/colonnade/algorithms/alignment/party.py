@@ -65,7 +65,7 @@ class AligningParty(Chassis[State]):
         if not anew:
             return
         if self.member.ring is not None:
-            raise RemoteProtocolError(peer, "began anew in the middle")
+            raise RemoteProtocolError(peer, "restarted in the middle")
         if peer == SERVER:
             self.send(SERVER, Declare(self._count))
 

@@ -97,7 +97,7 @@ class AligningServer(Chassis[State]):
         if not anew:
             return
         if self.state.ring is not None:
-            raise RemoteProtocolError(peer, "began anew in the middle")
+            raise RemoteProtocolError(peer, "restarted in the middle")
         self.state.counts.pop(peer, None)
 
     @on(Declare, PARTY)

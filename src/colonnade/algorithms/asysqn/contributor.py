@@ -406,7 +406,7 @@ class Contributor(Chassis[C], Generic[C]):
                 raise LocalProtocolError(f"{self.name}: an aggregation of its own is unknown")
         roots = {nonce for initiator, nonce in self.sums.sums if initiator == self.index}
         if roots - set(own):
-            raise LocalProtocolError(f"{self.name}: a sum that nobody waits for")
+            raise LocalProtocolError(f"{self.name}: a sum that no party waits for")
 
 
 def _share_of(ask: Ask) -> Share:

@@ -112,7 +112,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
             if not 0 < value < inf:
                 raise ConfigError(f"protocol.{name}", value, "must be above 0")
         if not self.deadline_s > 0:
-            raise ConfigError("protocol.deadline_s", self.deadline_s, "must be above 0 seconds (inf: wait for ever)")
+            raise ConfigError("protocol.deadline_s", self.deadline_s, "must be above 0 seconds (inf: no deadline)")
         for name, rounds in (("max_stale", self.max_stale), ("catch_up", self.catch_up)):
             if rounds < 1:
                 raise ConfigError(f"protocol.{name}", rounds, "must be 1 or more rounds")

@@ -170,7 +170,9 @@ class Exchange:
         places = rows if key == self.key else len(message.blinding)
         check_elements(sender, "a blinding share", message.blinding, (places, shape[1]))
         if key == self.key and n not in self.among:
-            raise RemoteProtocolError(sender, f"a model share of round {key[0]}, attempt {key[1]}, that nobody asked")
+            raise RemoteProtocolError(
+                sender, f"a model share of round {key[0]}, attempt {key[1]}, that was not asked for"
+            )
         return key
 
     def _take_or_keep(self, n: int, message: ModelShare, known: bool) -> bool:

@@ -598,7 +598,7 @@ class Party(Chassis[State]):
             exchange = side.exchange
             shared = exchange.named if side.lasting else exchange.models
             if not set(shared) <= set(exchange.among) or set(shared) != set(exchange.blindings):
-                raise LocalProtocolError(f"{self.name}: shares of somebody who does not share")
+                raise LocalProtocolError(f"{self.name}: shares of a party that does not share")
         if float(self.network.theta.abs().max()) > s.w_max:
             raise LocalProtocolError(f"{self.name}: a weight has left ±{s.w_max:g}")
         if s.to_sum is not None and not self.training.is_at(s.to_sum.round, s.to_sum.attempt):

@@ -454,7 +454,7 @@ class Server(Counting[State]):
             if len(agreement.summed) < self.least or len(agreement.evaluators) < self.code.needed:
                 raise LocalProtocolError("server: a sum over too few parties, or by too few evaluators")
             if not set(agreement.answers) <= set(agreement.evaluators):
-                raise LocalProtocolError("server: an answer of somebody who does not evaluate")
+                raise LocalProtocolError("server: an answer of a party that does not evaluate")
         sums: dict[int, dict[int, int]] = {}
         for position, weights in self.state.asked_for:
             if tells_apart(sums.setdefault(position, weights), weights, 0):
@@ -501,7 +501,7 @@ class Server(Counting[State]):
         s = self.state
         if not s.retries:
             return ""
-        missing = ", ".join(f"{name} ({count}×)" for name, count in sorted(s.missed.items())) or "nobody"
+        missing = ", ".join(f"{name} ({count}×)" for name, count in sorted(s.missed.items())) or "none"
         return (
             f"rounds were tried again {s.retries}×, where fewer than {self.code.needed} could answer in time; "
             f"missing: {missing}; if they are only slow, raise protocol.deadline_s"

@@ -162,7 +162,7 @@ class AskingServer(Chassis[S], Generic[S]):
         """Raise LocalProtocolError if a request that waits for no party is unanswered."""
         for number, request in self.state.requests.items():
             if not request.owed:
-                raise LocalProtocolError(f"server: request {number} waits for nobody")
+                raise LocalProtocolError(f"server: request {number} waits for no party")
 
     def summary(self) -> RoleSummary:
         """Report the number of jobs."""

@@ -94,6 +94,6 @@ def why_refused(what: Array, parties: Sequence[str], away: Sequence[str]) -> str
     if (what <= FALLBACK).all():
         return ""
     if not (what <= CACHED).any():
-        return "nobody has this id" if not away else f"no party that answered has this id; away: {', '.join(away)}"
+        return "no party has this id" if not away else f"no party that answered has this id; away: {', '.join(away)}"
     missing = [name for name, code in zip(parties, what, strict=True) if code > CACHED]
     return f"rests on too few parties: nothing stands in for {', '.join(missing)} (predict.away, predict.min_parties)"

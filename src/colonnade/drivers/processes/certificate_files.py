@@ -56,7 +56,7 @@ def read_key(key: str, path: Path) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(data, password=None)
     except TypeError as error:
-        raise ConfigError(key, str(path), "is protected by a passphrase, which nobody could type here") from error
+        raise ConfigError(key, str(path), "is protected by a passphrase, which cannot be typed here") from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(key, str(path), "is not a private key in PEM") from error
 

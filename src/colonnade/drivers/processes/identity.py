@@ -144,7 +144,7 @@ def check_authority(key: str, path: Path, ca: x509.Certificate, now: datetime) -
         is_authority = False
     if not is_authority:
         raise ConfigError(key, str(path), "is a member's certificate, not an authority's; the federation's is ca.pem")
-    _check_dates(key, path, ca, now, "the federation must be made anew with `colonnade certs init`")
+    _check_dates(key, path, ca, now, "make a new federation with `colonnade certs init`")
 
 
 def _check_dates(key: str, path: Path, certificate: x509.Certificate, now: datetime, remedy: str) -> None:

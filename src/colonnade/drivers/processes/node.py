@@ -170,7 +170,7 @@ class Node:
             self.replayed = len(records)
             found = found or bool(records)
         if found and not trusted:
-            self.log.warning("the newest part of the log may be lost: all conversations begin anew")
+            self.log.warning("the end of the journal may be lost: all conversations restart")
             for peer in self.peers.values():
                 if peer.conversation.number != NEVER_MET:
                     peer.conversation.give_up()
@@ -448,7 +448,7 @@ class Node:
             self._give_up(peer)
 
     def _give_up(self, peer: Peer) -> None:
-        self.log.warning("too many messages wait: the conversation will begin anew", peer=peer.name)
+        self.log.warning("too many messages wait: the conversation will restart", peer=peer.name)
         peer.conversation.give_up()
         if peer.stream is not None:
             peer.stream.drop("too many messages wait for it")

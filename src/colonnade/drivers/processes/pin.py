@@ -13,7 +13,7 @@ from colonnade.protocol.errors import RemoteProtocolError
 
 __all__ = ["CLOSED", "NOBODY", "NOT_OURS", "cause_in_words", "pinned_certificate"]
 
-NOBODY = "nobody listens there"
+NOBODY = "no server listens there"
 NOT_OURS = "the server's certificate is not of this federation (network.authority)"
 CLOSED = "it closed the connection; if this goes on, it may not accept this certificate: see its log"
 

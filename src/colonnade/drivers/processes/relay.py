@@ -75,7 +75,7 @@ class Relay:
         """Pass a RELAY frame on; raises RemoteProtocolError if it is not addressed to another party."""
         name, content = read_relay(body, sender)
         if name not in self._node.peers or name == sender:
-            raise RemoteProtocolError(sender, "RELAY to somebody who is no other party")
+            raise RemoteProtocolError(sender, "RELAY to a name that is no other party")
         frame = relay(sender, content)
         outlet = self.outlets.get(name)
         if outlet is None or not outlet.put(sender, frame):

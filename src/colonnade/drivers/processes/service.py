@@ -162,7 +162,7 @@ class Service:
     # One connection
 
     async def _join(self, _requests: object, context: Any) -> None:
-        name = _common_name(context) or "nobody"
+        name = _common_name(context) or "unnamed"
         caller = name if name in self._node.peers else ""
         self._calls[caller] = self._calls.get(caller, 0) + 1
         context.add_done_callback(lambda _: self._hung_up(caller))  # later than our end, if the guest does not read

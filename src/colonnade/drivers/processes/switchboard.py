@@ -63,7 +63,7 @@ class Switchboard:
         """Take a relayed frame. A bad frame is only dropped, because the relay may have made it, not the party."""
         name, content = read_relay(envelope.body, self._server)
         if name not in self.lines:
-            raise RemoteProtocolError(self._server, "relays something from nobody")
+            raise RemoteProtocolError(self._server, "relays a frame without a sender")
         try:
             self.lines[name].take(content)
         except RemoteProtocolError as error:

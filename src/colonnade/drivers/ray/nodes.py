@@ -91,7 +91,7 @@ def compare_versions(here: Mapping[str, str], there: Mapping[str, Mapping[str, s
         wanted = ", ".join(f"{what} {version}" for what, version in here.items())
         raise ColonnadeError(
             f"the nodes of the Ray cluster differ: {'; '.join(differences)}. This command has {wanted}: "
-            "install the same on every node (pip install -c constraints.txt), and start Ray there anew"
+            "install the same on every node (pip install -c constraints.txt), and restart Ray there"
         )
 
 
@@ -139,7 +139,7 @@ def compare_resources(wanted: Mapping[str, Amounts], nodes: Mapping[str, Amounts
     for role, amounts in wanted.items():
         if not any(_fits(amounts, node) for node in nodes.values()):
             key = "resources.server" if role == "server" else f"resources.party (or resources.parties.{role})"
-            raise ConfigError(key, in_words(amounts), f"{role} would wait for ever, as no node has that: {has}")
+            raise ConfigError(key, in_words(amounts), f"{role} would never start, as no node has that: {has}")
     for name in sorted({name for amounts in wanted.values() for name in amounts}):
         asked = sum(amounts.get(name, 0.0) for amounts in wanted.values())
         there = sum(node.get(name, 0.0) for node in nodes.values())
