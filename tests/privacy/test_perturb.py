@@ -83,7 +83,7 @@ def test_a_convolution_is_clipped_by_row_not_by_channel():
 
 def test_without_a_stream_it_refuses_to_run():
     for module in (random_neurons(three_layers(), 1.0, 1.0, 0.0, "p").eval(), output_noise(three_layers(), 1.0, 1.0)):
-        with pytest.raises(LocalProtocolError, match="nobody draws and accounts"):
+        with pytest.raises(LocalProtocolError, match="neither drawn nor accounted for"):
             module(torch.ones(2, 4))
 
 
