@@ -227,6 +227,10 @@ EXECUTED = {
     ],
     "docs/scale.md": [
         ("colonnade run race.toml --workers 2", TYPED),
+        (
+            "colonnade compare race.toml --protocols sync,vafl --seeds 3 --workers 2",
+            "not executed: starts two processes; tests/experiments/test_interrupt.py has a race with two workers",
+        ),
         ("colonnade sweep race.toml --grid", TYPED),
         ("[server]", CONFIG),
         ("[party]", CONFIG),

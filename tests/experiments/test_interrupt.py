@@ -10,8 +10,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from colonnade.experiments.compare import compare
+import pytest
+
+from colonnade.experiments.compare import Entry, compare, contestants, entries_of, race
 from colonnade.experiments.interrupt import on_first_interrupt
+from colonnade.experiments.run import Standing
 
 TABLES: dict[str, Any] = {
     "data": {"source": "digits", "parties": 3},
@@ -39,7 +42,14 @@ def ends(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "race"
+    compare(TABLES, LABELS, 1, folder)
+    return ends(folder)
+
+
+def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     folder = tmp_path / "race"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", RACE, json.dumps(TABLES), ",".join(LABELS), str(folder)]
@@ -60,9 +70,27 @@ def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path) -> N
     begun: list[float] = []
     compare(TABLES, LABELS, 1, folder, lambda _, entry, at: begun.append(at.clock_s) if at else None)
     assert begun[0] > 0, "the second did not begin again"
-    compare(TABLES, LABELS, 1, tmp_path / "undisturbed")
-    assert ends(folder) == ends(tmp_path / "undisturbed")
+    assert ends(folder) == undisturbed
     assert len(ends(folder)) == 3
+
+
+def test_a_race_in_processes_that_is_interrupted_goes_on_to_the_same_end(
+    tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("colonnade.drivers.tasks.LOOK_S", 0.01)
+    folder, shown = tmp_path / "race", list[str]()
+
+    def press(_: list[Entry], entry: Entry, at: Standing | None) -> None:
+        shown.append(entry.folder)
+        if entry.label == "long" and at is not None and at.updates:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        race(entries_of(contestants(TABLES, LABELS), 1), folder, press, workers=2)
+    assert "long-seed0" in shown and "long-seed0" not in ends(folder)
+    assert (folder / "long-seed0" / "checkpoint.safetensors").is_file()
+    compare(TABLES, LABELS, 1, folder)
+    assert ends(folder) == undisturbed
 
 
 def test_the_first_asks_and_the_second_is_as_usual() -> None:

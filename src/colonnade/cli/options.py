@@ -17,6 +17,7 @@ __all__ = [
     "Predict",
     "RaceOut",
     "RaceResume",
+    "RaceWorkers",
     "RunOut",
     "Seed",
     "Setting",
@@ -43,6 +44,9 @@ RaceResume = Annotated[
     ),
 ]
 Workers = Annotated[str, typer.Option(metavar="N|ray", help="Who computes: threads, or Ray; the result is the same.")]
+RaceWorkers = Annotated[
+    str, typer.Option(metavar="N|ray", help="How many runs at once, each in a process; or Ray; the result is the same.")
+]
 Address = Annotated[str | None, typer.Option(help="Of a Ray cluster that is up, host:port; left out: one of its own.")]
 
 # For one member of a federation.

@@ -13,6 +13,7 @@ from colonnade.cli.progress import RaceBoard, report_with_bar
 from colonnade.cli.workers import cluster, parse_workers
 from colonnade.experiments.compare import Contestant, Entry, entries_of, is_race, race, ranking_of, unsuitable
 from colonnade.experiments.ranking import Ranking, by_reason, in_words
+from colonnade.experiments.run import check_workers
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.places import fresh_folder
 
@@ -34,8 +35,7 @@ def race_with_board(
     After Ctrl-C, finished runs are kept, the interrupted run has a checkpoint, and the exit code is 130.
     """
     entries, hands = entries_of(racing, seeds), parse_workers(workers)
-    if hands not in (1, "ray"):
-        raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
+    check_workers(hands)
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume goes on in its own folder; remove --out")
     if resume is not None and not is_race(resume):
