@@ -515,7 +515,7 @@ class Schedule:
     def _check_goes_on(self, name: str) -> None:
         for start in self._killed[name]:
             before = [row["update"] for row in self._log(name, 0, start) if row["event"] == "checkpoint"]
-            after = [row["update"] for row in self._log(name, start) if row["event"] == "going on"]
+            after = [row["update"] for row in self._log(name, start) if row["event"] == "continuing"]
             if before and after and after[0] < before[-1]:
                 self._problem(f"{name}: goes on at update {after[0]}, its checkpoint had {before[-1]}")
 

@@ -181,7 +181,7 @@ def test_an_update_takes_a_party_once(make):
         ({"in_flight": 0}, "must be between 1 and 8"),
         ({"in_flight": 9}, "must be between 1 and 8"),
         ({"in_flight": 2, "order": "query-first"}, "upload-first"),
-        ({"in_flight": 2, "pause_s": 0.1}, "leave protocol.pause_s at 0"),
+        ({"in_flight": 2, "pause_s": 0.1}, "set protocol.pause_s = 0"),
     ],
 )
 def test_refuses(options, cause):

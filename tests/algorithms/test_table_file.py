@@ -133,12 +133,12 @@ def test_without_a_folder_it_is_a_file_that_nobody_sees():
     assert content(table) == content(model)
     before = table.save()
     change(table, "write", 0, [1], 8)
-    with pytest.raises(CheckpointError, match="without a run folder cannot go back; give the run an --out"):
+    with pytest.raises(CheckpointError, match="without a run folder cannot return to a checkpoint"):
         table.load(before)
 
 
 def test_a_table_without_a_driver_says_so():
-    with pytest.raises(LocalProtocolError, match="before a driver has opened it"):
+    with pytest.raises(LocalProtocolError, match="before a driver opened it"):
         FileTable(ROWS, WIDTHS).gather(np.array([1]))
 
 
@@ -157,10 +157,10 @@ def test_positions_of_another_history_are_refused(tmp_path):
 
 
 def test_a_missing_or_foreign_file_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
         opened(tmp_path, anew=False)
     opened(tmp_path, "float16")
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
         opened(tmp_path, "float32", anew=False)
     with pytest.raises(CheckpointError, match='of a run with server.table = "file"'):
         EmbeddingTable(ROWS, WIDTHS).load(opened(tmp_path).save())

@@ -32,7 +32,7 @@ def roles(resolve):
 @pytest.mark.parametrize("method", LEARNERS)
 @pytest.mark.parametrize("smoothing", [0.0, -1e-3, float("inf"), float("nan")])
 def test_smoothing_is_above_zero(method, smoothing, roles):
-    with pytest.raises(ConfigError, match=r"protocol\.smoothing = .*must be above 0; the paper takes 0\.001"):
+    with pytest.raises(ConfigError, match=r"protocol\.smoothing = .*must be above 0; the paper uses 0\.001"):
         roles(method, smoothing=smoothing)
 
 

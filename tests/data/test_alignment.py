@@ -63,7 +63,7 @@ def test_each_id_once_with_its_first_row(texts):
         if text is not None and text.strip():
             kept.setdefault(normalise(text, DROP), row)
     if not kept:
-        with pytest.raises(DataError, match=f"no id in column 'id', which has {len(texts)} rows"):
+        with pytest.raises(DataError, match=f"none of the {len(texts)} rows has an id in column 'id'"):
             clean_ids(column, DROP, "bank: b.csv")
         return
     ids = clean_ids(column, DROP, "bank: b.csv")
@@ -77,9 +77,11 @@ def test_rows_without_an_id_of_their_own_are_counted_not_shown():
     with pytest.raises(DataError) as refused:
         clean_ids(column, IdRules(), "bank: b.csv")
     said = str(refused.value)
-    assert "bank: b.csv: column 'nr': 2 rows have no id, 2 rows have an id that came before" in said
+    assert "bank: b.csv: column 'nr': 2 rows have no id, 2 rows repeat an earlier id" in said
     assert 'align.empty and align.duplicates = "drop"' in said and "a7" not in said
-    with pytest.raises(DataError, match=r'2 rows have an id that came before; .* align.duplicates = "drop"$'):
+    with pytest.raises(
+        DataError, match=r'2 rows repeat an earlier id; .* align.duplicates = "drop" in the configs of all members$'
+    ):
         clean_ids(column, IdRules(empty="drop"), "bank: b.csv")
 
 
@@ -212,7 +214,7 @@ def test_rows_that_a_party_lacks_are_zeros_and_teach_it_nothing(tmp_path):
     assert whole.present is None  # and with all rows there, bit for bit as without an alignment
     plain = read_party_share(path, **how)
     assert np.array_equal(whole.train, plain.train) and np.array_equal(whole.test, plain.test)
-    with pytest.raises(DataError, match="of the rows that are trained on it has none"):
+    with pytest.raises(DataError, match="this party has none of the training rows"):
         read(np.full(40, -1))
 
 

@@ -156,7 +156,7 @@ def test_what_could_be_fractions_or_percent_needs_its_unit(tmp_path: Path, name:
         fields["machine"] = 0
     error = refusal(ClockConfig(compute=trace(**fields)))
     assert (error.key, error.value) == ("clock.compute.unit", None)
-    assert error.advice.endswith("is 0.8, which could be 0.8 % or 80 %: say 'percent' or 'fraction'")
+    assert error.advice.endswith("is 0.8, which could be 0.8 % or 80 %: set unit = 'percent' or 'fraction'")
     assert trace(**fields, unit="fraction").utilisation().tolist() == [50, 80, 0]
     assert trace(**fields, unit="percent").utilisation().tolist() == [0.5, 0.8, 0]
     assert seconds(trace(**fields, unit="fraction"), 8) == pytest.approx(13.5)  # as with 50, 80, 0
@@ -205,7 +205,7 @@ def test_csv_with_and_without_headings(tmp_path: Path, text: str) -> None:
     [
         ("", "there are no values"),
         ("time,cpu\n", "there are no values"),
-        ("0,50\n10,fifty\n", "line 2: 'fifty' is no number"),
+        ("0,50\n10,fifty\n", "line 2: 'fifty' is not a number"),
         ("# made by hand\ntime,cpu\n\n0,50\n10,\n20,60\n", "line 5: the cell is empty"),
         ("12:00,\n12:05,60\n", "line 1: the cell is empty"),  # no headings
         ("0,50\n10\n", "line 2: 1 columns, where line 1 has 2"),
@@ -231,7 +231,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 def test_a_compressed_file_that_is_no_archive_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "vms.gz"
     file.write_bytes(gzip.compress(b"0,50\n"))
-    words = "it is compressed; an archive of machines must be named *.tar.gz, a single file be unpacked"
+    words = "it is compressed; name an archive of machines *.tar.gz, or unpack a single file"
     assert words in str(refusal(ClockConfig(compute=trace(file=str(file)))))
 
 
@@ -273,8 +273,8 @@ def test_a_list_outside_the_percentages(cpu: list[float]) -> None:
     ("text", "words"),
     [
         (b"", "there are no values"),
-        (b"cpu mem\n50 1\n\nfifty 1\n", "line 4: 'fifty' is no number"),
-        (b"0,50\n5,60\n", "line 1: '0,50' has commas: name the file *.csv if it is time, utilisation"),
+        (b"cpu mem\n50 1\n\nfifty 1\n", "line 4: 'fifty' is not a number"),
+        (b"0,50\n5,60\n", "line 1: '0,50' has commas: name the file *.csv if its columns are time and utilisation"),
         (b"\xff\xfe", "can't decode"),
         (b"50 1\n200 1\n", "line 2: CPU use must be percentages from 0 to 100, not 200"),
     ],
@@ -310,9 +310,9 @@ def nested() -> bytes:
 
 
 BROKEN: list[tuple[Callable[[], bytes], str]] = [
-    (lambda: b"", "no archive; make one with: tar czf NAME.tar.gz FOLDER"),
+    (lambda: b"", "to an archive; make one with: tar czf NAME.tar.gz FOLDER"),
     (lambda: b"time,cpu\n", "Not a gzipped file"),
-    (lambda: gzip.compress(b"0,50\n10,60\n"), "no archive; make one with: tar czf NAME.tar.gz FOLDER"),
+    (lambda: gzip.compress(b"0,50\n10,60\n"), "to an archive; make one with: tar czf NAME.tar.gz FOLDER"),
     (lambda: gzip.compress(bytes(10_000))[:-4], "ended before"),
     (lambda: gzip.compress(bytes(10_240)), "it holds no files"),
     (huge, "it holds more than 64 MiB"),

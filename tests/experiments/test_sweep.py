@@ -186,7 +186,7 @@ def test_killed_in_the_middle_and_typed_again(tmp_path):
     assert second.returncode == 0, second.stderr
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
     assert len(json.loads((tmp_path / "out" / "comparison.json").read_text())) == 8
-    assert "sync: best at train.learning_rate" in second.stdout and "Warning: the grid ends" in second.stdout
+    assert "sync: best at train.learning_rate" in second.stdout and "Warning: the best value" in second.stdout
 
 
 @pytest.mark.slow

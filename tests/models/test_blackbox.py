@@ -140,7 +140,7 @@ def test_the_box_keeps_the_vector_that_it_gave():
 def test_something_else_is_no_model():
     with pytest.raises(ModelError, match="made a list, not a torch.nn.Module or a black box"):
         network(lambda inputs, outputs: [])
-    with pytest.raises(ModelError, match="model.party of party-7: could not be made from"):
+    with pytest.raises(ModelError, match="model.party of party-7: could not be built from"):
         network(variant(__init__=lambda self: None))
 
 

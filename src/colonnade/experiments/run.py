@@ -122,7 +122,11 @@ class Run:
                 f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'no party'} and cannot continue"
             )
         traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
-        lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
+        lost = (
+            f"workers were lost {self._losses} times, and the run continued from its last checkpoint"
+            if self._losses
+            else ""
+        )
         self.note = "; ".join(filter(None, (self.note, lost, traces)))
         summary = self.summary()
         self._tracking.end(self.status, summary)
@@ -183,7 +187,11 @@ class Run:
             return
         if isinstance(self.workers, str):
             if self._guards():
-                raise ConfigError("--workers", self.workers, "privacy ledgers are written here: use threads")
+                raise ConfigError(
+                    "--workers",
+                    self.workers,
+                    "does not work with privacy ledgers, which this process writes; use threads",
+                )
             from colonnade.drivers.ray.hosts import away  # noqa: PLC0415 - an extra
 
             assert self.federation.method.party is not None
@@ -385,7 +393,7 @@ def reopen(
 
 def _check_workers(workers: int | str) -> None:
     if workers != RAY and not (isinstance(workers, int) and workers >= 1):
-        raise ConfigError("--workers", workers, f"1 or more, or {RAY!r}")
+        raise ConfigError("--workers", workers, f"must be 1 or more, or {RAY!r}")
 
 
 @contextmanager

@@ -343,7 +343,9 @@ def test_a_record_whose_state_is_gone_is_not_written_over(shares, tmp_path):
     folder.write_summary({"status": "finished", "driver": "processes"})
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
     server = training_server(config, folder.path, Log("server", stream=io.StringIO()))
-    with pytest.raises(ConfigError, match="the record of a run that is over, without its state: choose another --out"):
+    with pytest.raises(
+        ConfigError, match="the record of a run that has ended, without its state: choose another --out"
+    ):
         asyncio.run(server.run())
     assert before.items() <= {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}.items()
 
@@ -401,7 +403,7 @@ def test_a_table_and_columns_that_stay_in_files(data, shares, tmp_path, tools, m
 
     async def again(federation, server):
         with pytest.raises(
-            CheckpointError, match=r"train.rows: cannot be written \(No space left on device\).*make room"
+            CheckpointError, match=r"train.rows: cannot be written \(No space left on device\).*free some space"
         ):
             await server
         monkeypatch.setattr(row_file, "write_at", real)
@@ -516,7 +518,7 @@ def test_a_party_that_diverges_ends_the_run_for_all_with_the_cause(stock, tmp_pa
     found = run(Federation(shares, tmp_path, common), tools)
     assert found.summary["status"] == "diverged" and [end.status for end in found.ends] == ["diverged"] * 3
     assert found.summary["note"].startswith("party-")
-    assert found.summary["note"].endswith("; lower train.learning_rate, or take protocol.ahead = 0")
+    assert found.summary["note"].endswith("; lower train.learning_rate, or set protocol.ahead = 0")
 
 
 def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tmp_path, tools):
@@ -534,7 +536,7 @@ def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tm
         parties = {name: asyncio.ensure_future(federation._party(name, address.read_text()).run()) for name in NAMES}
         try:
             for _ in range(2):  # the second time it is started again as it was
-                with pytest.raises(DataError, match="party-2 holds other labels than the rest: compare the label"):
+                with pytest.raises(DataError, match="party-2 holds different labels from the rest: compare the label"):
                     await parties["party-2"]
                 federation.processes["party-2"].node.close()  # its process ends
                 assert federation.server.application.waits_for() == ["party-2"] and not server.done()

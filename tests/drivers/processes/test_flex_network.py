@@ -261,5 +261,5 @@ def test_one_killed_in_its_local_phase_is_left_out_and_comes_back(tmp_path, tool
     assert len(set(killing.away())) >= 2, "rounds went on without it"
     assert killing.rows()[-1]["missing"] == [], "it is back"
     events = [json.loads(line)["event"] for line in (tmp_path / "run/nodes/party-2/log.jsonl").read_text().splitlines()]
-    assert events.count("going on") == 1 and "conversations restart" not in " ".join(events)
+    assert events.count("continuing") == 1 and "conversations restart" not in " ".join(events)
     assert summary["accuracy"] > 0.6

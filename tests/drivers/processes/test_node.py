@@ -309,7 +309,9 @@ def test_two_nodes_on_one_state_are_refused(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path)
         first = bank.start()
-        with pytest.raises(CheckpointError, match="another process uses this state; stop it, or choose another folder"):
+        with pytest.raises(
+            CheckpointError, match="another process uses this folder; stop it, or choose another folder"
+        ):
             bank.start()
         first.close()
         bank.start().close()

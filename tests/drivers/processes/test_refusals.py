@@ -358,7 +358,7 @@ def party_of(federation: Federation, name: str, **settings: Any) -> PartyHost[Pa
 @pytest.mark.parametrize(
     ("index", "changes", "words"),
     [
-        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "use the same release"]),
+        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "install the same release"]),
         (3, {"width": 31}, ["width 31 of float32", "expected 32 of float32"]),
         (4, {"dtype": "float16"}, ["width 32 of float16", "expected 32 of float32"]),
         (5, {"rows": 7}, ["has 7 rows, the server 1797", "align"]),
@@ -433,7 +433,7 @@ def test_a_storm_of_guests_leaves_the_server_as_it_was(federation: Federation, t
     federation.goes_on()
     until(lambda: federation.descriptors() <= before + 4, "closing of the guests' connections")
     causes = [line["cause"] for line in federation.refused()[lines:]]
-    assert "too many calls at the same time" in causes
+    assert "too many connections at the same time" in causes
     assert len(causes) <= 6  # of two hundred; one that was heard before may be counted anew
 
 
@@ -484,7 +484,7 @@ def test_a_complaint_is_written_once_and_new_ones_do_not_fill_the_log(monkeypatc
     for number in range(5000):
         once.warning("refused", peer="mallory", cause="x" * number)
     assert len(lines) <= 3 + Once.MAX_LINES
-    assert "no more are written" in lines[-1][0]
+    assert "are not written for a while" in lines[-1][0]
     clock[0] += 61.0
     once.warning("refused", peer="mallory", cause="again")
     assert lines[-1][1]["cause"] == "again"

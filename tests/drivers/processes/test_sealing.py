@@ -172,7 +172,7 @@ def test_repeated_and_late_frames_are_refused_and_lost_ones_are_not():
     one, other = sessions()
     first, second, third = (one.seal(bytes([i])) for i in range(3))
     assert other.open(second) == b"\1"
-    assert_refused(other, second, "clinic|bank: a sealed frame that came before")
+    assert_refused(other, second, "clinic|bank: a sealed frame that is a repetition")
     assert_refused(other, first, "comes too late")
     assert other.open(third) == b"\2"
 
@@ -220,5 +220,5 @@ def test_a_counter_cannot_be_moved_on_by_who_cannot_seal():
 
 
 def test_a_key_of_low_order_is_refused():
-    with pytest.raises(RemoteProtocolError, match="clinic: a key that is none"):
+    with pytest.raises(RemoteProtocolError, match="clinic: an invalid key"):
         Session("bank", "clinic", "run", X25519PrivateKey.generate(), bytes(32), initiator=True)

@@ -274,7 +274,7 @@ def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates,
             made.dial("bank")
             made.dialled["bank"]._complaints.warning = lambda text, **more: causes.append(more["cause"])
             await tools.until(lambda: len(causes) >= 8, "eight refusals, longer than it would wait for nobody")
-            assert set(causes) == {"training begins when all are here; missing: clinic"}
+            assert set(causes) == {"the run begins when all parties are connected; missing: clinic"}
             made.dial("clinic")
             await tools.until(lambda: made.all_heard(20), "all messages")
 
