@@ -168,7 +168,7 @@ def test_a_batch_in_line_is_forgotten_and_one_in_work_is_not(make):
     upload(made, 1)
     upload(made, 2)
     assert joined(made, 1) == [] and joined(made, 0) == []
-    assert [request.party for request in [*made.server.state.taken, *made.server.state.line]] == [0, 2]
+    assert [request.party for request in [*made.server.state.taken, *made.server.state.queue]] == [0, 2]
     effects = made.told(made.server, WorkDone(step.token, made.server.compute(step.job)))
     assert made.server.k == 1
     assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "who may not want it any more"
@@ -181,7 +181,7 @@ def test_a_newer_batch_or_query_of_a_party_replaces_its_older_one(make):
         upload(made, 1, step, reply=False)
         for _ in range(2):
             made.told(made.server, Received("party-2", Query(step)))
-    assert [(request.step, request.learn) for request in made.server.state.line] == [(1, True), (1, False)]
+    assert [(request.step, request.learn) for request in made.server.state.queue] == [(1, True), (1, False)]
 
 
 def test_a_query_for_a_batch_of_before_is_refused(make):
@@ -275,7 +275,7 @@ def test_who_waits_skips_when_somebody_comes_who_is_further(rounds):
     upload(rounds, 0, 2)
     upload(rounds, 1, 2)
     assert skips(upload(rounds, 2, 5)) == {"party-1": 5, "party-2": 5}
-    assert [request.step for request in rounds.server.state.line] == [5]
+    assert [request.step for request in rounds.server.state.queue] == [5]
 
 
 def test_a_round_that_is_done_is_not_done_again(rounds):
@@ -284,7 +284,7 @@ def test_a_round_that_is_done_is_not_done_again(rounds):
     rounds.work(rounds.server, effects)
     assert rounds.server.state.round == 4
     assert skips(upload(rounds, 1, 3)) == {"party-2": 4}
-    assert not rounds.server.state.line
+    assert not rounds.server.state.queue
 
 
 def test_who_sends_the_running_round_again_hears_of_the_next_when_it_is_done(rounds):

@@ -8,7 +8,7 @@ from math import ceil, exp, floor
 import numpy as np
 import pytest
 
-from colonnade.algorithms.flex.messages import Begin, Ready
+from colonnade.algorithms.flex.messages import BeginPhase, Ready
 from colonnade.algorithms.flex.pacing import USEFUL_NORMALISED, USEFUL_STEPS, best_timeout, steps_within
 from colonnade.protocol.events import NANOSECONDS, Received
 
@@ -106,7 +106,7 @@ def timeouts(run, party="party-1"):
     return [
         (time / NANOSECONDS, event.message.timeout_s, event.message.limit, event.message.scale)
         for time, role, event in run.events
-        if role == party and isinstance(event, Received) and isinstance(event.message, Begin)
+        if role == party and isinstance(event, Received) and isinstance(event.message, BeginPhase)
     ]
 
 

@@ -122,7 +122,7 @@ def test_a_run_is_saved_and_gone_on_with(data: Any, tmp_path: Any) -> None:
     whole = run_of(data, "vafl", 1).execute()
     tables = run_of(data, "vafl", 2).federation.config
     run = prepare(tables, data, tmp_path / "run", workers=2)
-    with run._hired():
+    with run._with_workers():
         run.simulator.advance(120)
         assert run.folder is not None
         run.folder.save_checkpoint(run._checkpoint())

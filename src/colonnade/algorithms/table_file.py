@@ -17,7 +17,7 @@ from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Rows, Storage
 
-__all__ = ["FileTable", "Tabled", "Tables"]
+__all__ = ["FileTable", "Tables", "TablesInFiles"]
 
 PART_BYTES = 2**26  # size of one part when the whole table is read
 
@@ -182,7 +182,7 @@ class Tables:
         return (FileTable if self.where == "file" and rows else EmbeddingTable)(rows, widths, dtype, fill)
 
 
-class Tabled:
+class TablesInFiles:
     """A server whose tables may be in files."""
 
     table: EmbeddingTable

@@ -16,7 +16,7 @@ import polars
 
 from colonnade.data.dialect import SAMPLE_LINES, USUAL, Dialect, separator_of
 from colonnade.data.formats import opened
-from colonnade.data.progress import Progress
+from colonnade.data.report_progress import ReportProgress
 from colonnade.data.table import Coder, Column, own_memory
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
@@ -32,7 +32,7 @@ Types = Mapping[str, type[polars.DataType]]
 class CsvFile:
     """A CSV file: the names of its columns, and its rows in pieces."""
 
-    def __init__(self, path: Path, progress: Progress, dialect: Dialect = USUAL) -> None:
+    def __init__(self, path: Path, progress: ReportProgress, dialect: Dialect = USUAL) -> None:
         self.path, self._progress, self._dialect = path, progress, dialect
         self._separator, self._blanks = ",", False
         self.names, self._start = self._header()
@@ -181,7 +181,7 @@ def read_csv(
     features: Sequence[str],
     texts: Sequence[str],
     categorical: Sequence[str],
-    progress: Progress,
+    progress: ReportProgress,
     dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read some columns of a CSV file: `features` as a `Column` each, those in `texts` (label, id) as text."""

@@ -22,8 +22,8 @@ from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
+from colonnade.drivers.simulator.cpu_loads import ended_note
 from colonnade.drivers.simulator.lanes import Lanes
-from colonnade.drivers.simulator.traces import ended_note
 from colonnade.experiments.interrupt import on_first_interrupt
 from colonnade.models.network import draw_in_turn
 from colonnade.protocol.codec import Codec
@@ -121,9 +121,9 @@ class Run:
             self.note = (
                 f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'no party'} and cannot continue"
             )
-        traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
+        loads = ended_note({node.role.name: node.pace.load_s for node in self.simulator.nodes}, self.clock_s)
         lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
-        self.note = "; ".join(filter(None, (self.note, lost, traces)))
+        self.note = "; ".join(filter(None, (self.note, lost, loads)))
         summary = self.summary()
         self._tracking.end(self.status, summary)
         summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
@@ -144,7 +144,7 @@ class Run:
         if self.stopping:
             raise KeyboardInterrupt
         try:
-            with self._hired():
+            with self._with_workers():
                 while self.simulator.advance(SLICE_EVENTS):
                     if on_progress is not None and not self.stopping:
                         on_progress(self)
@@ -176,7 +176,7 @@ class Run:
         self._wall_before, self._started = spent_s, time.perf_counter()
 
     @contextmanager
-    def _hired(self) -> Iterator[None]:
+    def _with_workers(self) -> Iterator[None]:
         """Provide the requested threads (torch lets the others run while it works), or Ray's workers."""
         if self.workers == 1 or self.federation.method.joint is not None:
             yield

@@ -30,10 +30,10 @@ from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.processes import dial, journal
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
-from colonnade.drivers.processes.line import SEALED
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.relay import Relay
+from colonnade.drivers.processes.sealed_line import SEALED
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
 from colonnade.experiments.run import prepare

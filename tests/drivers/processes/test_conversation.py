@@ -44,7 +44,7 @@ class Side:
         self.anews += anew
 
 
-class Line:
+class Link:
     """An unreliable pipe in both directions between a server and a party, with the handshake of the real one."""
 
     def __init__(self, seed=0):
@@ -109,7 +109,7 @@ class Line:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_everything_arrives_once_and_in_order(seed):
-    line = Line(seed)
+    line = Link(seed)
     for _ in range(300):
         line.step()
     line.settle()
@@ -123,7 +123,7 @@ def test_everything_arrives_once_and_in_order(seed):
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
 def test_a_side_that_was_rolled_back_is_noticed_or_says_so(seed, server_falls, knows_it):
     """Who knows that its newest part may be missing gives up; else positions tell, unless nothing differs."""
-    line = Line(seed)
+    line = Link(seed)
     line.connect()
     for _ in range(60):
         line.step()
@@ -157,7 +157,7 @@ def test_a_side_that_was_rolled_back_is_noticed_or_says_so(seed, server_falls, k
 
 
 def test_a_first_contact_keeps_what_was_queued():
-    line = Line()
+    line = Link()
     for _ in range(3):
         line.party.put()
         line.server.put()
@@ -168,7 +168,7 @@ def test_a_first_contact_keeps_what_was_queued():
 
 
 def test_a_welcome_that_was_lost_at_the_first_contact_loses_nothing():
-    line = Line()
+    line = Link()
     line.party.put()
     line.server.put()
     line.connect(welcome_lost=True)
@@ -179,7 +179,7 @@ def test_a_welcome_that_was_lost_at_the_first_contact_loses_nothing():
 
 
 def test_a_party_without_its_memory_begins_anew():
-    line = Line()
+    line = Link()
     line.party.put()
     line.connect()
     line.settle()
@@ -193,7 +193,7 @@ def test_a_party_without_its_memory_begins_anew():
 
 
 def test_a_server_without_its_memory_begins_anew():
-    line = Line()
+    line = Link()
     line.server.put()
     line.connect()
     line.settle()
@@ -205,7 +205,7 @@ def test_a_server_without_its_memory_begins_anew():
 
 
 def test_both_given_up_begin_anew():
-    line = Line()
+    line = Link()
     line.connect()
     for side in (line.server, line.party):
         side.put()
@@ -249,7 +249,7 @@ def test_repeats_are_dropped_and_gaps_refused():
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=4, max_size=4))
 def test_no_claimed_position_breaks_anything(numbers):
-    line = Line()
+    line = Link()
     line.server.put()
     line.connect()
     other = Position(*numbers)

@@ -475,7 +475,7 @@ def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
             if sequence % 50 == 0:
                 await here.until(lambda sequence=sequence: peer.conversation.received >= sequence)
                 acknowledged = min(peer.stream._next - 1, peer.conversation.sent)
-                assert len(node.role.state.line) <= 4
+                assert len(node.role.state.queue) <= 4
         await here.until(lambda: peer.conversation.received == 3001)
         await here.goes_on()
         assert peer.stream is not None  # all of that was allowed

@@ -18,13 +18,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from colonnade.deployment.terms import Terms
-from colonnade.drivers.processes import agreement, dial, line
+from colonnade.drivers.processes import dial, sealed_line, session_agreement
 from colonnade.drivers.processes.certificates import read_members, throw_away
 from colonnade.drivers.processes.dial import Dialler, ask_status
 from colonnade.drivers.processes.limits import Limits
-from colonnade.drivers.processes.line import ANSWER, OPENING, SEALED
 from colonnade.drivers.processes.peer import FarPeer
 from colonnade.drivers.processes.relay import Relay, Room
+from colonnade.drivers.processes.sealed_line import ANSWER, OPENING, SEALED
 from colonnade.drivers.processes.sealing import Announcement, Session, Signet
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.switchboard import Switchboard
@@ -71,9 +71,9 @@ def certificates(tmp_path_factory):
 def impatient(monkeypatch):
     monkeypatch.setattr(dial, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(dial, "LONGEST_PAUSE_S", 0.02)
-    monkeypatch.setattr(line, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(line, "LONGEST_PAUSE_S", 0.2)
-    monkeypatch.setattr(agreement, "BURST_S", 0.5)
+    monkeypatch.setattr(sealed_line, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(sealed_line, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(session_agreement, "BURST_S", 0.5)
 
 
 class Town:
@@ -710,7 +710,7 @@ def test_a_flood_of_openings_is_not_answered(certificates, tmp_path, tools, monk
         async with town(tools, certificates, tmp_path, talkers(20)) as made:
             await tools.until(lambda: made.all_heard(20), "all messages")
             await tools.until(lambda: all(one.stands for one in made.lines()), "the lines")
-            monkeypatch.setattr(agreement, "BURST_S", 1e6)
+            monkeypatch.setattr(session_agreement, "BURST_S", 1e6)
             here, there = made.boards["bank"].lines["lab"], made.boards["lab"].lines["bank"]
             session = there.agreement.session
             for _ in range(30):

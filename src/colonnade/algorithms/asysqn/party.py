@@ -35,7 +35,7 @@ from colonnade.algorithms.asysqn.contributor import (
 )
 from colonnade.algorithms.asysqn.estimator import OwnNumbersDiverged
 from colonnade.algorithms.asysqn.messages import (
-    Begin,
+    BeginTraining,
     Differs,
     Diverged,
     FullPass,
@@ -166,8 +166,8 @@ class Party(Contributor[State]):
         state.ready, state.blocked, state.holding, state.round, state.judging = [], None, 0, 0, 0
         state.early, state.begun, state.members, state.judges = NO_BATCH, False, (), ()
 
-    @on(Begin, SERVER)
-    def begin(self, sender: str, message: Begin) -> None:
+    @on(BeginTraining, SERVER)
+    def begin(self, sender: str, message: BeginTraining) -> None:
         """Train; a party that already trains only takes over the list of members."""
         self.check_members(message.members)
         if not message.unit > 0:

@@ -19,9 +19,9 @@ from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
 from colonnade.algorithms.keeping import Kept
 from colonnade.algorithms.leaving import LONGEST, Withdrawn
 from colonnade.algorithms.method import Options, ServerSetup
-from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.training import Training
+from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
 from colonnade.models import ServerNetwork
 from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import EvaluationReply
@@ -51,7 +51,7 @@ class Counting(Chassis[C], Generic[C]):
         super().__init__(SERVER, dict.fromkeys(parties, PARTY), state)
         self.training, self.names = training, tuple(parties)
         self.index = MappingProxyType({name: index for index, name in enumerate(parties)})
-        self.progress, self.staleness = Progress(training), Staleness(len(parties))
+        self.progress, self.staleness = TrainingProgress(training), Staleness(len(parties))
 
     # What a method defines.
 

@@ -12,10 +12,10 @@ from math import nan
 import numpy as np
 
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Scores
-from colonnade.algorithms.fedvs.agreement import Agreement
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.held_out import HeldOut
 from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Answer, Declined, DecodedTest, DecodeTest, Holding
+from colonnade.algorithms.fedvs.sum_agreement import SumAgreement
 from colonnade.algorithms.method import ServerSetup
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -36,7 +36,7 @@ class CodedEvaluation(Component):
     """Runs one evaluation after another. The agreement saves itself."""
 
     setup: ServerSetup[FedvsOptions] = field(metadata=UNSAVED)
-    agreement: Agreement = field(metadata=UNSAVED)
+    agreement: SumAgreement = field(metadata=UNSAVED)
     fewest: int = field(metadata=UNSAVED)  # parties that an exchange needs
     held_out: HeldOut = field(init=False, metadata=UNSAVED)
     patience: int | None = None  # ns until the deadline of an exchange; None: no deadline

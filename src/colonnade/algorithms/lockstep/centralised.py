@@ -15,7 +15,7 @@ from colonnade.algorithms.keeping import Kept
 from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
 from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
-from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
+from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
 from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
 from colonnade.models.server import aggregate
@@ -103,7 +103,7 @@ class Centralised(Chassis[RoleState]):
         )
         self._rates = (training.server_rate, *(party_rate(training, p.index, p.train) for p in parties))
         self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
-        self.progress, self.keeps = Progress(training), Kept()
+        self.progress, self.keeps = TrainingProgress(training), Kept()
 
     def started(self, entropy: bytes) -> None:
         """Evaluate the untrained model and start the first batch."""

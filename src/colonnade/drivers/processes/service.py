@@ -37,7 +37,17 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 
-__all__ = ["BROKEN", "FAREWELL_S", "JOIN", "SERVICE", "STATUS", "Later", "Service", "channel_options", "until_it_ends"]
+__all__ = [
+    "BROKEN",
+    "FAREWELL_S",
+    "JOIN",
+    "SERVICE",
+    "STATUS",
+    "RetryLater",
+    "Service",
+    "channel_options",
+    "until_it_ends",
+]
 
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
 HANDSHAKE_S = 10.0
@@ -72,7 +82,7 @@ def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: fl
     ]
 
 
-class Later(str):
+class RetryLater(str):
     """A difference that may pass with time: a party that is refused for it may try again."""
 
     __slots__ = ()
@@ -202,7 +212,7 @@ class Service:
         hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
         differs = self._terms(name, hello)
         if differs:
-            raise Refused(str(differs), final=not isinstance(differs, Later))
+            raise Refused(str(differs), final=not isinstance(differs, RetryLater))
         if not self._admit_late:
             await self._wait_for_all(name)
         return hello

@@ -15,7 +15,7 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from colonnade.drivers.simulator.engine import Simulator
-from colonnade.drivers.simulator.node import Node
+from colonnade.drivers.simulator.simulated_node import SimulatedNode
 from colonnade.protocol.errors import ColonnadeError, ConfigError, WorkerLost
 from colonnade.protocol.events import Effect, Event, WorkDone
 from colonnade.protocol.messages import Payload
@@ -216,7 +216,7 @@ def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, An
     _come_home(simulator, nodes)
 
 
-def _come_home(simulator: Simulator, nodes: Sequence[Node]) -> None:
+def _come_home(simulator: Simulator, nodes: Sequence[SimulatedNode]) -> None:
     for node in nodes:
         if isinstance(node.role, Away):
             node.role, node.start = node.role.come_home(), None

@@ -6,7 +6,7 @@ A simulator that was made in the same way and loads this state continues bit for
 from typing import Any
 
 from colonnade.drivers.simulator.engine import Simulator, finished
-from colonnade.drivers.simulator.node import Job
+from colonnade.drivers.simulator.simulated_node import Job
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Started, TimerFired, Work, WorkDone
 

@@ -1,6 +1,6 @@
 """A sealed line: one end of the conversation between two parties. The server carries the frames and cannot read them.
 
-    opening, answer    both agree on a session (see `agreement`); the party whose name sorts first opens
+    opening, answer    both agree on a session (see `session_agreement`); the party whose name sorts first opens
     HELLO, WELCOME     sealed: the opener's position, the answerer's decision; a HELLO of the answerer asks for one
     MESSAGE, ACK       sealed: the same frames as on a stream to the server
 
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from colonnade.drivers.processes.agreement import Agreement, Pace
 from colonnade.drivers.processes.peer import ACK_AFTER_S, FarPeer
 from colonnade.drivers.processes.sealing import Session, Signet
+from colonnade.drivers.processes.session_agreement import Pace, SessionAgreement
 from colonnade.drivers.processes.wire import (
     RELAY_BYTES,
     Envelope,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from colonnade.drivers.processes.node import Node
     from colonnade.drivers.processes.switchboard import Switchboard
 
-__all__ = ["ANSWER", "OPENING", "SEALED", "Line"]
+__all__ = ["ANSWER", "OPENING", "SEALED", "SealedLine"]
 
 OPENING, ANSWER, SEALED = b"\1", b"\2", b"\3"  # the first byte of what the relay carries
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0  # until an opening or a greeting is sent again
@@ -52,13 +52,13 @@ MAX_NUMBER = 2**62
 _HELLO = bytes([Kind.HELLO])
 
 
-class Line:
+class SealedLine:
     """One party's end of the line."""
 
     def __init__(self, switchboard: "Switchboard", node: "Node", peer: FarPeer, signet: Signet) -> None:
         self._switchboard, self._node, self._peer = switchboard, node, peer
         self.name = peer.name
-        self.agreement = Agreement(signet, peer.name)
+        self.agreement = SessionAgreement(signet, peer.name)
         self._words: deque[tuple[Session | None, bytes]] = deque(maxlen=MAX_WORDS)  # written before all else
         self._greetings = 0
         self._hellos = Pace()  # limits the peer's greetings
