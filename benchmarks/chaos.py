@@ -271,7 +271,7 @@ class Outcome:
     parties: dict[str, dict[str, Any]] = field(default_factory=dict)
     last_accuracies: list[float] = field(default_factory=list)  # one alone wanders by more than a point
     took_s: float = 0.0
-    anew: int = 0  # conversations that began again from nothing
+    resets: int = 0  # conversations that began again from nothing
     spared: int = 0  # messages that a reconnecting sender held for lost and the other side had
     repeats: int = 0  # messages that came twice and were dropped
     restarts: int = 0
@@ -290,7 +290,7 @@ class Outcome:
         return (
             f"{verdict} {self.method:7} {self.took_s:5.1f} s  {self.summary.get('updates', 0):5} updates  "
             f"accuracy {self.accuracy:.4f}  {self.events:6} events  spared {self.spared}  repeats {self.repeats}  "
-            f"anew {self.anew}  {words}{'  (logs missed)' if self.logs_missed else ''}"
+            f"resets {self.resets}  {words}{'  (logs missed)' if self.logs_missed else ''}"
         )
 
 
@@ -506,7 +506,7 @@ class Schedule:
             else:
                 outcome.parties[name] = found
             rows = self._log(name)
-            outcome.anew += sum(bool(row.get("anew")) for row in rows) if name == SERVER else 0
+            outcome.resets += sum(bool(row.get("reset")) for row in rows) if name == SERVER else 0
             outcome.spared += sum(row.get("known", 0) for row in rows if row["event"] == "joined")
             self._check_goes_on(name)
         self._check_metrics()
@@ -553,9 +553,8 @@ class Schedule:
                 self._problem(f"{name}: {found['steps']} steps, but the server had {uploads[name]} uploads of it")
         steps = sum(found["steps"] for found in outcome.parties.values())
         each = {"vafl": 1, "sync": len(outcome.parties)}.get(outcome.method)
-        in_flight = len(outcome.parties) * (
-            1 + outcome.anew
-        )  # an upload that is sent again after a new beginning counts again
+        # An upload that is sent again after a reset counts again.
+        in_flight = len(outcome.parties) * (1 + outcome.resets)
         if each is not None and not 0 <= each * outcome.summary["updates"] - steps <= in_flight:
             self._problem(f"{outcome.summary['updates']} updates, but {steps} steps of all parties")
 
@@ -636,7 +635,7 @@ def _report(outcome: Outcome, what: str) -> Outcome:
 
 
 def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
-    head = "method   schedules  failed  faults  restarts  spared  repeats  anew"
+    head = "method   schedules  failed  faults  restarts  spared  repeats  resets"
     print(f"\n{head}   calm (lowest–highest)      chaos median  worst")
     for method, runs in calm.items():
         of = [outcome for outcome in outcomes if outcome.method == method]
@@ -646,7 +645,7 @@ def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
         print(
             f"{method:8} {len(of):9}  {sum(bool(o.problems) for o in of):6}  {sum(len(o.faults) for o in of):6}  "
             f"{sum(o.restarts for o in of):8}  {sum(o.spared for o in of):6}  {sum(o.repeats for o in of):7}  "
-            f"{sum(o.anew for o in of):4}   {mean(quiet):.4f} ({min(quiet):.4f}–{max(quiet):.4f})    "
+            f"{sum(o.resets for o in of):6}   {mean(quiet):.4f} ({min(quiet):.4f}–{max(quiet):.4f})    "
             f"{median(loud):.4f}        {min(loud):.4f}"
         )
 

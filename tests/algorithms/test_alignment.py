@@ -371,12 +371,12 @@ def test_a_server_that_gives_wrong_places_is_found_out():
 def test_a_party_that_starts_again_before_all_are_here_declares_again():
     server = AligningServer(("bank", "shop"), None, 3)
     assert server.handle(Received("bank", Declare(5)), 0) == [] and server.waits_for() == ["shop"]
-    server.handle(PeerJoined("bank", anew=True), 0)
+    server.handle(PeerJoined("bank", reset=True), 0)
     assert server.waits_for() == ["bank", "shop"]
     server.handle(Received("bank", Declare(6)), 0)
     begun = server.handle(Received("shop", Declare(2)), 0)
     assert [(effect.to, effect.message.counts) for effect in begun] == [("bank", (6, 2)), ("shop", (6, 2))]
-    server.handle(PeerJoined("shop", anew=True), 0)
+    server.handle(PeerJoined("shop", reset=True), 0)
     assert server.refusal == "shop restarted in the middle"
 
 

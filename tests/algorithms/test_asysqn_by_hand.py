@@ -355,12 +355,12 @@ def test_with_two_left_nobody_asks():
     assert len(parties.of(Ask)) > asked
 
 
-def test_who_begins_anew_drops_everything_and_says_hello():
+def test_a_party_after_a_reset_drops_everything_and_says_hello():
     parties = make(batch=1)
     parties.begin(0, 1)
     parties.steps_of(0, 2)
     w = parties.roles["party-1"].estimator.w
-    parties.tell("party-1", PeerJoined("server", anew=True))
+    parties.tell("party-1", PeerJoined("server", reset=True))
     role = parties.roles["party-1"]
     assert (
         not role.state.own
@@ -464,7 +464,7 @@ def test_labels_that_were_mended_are_welcome():
 
 def test_a_party_that_comes_back_with_other_labels_is_refused_until_they_are_mended():
     made, _ = begun()
-    made.handle(PeerJoined("party-2", anew=True), 0)
+    made.handle(PeerJoined("party-2", reset=True), 0)
     ((name, message),) = messages(made.handle(Received("party-2", Hello("b" * 64, 2, 1, 4)), 0))
     assert name == "party-2" and message.cause.startswith("party-2 holds other labels than the rest")
     told = messages(made.handle(Received("party-2", Hello("a" * 64, 2, 1, 4)), 0))

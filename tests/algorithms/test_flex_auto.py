@@ -1,4 +1,4 @@
-"""timeout_s = "auto": the rule by hand, picked anew when speeds change, kept when they hardly do.
+"""timeout_s = "auto": the rule by hand, picked again when speeds change, kept when they hardly do.
 
 Of the multiples of the parties' steps, the T with the most Σ_k c·(1 − e^{−τ_k/c}) / (T + round trip).
 """
@@ -151,7 +151,7 @@ def test_steps_of_adam_are_useful_once(labels, simulate):
 
 
 @BOTH
-def test_picked_anew_when_everybody_slows_down(labels, simulate):
+def test_picked_again_when_everybody_slows_down(labels, simulate):
     """Both `labels` modes: after 10 s everybody has a tenth of its speed, and the timeout ends near the new best."""
     trace = {"kind": "trace", "mean_s": 0.02, "cpu": [0] + [90] * 500, "interval_s": 10.0}
     run = simulate(tables(labels, trace, 60))

@@ -219,7 +219,7 @@ def gradients(w, a, labels):
     ids="-".join,
 )
 def test_two_rounds_against_the_loop(rule, labels, flex):
-    """Both `labels` modes: 3, 2 and 4 steps, then 1, 3 and 2 from the new snapshot; momentum and θ^{r,0} begin anew."""
+    """Both `labels` modes: 3, 2 and 4 steps, then 1, 3 and 2 from the new snapshot; momentum, θ^{r,0} start again."""
     names = {"rho": "momentum", "mu": "prox", "decay": "decay"}
     run = flex(options(labels, **{names[key]: value for key, value in rule.items()}))
     w, a, uploads = list(W), A, run.uploads()

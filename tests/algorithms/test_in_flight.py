@@ -103,7 +103,7 @@ def test_what_was_not_answered_is_sent_again_in_order(make):
     party = run.parties[0]
     run.work(party, run.start(0))
     refining = run.told(party, gradient(0, [1.0, 2.0]))
-    assert run.told(party, PeerJoined("server", anew=True)) == [], "the lane is busy"
+    assert run.told(party, PeerJoined("server", reset=True)) == [], "the lane is busy"
     assert [flight.step for flight in party.state.again] == [1]
     for step in (1, 2):
         _, refining = run.work(party, refining)
@@ -115,7 +115,7 @@ def test_both_are_sent_again_and_answers_of_before_are_dropped(make):
     run = make()
     party = run.parties[0]
     run.work(party, run.start(0))
-    effects = run.told(party, PeerJoined("server", anew=True))
+    effects = run.told(party, PeerJoined("server", reset=True))
     run.told(party, gradient(1, [1.0, 1.0]))
     assert party.state.dropped == 1
     steps = []

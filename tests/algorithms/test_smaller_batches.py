@@ -126,5 +126,5 @@ def test_the_server_stops_measuring_while_a_party_is_away(run):
     assert run.server.paces.last[0] == 0
     run.told(run.server, PeerLost("party-1"))
     assert run.server.paces.last[0] is None
-    run.told(run.server, PeerJoined("party-1", anew=True))
+    run.told(run.server, PeerJoined("party-1", reset=True))
     assert not run.server.paces.known[0]

@@ -22,9 +22,9 @@ WIDTHS = (2, 3)
 ROWS = 40
 
 
-def opened(folder, dtype="float32", anew=True):
+def opened(folder, dtype="float32", empty=True):
     table = FileTable(ROWS, WIDTHS, dtype)
-    table.open(FileStorage(folder, anew=anew), "train")
+    table.open(FileStorage(folder, empty=empty), "train")
     return table
 
 
@@ -72,7 +72,7 @@ def test_it_is_the_table_in_memory_whatever_happens(tmp_path_factory, steps, dty
             case "load" | "killed":
                 if step[0] == "killed":
                     saved = kept
-                    table = opened(folder, dtype, anew=False)
+                    table = opened(folder, dtype, empty=False)
                 table.load(saved[0])
                 model.values[...], model.renewed[...] = saved[1:]
             case _:
@@ -158,10 +158,10 @@ def test_positions_of_another_history_are_refused(tmp_path):
 
 def test_a_missing_or_foreign_file_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
-        opened(tmp_path, anew=False)
+        opened(tmp_path, empty=False)
     opened(tmp_path, "float16")
     with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
-        opened(tmp_path, "float32", anew=False)
+        opened(tmp_path, "float32", empty=False)
     with pytest.raises(CheckpointError, match='of a run with server.table = "file"'):
         EmbeddingTable(ROWS, WIDTHS).load(opened(tmp_path).save())
 
@@ -210,7 +210,7 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
         write_some(model, rng, k)
     for _ in range(2):  # killed again right after it went back
         table = FileTable(500, (4, 4))
-        table.open(FileStorage(tmp_path, anew=False), "train")
+        table.open(FileStorage(tmp_path, empty=False), "train")
         table.load(saved)
         assert content(table) == content(model)
 
@@ -237,7 +237,7 @@ def test_no_room_is_said_with_the_file_and_nothing_is_lost(tmp_path, no_more_tha
         for k in range(100):
             change(table, "write", 1, [0, 1, 5, 6, 7, 20, 38, 39], k)
     no_more_than(resource.RLIM_INFINITY)
-    again = opened(tmp_path, anew=False)
+    again = opened(tmp_path, empty=False)
     again.load(saved)
     assert content(again) == before
 
@@ -252,7 +252,7 @@ def test_undoing_may_be_killed_too(tmp_path):
         change(table, "write", k % 2, [k, k + 1, 20], k)
     with (tmp_path / "table" / "train.undo-1").open("ab") as log:
         log.write(b"\x50\0\0\0\1\2\3\4torn")
-    half, undone = opened(tmp_path, anew=False), []
+    half, undone = opened(tmp_path, empty=False), []
 
     def die_after_two(record):
         if len(undone) == 2:
@@ -263,6 +263,6 @@ def test_undoing_may_be_killed_too(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         half._file._undo.back_to(Position(*saved["at"]), die_after_two)
     assert content(half) != before
-    again = opened(tmp_path, anew=False)
+    again = opened(tmp_path, empty=False)
     again.load(saved)
     assert content(again) == before

@@ -96,7 +96,7 @@ def test_changing_its_parameters_or_rows_in_place_is_refused(what):
 
 
 def test_what_it_gives_may_be_reused_by_it():
-    """Its own buffer, filled anew at every call: what was given before must stay."""
+    """Its own buffer, filled again at every call: what was given before must stay."""
 
     def reuse(self, theta, rows):
         if getattr(self, "kept", None) is None or len(self.kept) != len(rows):

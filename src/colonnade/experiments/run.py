@@ -203,7 +203,7 @@ class Run:
         """Continue from the folder's checkpoint; False if there is none yet (the run starts from the beginning)."""
         assert self.folder is not None
         saved = self.folder.load_checkpoint()
-        self.keep_files(anew=saved is None)
+        self.keep_files(empty=saved is None)
         self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
         if saved is None:
             return False
@@ -219,15 +219,15 @@ class Run:
         guards = {node.role.name: node.guard for node in self.simulator.nodes}
         return {name: guard for name, guard in guards.items() if guard is not None and guard.on}
 
-    def keep_files(self, anew: bool = True) -> None:
+    def keep_files(self, empty: bool = True) -> None:
         """Keep privacy ledgers and tables in the folder."""
-        self.keep_ledgers(anew)
+        self.keep_ledgers(empty)
         assert self.folder is not None
         for node in self.simulator.nodes:
             if node.storing is not None:
-                node.storing.open(FileStorage(self.folder.path, anew=anew))
+                node.storing.open(FileStorage(self.folder.path, empty=empty))
 
-    def keep_ledgers(self, anew: bool = True) -> None:
+    def keep_ledgers(self, empty: bool = True) -> None:
         """Keep every party's privacy ledger in the folder.
 
         A run that restarts from the beginning repeats all its releases.
@@ -235,7 +235,7 @@ class Run:
         assert self.folder is not None
         for name, guard in self._guards().items():
             path = self.folder.path / "ledgers" / f"{name}.jsonl"
-            if anew:
+            if empty:
                 path.unlink(missing_ok=True)
             guard.keep(LedgerFile(path))  # one thread
 

@@ -106,14 +106,14 @@ class Post:
         """A stream between the server and this party opens."""
         server, party = self.nodes["server"], self.nodes[name]
         here, there = server.peers[name], party.peers["server"]
-        anew = not here.conversation.goes_on_with(there.conversation.position())
+        reset = not here.conversation.goes_on_with(there.conversation.position())
         self.number += 1
-        number = here.conversation.number if not anew and here.conversation.number > 0 else self.number
-        server.joined(here, number, anew)
-        here.conversation.heard(0 if anew else there.conversation.received)
-        party.joined(there, number, anew)
+        number = here.conversation.number if not reset and here.conversation.number > 0 else self.number
+        server.joined(here, number, reset)
+        here.conversation.heard(0 if reset else there.conversation.received)
+        party.joined(there, number, reset)
         there.conversation.heard(here.conversation.received)
-        return anew
+        return reset
 
     def carry(self, sender, receiver, most=10**9):
         """Deliver up to so many of what waits."""

@@ -158,8 +158,8 @@ class Talker(Plain):
                 raise RemoteProtocolError(sender, "sent the number of the beast")
             case Received(sender=sender, message=message):
                 self.heard.setdefault(sender, []).append(message.number)
-            case PeerJoined(peer=peer, anew=anew):
-                self.events.append(f"{peer} joined{' anew' * anew}")
+            case PeerJoined(peer=peer, reset=reset):
+                self.events.append(f"{peer} joined{' after a reset' * reset}")
             case PeerLost(peer=peer):
                 self.events.append(f"{peer} lost")
         return []

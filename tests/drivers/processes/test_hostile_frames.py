@@ -530,7 +530,7 @@ class Deaf:
 
 
 def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
-    """They are logged before they are refused; the log begins anew when it is long."""
+    """They are logged before they are refused; the log starts again when it is long."""
 
     async def run() -> int:
         limits = Limits(max_log_mb=0.1, checkpoint_s=3600.0)

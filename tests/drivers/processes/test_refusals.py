@@ -434,7 +434,7 @@ def test_a_storm_of_guests_leaves_the_server_as_it_was(federation: Federation, t
     until(lambda: federation.descriptors() <= before + 4, "closing of the guests' connections")
     causes = [line["cause"] for line in federation.refused()[lines:]]
     assert "too many calls at the same time" in causes
-    assert len(causes) <= 6  # of two hundred; one that was heard before may be counted anew
+    assert len(causes) <= 6  # of two hundred; one that was heard before may be counted again
 
 
 def test_refusals_are_answered_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

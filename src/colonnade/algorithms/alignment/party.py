@@ -60,9 +60,9 @@ class AligningParty(Chassis[State]):
         """Take new entropy, from which new secrets derive."""
         self.member.renew(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
-        """`anew`: everything under way with this peer is gone."""
-        if not anew:
+    def joined(self, peer: str, reset: bool) -> None:
+        """`reset`: everything under way with this peer is gone."""
+        if not reset:
             return
         if self.member.ring is not None:
             raise RemoteProtocolError(peer, "restarted in the middle")

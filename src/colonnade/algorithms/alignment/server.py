@@ -92,9 +92,9 @@ class AligningServer(Chassis[State]):
         """Take new entropy, if the server has ids."""
         self.started(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A party that restarts before all were here declares again. After the beginning its secrets are lost."""
-        if not anew:
+        if not reset:
             return
         if self.state.ring is not None:
             raise RemoteProtocolError(peer, "restarted in the middle")

@@ -148,11 +148,11 @@ class LinearCoordinator(Counting[State]):
         unit = float(np.mean(list(self.state.nonzeros.values()))) / self.training.rows
         return BeginTraining(unit, self.members)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A party is here; it takes part once it has said hello. Training does not wait for it, so nothing advances."""
         state = self.state
         state.present[peer] = True
-        if anew:
+        if reset:
             state.nonzeros.pop(peer, None)  # until it says hello again
             state.labels.pop(peer, None)
             self._changed(peer)

@@ -115,9 +115,9 @@ class Party(Contributor[State]):
         """Take the new key."""
         self._key.renew(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A conversation restarts, and everything under way in it is gone. The coordinator reports lost parties."""
-        if not anew:
+        if not reset:
             return
         if peer in self.names:
             self._regroup(list(self.state.members), {self.names.index(peer)})

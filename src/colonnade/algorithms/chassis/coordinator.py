@@ -131,10 +131,10 @@ class Counting(Chassis[C], Generic[C]):
         """Set the timers of limits and intervals in seconds."""
         self.do(self.progress.timers())
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Note that a party is present."""
         self.state.present[peer] = True
-        if anew:
+        if reset:
             self.forget(peer)
         self.advance()
 
@@ -203,11 +203,11 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     # Coming and going.
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Note that a party is present, unless it has withdrawn."""
         if peer not in self.state.withdrawn:
             self.state.present[peer] = True
-        if anew:
+        if reset:
             self.do(self.evaluation.lose(peer))
             self.forget(peer)
         self.advance()

@@ -72,8 +72,8 @@ class Member(Encoding, Chassis[P], Generic[P]):
         """Start the party's work."""
         raise NotImplementedError
 
-    def anew(self) -> None:
-        """Send again what may be lost, since the conversation with the server restarted."""
+    def conversation_reset(self) -> None:
+        """Send again what may be lost, since the conversation with the server was reset."""
         raise NotImplementedError
 
     def told(self) -> RoleSummary:
@@ -85,11 +85,11 @@ class Member(Encoding, Chassis[P], Generic[P]):
     def started(self, entropy: bytes) -> None:
         self.begin()
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Handle the server within reach. The driver keeps messages in transit, unless one role has lost its state."""
-        if anew and peer == SERVER:
+        if reset and peer == SERVER:
             self.do(self.reading.cancel())
-            self.anew()
+            self.conversation_reset()
 
     # The guard.
 
@@ -107,7 +107,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
                     self.send(SERVER, Withdrawn(why))
             case WorkDone(result=result):
                 self.guard.note(result)
-            case PeerJoined(peer=peer, anew=True) if peer == SERVER and self.state.withdrawn:
+            case PeerJoined(peer=peer, reset=True) if peer == SERVER and self.state.withdrawn:
                 self.send(SERVER, Withdrawn(self.state.withdrawn))  # the server may have forgotten
         return bool(self.state.withdrawn)
 

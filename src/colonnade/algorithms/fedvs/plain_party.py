@@ -131,7 +131,7 @@ class PlainParty(Member[State]):
             self.cancel(s.jobs)
         self.begin()
 
-    def anew(self) -> None:
+    def conversation_reset(self) -> None:
         """The upload may be lost: embed the batch again."""
         if self.state.doing == WAITING:
             self.begin()

@@ -398,10 +398,10 @@ class Server(Counting[State]):
 
     # Parties that come and go.
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A party is here: there may now be enough to begin."""
-        super().joined(peer, anew)
-        if not anew and self.state.doing == PREPARING:
+        super().joined(peer, reset)
+        if not reset and self.state.doing == PREPARING:
             self._share()
 
     def forget(self, peer: str) -> None:
@@ -409,7 +409,7 @@ class Server(Counting[State]):
         s, n = self.state, self.index[peer]
         s.prepared.pop(n, None)
         self.pace.forget(n)
-        self._tests(self.evaluation.lose(self.now, s.present, anew=True))
+        self._tests(self.evaluation.lose(self.now, s.present, reset=True))
         if s.doing in (SHARING, AGREED, ANSWERING) and n in self.agreement.among:
             self._try_again([peer])
 

@@ -178,11 +178,11 @@ class CodedEvaluation(Component):
             return [*self.agreement.ask(), *self._set_timer(now)]
         return self._settle(now, present)
 
-    def lose(self, now: int, present: Collection[str], *, anew: bool = False) -> list[Effect]:
-        """A party is gone, or has lost its memory (`anew`)."""
+    def lose(self, now: int, present: Collection[str], *, reset: bool = False) -> list[Effect]:
+        """A party is gone, or has lost its memory (`reset`)."""
         if not self.running or self.complete or self.agreement.decodable():
             return []
-        if anew or self.agreement.hopeless(present):
+        if reset or self.agreement.hopeless(present):
             return self._once_more(now, present)
         if self.agreement.evaluators:
             return []

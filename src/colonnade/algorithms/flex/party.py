@@ -311,7 +311,7 @@ class Party(Member[State]):
         s.round = message.step
         self._embed()
 
-    def anew(self) -> None:
+    def conversation_reset(self) -> None:
         """Repeat an upload that may be lost."""
         if self.state.doing == READY:
             self._embed()

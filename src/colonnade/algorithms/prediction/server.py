@@ -86,9 +86,9 @@ class AskingServer(Chassis[S], Generic[S]):
         """End the wait for the request with this number at its deadline."""
         self.too_late(int(timer))
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Stop waiting for a party that has restarted, since it has forgotten the questions."""
-        if anew:
+        if reset:
             self._lose(peer)
 
     def peer_lost(self, peer: str) -> None:

@@ -216,24 +216,24 @@ class SealedLine:
         """Decide as the answerer whether the conversation continues, as the server does with a party."""
         theirs = read_control(envelope, Kind.HELLO, Position, self._peer.name)
         conversation = self._peer.conversation
-        anew = not conversation.goes_on_with(theirs)
-        number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(MAX_NUMBER) + 1
-        heard = 0 if anew else theirs.received
-        self._node.joined(self._peer, number, anew, heard)
+        reset = not conversation.goes_on_with(theirs)
+        number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(MAX_NUMBER) + 1
+        heard = 0 if reset else theirs.received
+        self._node.joined(self._peer, number, reset, heard)
         if conversation.number != number:
             self._mend()  # given up at once
             return
-        welcome = msgspec.msgpack.encode(Welcome(anew, conversation.position()))
+        welcome = msgspec.msgpack.encode(Welcome(reset, conversation.position()))
         self._say(self.agreement.session, seal_envelope(Kind.WELCOME, envelope.sequence, 0, welcome))
         self._stand(heard)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        if not welcome.anew and not self._peer.conversation.agrees(welcome.position):
+        if not welcome.reset and not self._peer.conversation.agrees(welcome.position):
             return  # given up in the meantime: the next opening says so
-        number, heard = welcome.position.number, 0 if welcome.anew else welcome.position.received
+        number, heard = welcome.position.number, 0 if welcome.reset else welcome.position.received
         if not 0 < number <= MAX_NUMBER:
             raise RemoteProtocolError(self._peer.name, "a conversation without a number")
-        self._node.joined(self._peer, number, welcome.anew, heard)
+        self._node.joined(self._peer, number, welcome.reset, heard)
         if self._peer.conversation.number == number:
             self._stand(heard)
         else:

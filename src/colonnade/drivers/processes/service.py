@@ -249,12 +249,12 @@ class Service:
 
     async def _converse(self, peer: Peer, hello: Hello, context: Any) -> None:
         conversation, node = peer.conversation, self._node
-        anew = not conversation.goes_on_with(hello.position)
-        number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(2**62) + 1
+        reset = not conversation.goes_on_with(hello.position)
+        number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(2**62) + 1
         peer.last_heard = time.monotonic()
         peer.met = True
-        heard = 0 if anew else hello.position.received
-        node.joined(peer, number, anew, heard)
+        heard = 0 if reset else hello.position.received
+        node.joined(peer, number, reset, heard)
         outlet = self.relay.outlet(peer.name) if self.relay is not None else None
         stream = peer.stream = Stream(node, peer, context.write, heard, outlet)
         if self._end is not None:
@@ -262,7 +262,7 @@ class Service:
         clock = node.clock()
         self.attendance.came(peer.name, clock)
         try:
-            welcome = Welcome(anew, conversation.position(), self._run, clock)
+            welcome = Welcome(reset, conversation.position(), self._run, clock)
             await context.write(control(Kind.WELCOME, welcome))
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)

@@ -94,8 +94,8 @@ def _event_out(event: Any, codec: Codec) -> Any:
             return "timer", name, due
         case Started(entropy=entropy):
             return "started", entropy
-        case PeerJoined(peer=peer, anew=anew):
-            return "joined", peer, anew
+        case PeerJoined(peer=peer, reset=reset):
+            return "joined", peer, reset
         case PeerLost(peer=peer):
             return "lost", peer
     return event  # "crash" and "restart"
@@ -111,8 +111,8 @@ def _event_in(fields: Any, codec: Codec) -> Any:
             return TimerFired(name, due)
         case ("started", entropy):
             return Started(entropy)
-        case ("joined", peer, anew):
-            return PeerJoined(peer, anew)
+        case ("joined", peer, reset):
+            return PeerJoined(peer, reset)
         case ("lost", peer):
             return PeerLost(peer)
     return fields
