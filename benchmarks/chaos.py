@@ -303,7 +303,7 @@ class Schedule:
         self._proxies: dict[str, Proxy] = {}
         self._archive = folder / "archive"
         self._archive.mkdir()
-        self._kept: dict[str, dict[int, Path]] = {name: {} for name in self._up.children}
+        self._copies: dict[str, dict[int, Path]] = {name: {} for name in self._up.children}
         self._killed: dict[str, list[int]] = {name: [] for name in self._up.children}  # where in its log
         self._down: set[str] = set()  # those that we have killed and not yet started
         self.outcome = Outcome(config.protocol["name"])
@@ -455,18 +455,18 @@ class Schedule:
 
     def _copy_logs(self, all_of_them: bool = False) -> None:
         """A log is whole once the next has begun, and is written over when the one after that begins."""
-        for name, kept in self._kept.items():
+        for name, copies in self._copies.items():
             state = self._up.nodes / name / "run" / "state"
             found = {journal_number(path): path for path in (state / "journal-0.log", state / "journal-1.log")}
             found.pop(-1, None)
             for number, path in found.items():
                 whole = number + 1 in found or all_of_them
-                if not whole or number in kept:
+                if not whole or number in copies:
                     continue
                 copy = self._archive / f"{name}-{number}"
                 shutil.copyfile(path, copy)
                 if journal_number(path) == number:
-                    kept[number] = copy
+                    copies[number] = copy
 
     def _log(self, name: str, start: int = 0, end: int | None = None) -> list[dict[str, Any]]:
         path = self._up.children[name].log
@@ -560,9 +560,9 @@ class Schedule:
 
     def _records(self, name: str, codec: Codec) -> tuple[list[Record], bool]:
         """All events of a node's life, and whether none is missing (on a busy machine the copier may come late)."""
-        kept = self._kept[name]
-        records = [record for number in sorted(kept) for record in read_journal(kept[number], codec, number)[1]]
-        return records, set(kept) == set(range(max(kept) + 1))
+        copies = self._copies[name]
+        records = [record for number in sorted(copies) for record in read_journal(copies[number], codec, number)[1]]
+        return records, set(copies) == set(range(max(copies) + 1))
 
     def _check_conversations(self, name: str, records: list[Record], complete: bool) -> None:
         heard: dict[tuple[str, int], int] = {}

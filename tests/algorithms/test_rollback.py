@@ -40,7 +40,7 @@ from colonnade.protocol.events import (
 CHUNK = 20  # schedules of a test
 CHUNKS = [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
 UPDATES, MOST_EVENTS = 14, 4000
-KEPT = 12  # saves of a role
+SAVES = 12  # saves of a role
 VARIANTS = {
     "vafl": {"name": "vafl"},
     "vafl, zeros, pauses": {"name": "vafl", "table": "zeros", "pause_s": 0.1, "extra_rows": 0.5},
@@ -152,7 +152,7 @@ class World:
     def keep(self, node):
         """A checkpoint; the first one of all is that of a role that has not begun."""
         node.saves.append(Save(state.pack(node.role.save()), dict(node.jobs), dict(node.timers)))
-        if len(node.saves) > KEPT:
+        if len(node.saves) > SAVES:
             del node.saves[1]
 
     def tell(self, node, event):

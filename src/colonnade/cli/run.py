@@ -96,8 +96,8 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
 
     if stay and (out / "summary.json").is_file():
         return f"To answer again: {program()} up --resume {out} --predict"
-    kept = checkpoint_of(out, driver).is_file()
-    where = "go on from the last checkpoint" if kept else "begin this run again, which has no checkpoint yet"
+    has_checkpoint = checkpoint_of(out, driver).is_file()
+    where = "go on from the last checkpoint" if has_checkpoint else "begin this run again, which has no checkpoint yet"
     words = ["run", "--driver", driver, "--resume", str(out), *(["--address", address] if address else [])]
     return f"To {where}: {program()} {shlex.join(words)}"
 

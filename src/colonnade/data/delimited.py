@@ -198,7 +198,7 @@ def read_csv(
 def _read(
     file: CsvFile, lines: int, features: Sequence[str], texts: Sequence[str], words: set[str]
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
-    kept: dict[str, list[polars.Series]] = {name: [] for name in texts}
+    text_parts: dict[str, list[polars.Series]] = {name: [] for name in texts}
     values: dict[str, Array] = {n: own_memory(lines, np.int32 if n in words else np.float32) for n in features}
     coders = {name: Coder() for name in features if name in words}
     numbers = {*features} - words
@@ -211,7 +211,7 @@ def _read(
                 values[name][place] = coders[name].encode(frame[name])
             else:
                 values[name][place] = frame[name].fill_null(float("nan")).to_numpy()
-        for name, parts in kept.items():
+        for name, parts in text_parts.items():
             parts.append(frame[name])
         rows += len(frame)
     columns = {
@@ -219,7 +219,7 @@ def _read(
         for name in features
     }
     empty = polars.Series(dtype=polars.String)
-    return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in kept.items()}
+    return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in text_parts.items()}
 
 
 def _frame(file: CsvFile, line: int, piece: bytes, numbers: set[str]) -> polars.DataFrame:

@@ -197,13 +197,13 @@ def read_columns(
     Columns in `aside` are returned as they are in the file.
     """
     if is_parquet(path):
-        columns, kept = _read_parquet(path, features, aside, categorical, progress)
+        columns, as_read = _read_parquet(path, features, aside, categorical, progress)
     else:
-        columns, kept = read_csv(path, features, aside, categorical, progress, dialect)
-    rows = len(next(iter(kept.values()))) if kept else len(next(iter(columns.values())).values)
+        columns, as_read = read_csv(path, features, aside, categorical, progress, dialect)
+    rows = len(next(iter(as_read.values()))) if as_read else len(next(iter(columns.values())).values)
     if not rows:
         raise DataError(f"{path}: there are no rows, shape (0, {len(features)})")
-    return columns, kept
+    return columns, as_read
 
 
 def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
@@ -268,12 +268,12 @@ def _read_parquet(
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read column by column, so that only one is in memory in its wider type."""
     columns: dict[str, Column] = {}
-    kept: dict[str, polars.Series] = {}
+    as_read: dict[str, polars.Series] = {}
     for place, name in enumerate((*features, *aside)):
         try:
             series = polars.read_parquet(path, columns=[name], memory_map=False).to_series()
             if name in aside:
-                kept[name] = series
+                as_read[name] = series
             else:
                 columns[name] = column_of(series, name in categorical)
         except (OSError, polars.exceptions.PolarsError) as error:
@@ -281,7 +281,7 @@ def _read_parquet(
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         progress("reading", (place + 1) / (len(features) + len(aside)))
-    return columns, kept
+    return columns, as_read
 
 
 def label_column(path: Path, label: polars.Series) -> tuple[Array, Task]:

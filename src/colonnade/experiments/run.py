@@ -151,7 +151,7 @@ class Run:
                     if self.folder is not None and (self.stopping or self._checkpoint_due()):
                         content = self._checkpoint()
                         self.folder.save_checkpoint(content)
-                        simulator_checkpoint.kept(self.simulator, content["simulator"])
+                        simulator_checkpoint.tell_checkpointed(self.simulator, content["simulator"])
                         self._saved_at = time.perf_counter()
                     if self.stopping:
                         raise KeyboardInterrupt

@@ -87,8 +87,8 @@ def picture(node):
 def assert_same(after, before):
     """Two pictures; acknowledgements that came alone are not logged, so more may wait to be sent again."""
     for name, again in after["outboxes"].items():
-        kept = before["outboxes"][name]
-        assert len(again) >= len(kept) and again[len(again) - len(kept) :] == kept
+        queued = before["outboxes"][name]
+        assert len(again) >= len(queued) and again[len(again) - len(queued) :] == queued
     for picture in (before, after):
         del picture["outboxes"]
         places = picture["positions"].items()

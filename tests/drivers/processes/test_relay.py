@@ -521,7 +521,7 @@ class Mischief:
     """Changes what passes, for a while; parties may not believe it, nor lose more than time."""
 
     def __init__(self, kind, certificates):
-        self.kind, self.count, self.kept, self.on = kind, 0, [], True
+        self.kind, self.count, self.stored, self.on = kind, 0, [], True
         self.limit = 30 if kind == "swaps_keys" else 400
         self.forger = ring.identity(certificates, "server")
 
@@ -544,14 +544,14 @@ class Mischief:
         return [(None, content)]
 
     def repeats(self, sender, to, content, sealed):
-        self.kept.append(content)
-        return [(None, content), (None, content), (None, self.kept[self.count // 2] if sealed else content)]
+        self.stored.append(content)
+        return [(None, content), (None, content), (None, self.stored[self.count // 2] if sealed else content)]
 
     def reorders(self, sender, to, content, sealed):
-        self.kept.append((sender, to, content))
-        if len(self.kept) < 4:
+        self.stored.append((sender, to, content))
+        if len(self.stored) < 4:
             return []
-        held, self.kept = self.kept[::-1], []
+        held, self.stored = self.stored[::-1], []
         return [((one, other), frame) for one, other, frame in held]
 
     def redirects(self, sender, to, content, sealed):

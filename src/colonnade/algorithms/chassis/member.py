@@ -10,7 +10,7 @@ from colonnade.algorithms.chassis.base import Chassis, RoleState
 from colonnade.algorithms.chassis.rules import PARTY, Sender, done, job, on
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
-from colonnade.algorithms.keeping import Kept
+from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.privacy.guard import Release, Released, Withheld
@@ -64,7 +64,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
         self.guard = setup.guard()
         self.gated = self.guard.on
         self.reading = Reading(self.x_test.shape[0], self.guard)
-        self.keeps = Kept()
+        self.best_weights = BestWeights()
 
     # What a method defines.
 
@@ -126,7 +126,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
         """Embed held-out rows, beside other work."""
         effects = self.reading.begin(message)
         if self.training.patience:
-            self.keeps.evaluation(message.number, message.best, message.last, self.network)
+            self.best_weights.evaluation(message.number, message.best, message.last, self.network)
         self.do(effects)
 
     @job(EvaluateRows, released=True)

@@ -55,7 +55,7 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         self.t, self.max_delay, self.pipelined = t, max_delay, state.queue.most > 1
         self.table = setup.tables.to_train(self.rows, setup.widths, fill)
         if setup.absent is not None:
-            self.table.lack(setup.absent[0])
+            self.table.mark_absent(setup.absent[0])
 
     @on(Embeddings, PARTY)
     def embeddings(self, sender: str, message: Embeddings) -> None:

@@ -197,7 +197,7 @@ class Node:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         if self._storing is not None:
-            self._storing.kept(saved["role"])
+            self._storing.checkpointed(saved["role"])
         if old is not None:
             old.close()
         self._plan_checkpoint(path.stat().st_size)

@@ -151,15 +151,15 @@ def _hosts(count: int) -> list[Any]:
     There may be fewer than `count`, if CPUs are taken.
     """
     session = ray.get_runtime_context().get_job_id()
-    if _kept.get("session") != session:
-        _kept.update(session=session, hosts=[])
-    hosts: list[Any] = _kept["hosts"]
+    if _reused.get("session") != session:
+        _reused.update(session=session, hosts=[])
+    hosts: list[Any] = _reused["hosts"]
     hosts += [ray.remote(Host).options(num_cpus=1).remote() for _ in range(len(hosts), count)]
     up = _up(hosts)
     for host in hosts:
         if host not in up:
             ray.kill(host)
-    _kept["hosts"] = up
+    _reused["hosts"] = up
     return up[:count]
 
 
@@ -186,12 +186,12 @@ def _answers(reference: Any) -> bool:
 
 def _dismiss() -> None:
     """Kill all hosts: those that are left hold only a part of the state."""
-    for host in _kept.pop("hosts", []):
+    for host in _reused.pop("hosts", []):
         ray.kill(host)
-    _kept.clear()
+    _reused.clear()
 
 
-_kept: dict[str, Any] = {}
+_reused: dict[str, Any] = {}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from colonnade.drivers.simulator.simulated_node import Job
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Started, TimerFired, Work, WorkDone
 
-__all__ = ["kept", "load", "save", "work_in", "work_out"]
+__all__ = ["load", "save", "tell_checkpointed", "work_in", "work_out"]
 
 _PORT = ("busy_until", "receiving_until", "last_arrival")
 
@@ -67,11 +67,11 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
         simulator.resume(node)
 
 
-def kept(simulator: Simulator, state: dict[str, Any]) -> None:
+def tell_checkpointed(simulator: Simulator, state: dict[str, Any]) -> None:
     """Tell the roles that this state is on the disk, so that they need not go back further."""
     for node, saved in zip(simulator.nodes, state["nodes"], strict=True):
         if node.storing is not None:
-            node.storing.kept(saved["role"])
+            node.storing.checkpointed(saved["role"])
 
 
 def work_out(work: Work, codec: Codec) -> tuple[Any, ...]:
