@@ -10,7 +10,7 @@ from torch import nn
 
 import colonnade
 from colonnade.cli.in_notebook import NotebookLive
-from colonnade.cli.progress import RaceBoard
+from colonnade.cli.progress_bars import RaceBoard
 from colonnade.protocol.errors import ConfigError
 
 
@@ -105,7 +105,7 @@ def test_progress_in_a_notebook_is_one_output_that_is_replaced(data, monkeypatch
 
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
-    monkeypatch.setattr("colonnade.cli.progress.in_notebook", lambda: True)
+    monkeypatch.setattr("colonnade.cli.progress_bars.in_notebook", lambda: True)
     seen = []
     board = RaceBoard()
     assert isinstance(board._live, NotebookLive)

@@ -219,6 +219,6 @@ def train(
     run = prepare(data, protocol, party_model, server_model, **settings)
     if not progress:
         return Result(run, run.execute())
-    from colonnade.cli.progress import run_with_bar
+    from colonnade.cli.progress_bars import run_with_bar
 
     return Result(run, run_with_bar(run))

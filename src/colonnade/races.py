@@ -248,7 +248,7 @@ def _run(
     folder = None if out is None else Path(out)
     if not progress:
         return race(entries, folder, load=lambda _: data)
-    from colonnade.cli.progress import RaceBoard
+    from colonnade.cli.progress_bars import RaceBoard
 
     with RaceBoard() as board:
         return race(entries, folder, board.show, load=lambda _: data)

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from colonnade.algorithms.alignment import PAYLOADS, AligningParty, AligningServer
 from colonnade.algorithms.alignment.matching import match
-from colonnade.algorithms.alignment.messages import Begin, Declare, Done, Places, Points, Raised, Secret, Trouble
+from colonnade.algorithms.alignment.messages import (
+    BeginAlignment,
+    Declare,
+    Done,
+    Places,
+    Points,
+    Raised,
+    Secret,
+    Trouble,
+)
 from colonnade.data import IdRules, clean_ids
 from colonnade.data.alignment import normalise
 from colonnade.drivers.simulator import ClockConfig
@@ -144,7 +153,7 @@ def test_the_server_is_told_who_has_which_row():
 
 
 def test_rows_that_only_some_have_for_those_who_allow_it():
-    """The server can say the table of which party has which row; what is made of it is another matter."""
+    """The server can say who has which row; what is made of it is another matter."""
     points = {text: Blinder(bytes(32)).hashed([text]) for text in "abcde"}
     sets = ["abc", "bcd", "ce"]
     matched = match(["x", "y", "z"], [np.concatenate([points[text] for text in one]) for one in sets], 2)
@@ -177,7 +186,15 @@ def test_rows_that_the_server_and_some_parties_have(least):
 def test_only_raised_points_cross_and_never_an_id_or_a_hash_of_one():
     held = tables(30, 28, 26, server=25)
     run = Aligned(held)
-    assert {type(message) for _, _, message in run.heard} == {Declare, Begin, Secret, Points, Raised, Places, Done}
+    assert {type(message) for _, _, message in run.heard} == {
+        Declare,
+        BeginAlignment,
+        Secret,
+        Points,
+        Raised,
+        Places,
+        Done,
+    }
     texts = sorted(set().union(*held.values()))
     codec = Codec(PAYLOADS)
     said = b"".join(bytes(codec.encode(message)) for _, _, message in run.heard)
@@ -328,7 +345,7 @@ def test_other_lies(change, cause):
 def test_a_server_that_gives_wrong_places_is_found_out():
     party = AligningParty("bank", ids_of(["a", "b"]), 3)
     others = {"sender": "server"}
-    begun = Begin(("bank", "shop"), (2, 2))
+    begun = BeginAlignment(("bank", "shop"), (2, 2))
 
     def told(*messages):
         role = AligningParty("bank", ids_of(["a", "b"]), 3)
@@ -362,12 +379,12 @@ def test_a_server_that_gives_wrong_places_is_found_out():
 def test_a_party_that_starts_again_before_all_are_here_declares_again():
     server = AligningServer(("bank", "shop"), None, 3)
     assert server.handle(Received("bank", Declare(5)), 0) == [] and server.waits_for() == ["shop"]
-    server.handle(PeerJoined("bank", anew=True), 0)
+    server.handle(PeerJoined("bank", reset=True), 0)
     assert server.waits_for() == ["bank", "shop"]
     server.handle(Received("bank", Declare(6)), 0)
     begun = server.handle(Received("shop", Declare(2)), 0)
     assert [(effect.to, effect.message.counts) for effect in begun] == [("bank", (6, 2)), ("shop", (6, 2))]
-    server.handle(PeerJoined("shop", anew=True), 0)
+    server.handle(PeerJoined("shop", reset=True), 0)
     assert server.refusal == "shop restarted in the middle of the alignment; run colonnade align again on every member"
 
 
@@ -407,7 +424,7 @@ def test_what_comes_before_the_beginning_waits_for_it_in_the_state():
     assert [early.handle(Received("bank", message), 0) for message in (points, secret)] == [[], []]
     again.load(state.unpack(state.pack(early.save())))
     again.handle(Resumed(bytes(32)), 0)
-    again.handle(Received("server", Begin(("bank", "shop"), (2, 2))), 0)
+    again.handle(Received("server", BeginAlignment(("bank", "shop"), (2, 2))), 0)
     assert again.state.early == [] and again.member.seed == secret.seed and again.member.taken == {"bank": 2}
     refused = [Send("server", Trouble("bank", "sends Raised to a member"))]
     assert early.handle(Received("bank", Raised(1)), 0) == refused

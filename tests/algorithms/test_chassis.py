@@ -79,8 +79,8 @@ class Adder(Chassis[State]):
     def started(self, entropy):
         self.wake("tick", self.now + 5)
 
-    def joined(self, peer, anew):
-        self.state.seen.append(f"{peer} {anew}")
+    def joined(self, peer, reset):
+        self.state.seen.append(f"{peer} {reset}")
 
     def peer_lost(self, peer):
         self.state.seen.remove(f"{peer} False")

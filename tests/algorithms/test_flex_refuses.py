@@ -423,7 +423,7 @@ def test_who_may_say_what_to_a_party(labels, roles):
 
 @BOTH
 def test_what_comes_at_the_wrong_moment_is_dropped_and_counted(labels, roles):
-    """Both `labels` modes: a Begin of another round or in a phase, a Skip to a round that it has or in a phase."""
+    """Both `labels` modes: a BeginPhase of another round or in a phase, a Skip to a round that it has or in a phase."""
     party, message = begin(labels, roles)
     assert party.handle(Received("server", msgspec.structs.replace(message, round=7, following=8)), 0) == []
     assert party.handle(Received("server", Skip(0)), 0) == []

@@ -196,7 +196,7 @@ def test_one_absurd_number_in_a_perturbed_embedding_is_its_senders_fault(method,
         server.handle(Received("party-1", msgspec.structs.replace(probe, perturbed=bad)), 0)
     assert state.pack(server.save()) == before
     server.handle(Received("party-1", probe), 0)
-    assert len(server.state.line) + len(server.state.taken) == 1, "a good one is still taken"
+    assert len(server.state.queue) + len(server.state.taken) == 1, "a good one is still taken"
 
 
 def test_a_party_that_diverges_says_so_itself(roles):

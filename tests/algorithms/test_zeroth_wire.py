@@ -285,7 +285,7 @@ def test_a_rest_that_is_long_enough_is_a_batch_of_its_own(simulate):
     assert {len(e.message.rows) for e in up(run) if isinstance(e.message, Probe)} == {20, 8}
 
 
-def test_a_batch_that_is_sent_anew_is_answered(resolve):
+def test_a_batch_that_is_sent_again_is_answered(resolve):
     """Eight times more than an even walk: as often may a connection break at the same batch."""
     server, party, *_ = resolve(tables(table="zeros"), parties=3).roles()
     server.handle(Started(b"key"), 0)
@@ -298,8 +298,8 @@ def test_a_batch_that_is_sent_anew_is_answered(resolve):
         (send,) = [e for e in party.handle(WorkDone(work.token, party.compute(work.job)), 0) if isinstance(e, Send)]
         seen.append(send.message)
         ask(server, send.message)
-        server.handle(PeerJoined("party-1", anew=True), 0)
-        effects = party.handle(PeerJoined("server", anew=True), 0)
+        server.handle(PeerJoined("party-1", reset=True), 0)
+        effects = party.handle(PeerJoined("server", reset=True), 0)
     for first, second in pairwise(seen):
         np.testing.assert_array_equal(first.values, second.values)
         assert not np.array_equal(first.perturbed, second.perturbed), "along another direction"

@@ -13,7 +13,7 @@ from colonnade.algorithms.vafl.messages import Embeddings, Gradient
 from colonnade.algorithms.zeroth.messages import Probe
 from colonnade.attacks.attack import Order, Outcome, attack
 from colonnade.attacks.clients import Client, GradientReader, LossReader, PackedRows, RowByRow
-from colonnade.attacks.ears import Ear
+from colonnade.attacks.eavesdropper import Eavesdropper
 from colonnade.attacks.label_inference import LABEL_INFERENCE, summing_tables
 from colonnade.attacks.registry import find_attack
 from colonnade.attacks.stage import Stage
@@ -201,24 +201,24 @@ def test_shuffled_labels_refute_what_an_honest_party_of_fedvs_reads() -> None:
     true = replace(true, train=tuple(x[:FEW] for x in true.train), y_train=true.y_train[:FEW])
     shuffled = replace(true, y_train=np.random.default_rng(5).permutation(true.y_train))
     scene = Stage(federation(from_dict(tables), shuffled))
-    ear = Ear(scene.place)
-    scene.listen(ear)
-    assert (ear.guesses == shuffled.y_train).all()
-    assert (ear.guesses == true.y_train).mean() < highest(0.12, FEW)
+    eavesdropper = Eavesdropper(scene.place)
+    scene.listen(eavesdropper)
+    assert (eavesdropper.guesses == shuffled.y_train).all()
+    assert (eavesdropper.guesses == true.y_train).mean() < highest(0.12, FEW)
 
 
 def test_an_ear_hears_only_its_party(digits: Partition) -> None:
     heard: list[Message] = []
 
-    class Recorder(Ear):
+    class Recorder(Eavesdropper):
         def hear(self, message: Message) -> None:
             heard.append(message)
             super().hear(message)
 
     scene = stage(digits, "vafl")
-    ear, walk = Recorder(scene.place), scene.place.walk
-    scene.listen(ear)
-    assert (ear.guesses == digits.y_train).all()
+    eavesdropper, walk = Recorder(scene.place), scene.place.walk
+    scene.listen(eavesdropper)
+    assert (eavesdropper.guesses == digits.y_train).all()
     batches = [message for message in heard if isinstance(message, Embeddings) and message.batch]
     assert len(batches) >= walk.per_epoch and {type(message) for message in heard} == {Embeddings, Gradient}
     assert all((message.rows == walk.batch(message.step)).all() for message in batches)

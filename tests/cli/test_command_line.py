@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import typer
 
-from colonnade.cli import printing, progress
+from colonnade.cli import printing, progress_bars
 from colonnade.cli.main import app, main
 from colonnade.deployment import up
 from colonnade.drivers.ray import cluster
@@ -385,8 +385,8 @@ def ctrl_c_when(monkeypatch):
                 signal.raise_signal(signal.SIGINT)
             return shown(at)
 
-        shown = progress._state
-        monkeypatch.setattr(progress, "_state", draw)
+        shown = progress_bars._state
+        monkeypatch.setattr(progress_bars, "_state", draw)
 
     return when
 

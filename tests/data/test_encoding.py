@@ -138,8 +138,8 @@ def test_new_rows_that_do_not_fit():
 def test_release_gives_the_columns_back():
     columns = {"a": [1.0, 2.0, 3.0], "b": [3.0, 4.0, 5.0]}
     dataset = table(columns, 1)
-    kept, released = split(dataset, parties=2), split(dataset, parties=2, release=True)
-    np.testing.assert_array_equal(kept.train[1], released.train[1])
+    whole, released = split(dataset, parties=2), split(dataset, parties=2, release=True)
+    np.testing.assert_array_equal(whole.train[1], released.train[1])
     with pytest.raises(DataError, match="was released"):
         split(dataset, parties=2)
 

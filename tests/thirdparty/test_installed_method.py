@@ -28,7 +28,7 @@ def command(*arguments):
 
 command("protocols")
 settings = ["data.source=breast-cancer", "data.parties=3", "model.aggregate=mean", "train.learning_rate=0.1",
-            "train.epochs=3", "protocol.name=median", "protocol.kept=1"]
+            "train.epochs=3", "protocol.name=median", "protocol.taken=1"]
 command("run", "--out", "run", *(word for setting in settings for word in ("--set", setting)))
 race = ["data.source=breast-cancer", "data.parties=3", "train.updates=3"]
 command("compare", "--protocols", "sync,median", "--out", "race", *(word for one in race for word in ("--set", one)))

@@ -17,7 +17,7 @@ from colonnade.algorithms.method import Method
 from colonnade.algorithms.observations import CODED, GRADIENTS, LOSSES, Observations
 from colonnade.attacks.attack import NEVER, PLAIN_SGD, Attack, Order, Outcome, Trial
 from colonnade.attacks.clients import UNKNOWN, Client, GradientReader, LossReader, PackedRows, RowByRow
-from colonnade.attacks.ears import Direction, Ear, known_direction, random_direction
+from colonnade.attacks.eavesdropper import Direction, Eavesdropper, known_direction, random_direction
 from colonnade.attacks.stage import Stage
 from colonnade.attacks.wires import observations_of
 from colonnade.config.resolve import federation, method_of, scale_of
@@ -62,9 +62,9 @@ class Case:
     def attack(self, stage: Stage, show: Callable[[float], None]) -> "Found":
         """Run the attack."""
         if self.client is None:
-            ear = Ear(stage.place, self.direction)
-            stage.listen(ear, show)
-            return Found(ear.guesses, ear.heard)
+            eavesdropper = Eavesdropper(stage.place, self.direction)
+            stage.listen(eavesdropper, show)
+            return Found(eavesdropper.guesses, eavesdropper.heard)
         client = self.client(stage.place)
         intruder = stage.intrude(client, rules=self.rules, per_sample=self.per_sample, show=show)
         return Found(client.guesses, intruder.asked, client.refusals, intruder.first_refusal)

@@ -63,7 +63,7 @@ def _attack(
 
     from colonnade.attacks.attack import Order, attack
     from colonnade.attacks.registry import find_attack
-    from colonnade.cli.progress import bar_columns, load_with_bar, report_with_bar
+    from colonnade.cli.progress_bars import bar_columns, load_with_bar, report_with_bar
     from colonnade.config.schema import typed_tables
 
     which = find_attack(name)

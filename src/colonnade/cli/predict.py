@@ -35,7 +35,7 @@ def predict(
     """
     from rich.progress import Progress
 
-    from colonnade.cli.progress import bar_columns
+    from colonnade.cli.progress_bars import bar_columns
     from colonnade.predict.asking import ask, open_door, read_ids, write_answers
 
     wanted = read_ids(ids, column)

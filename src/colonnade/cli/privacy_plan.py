@@ -114,7 +114,7 @@ def plan(
 def _plan_config(config: "Config", asked: "Asked") -> None:
     from rich.progress import Progress
 
-    from colonnade.cli.progress import bar_columns, load_with_bar
+    from colonnade.cli.progress_bars import bar_columns, load_with_bar
     from colonnade.experiments.plan_noise import plan_noise
 
     data = load_with_bar(config, console)

@@ -41,7 +41,7 @@ def report(
     """
     from rich.progress import Progress
 
-    from colonnade.cli.progress import bar_columns
+    from colonnade.cli.progress_bars import bar_columns
     from colonnade.config.schema import from_dict, typed_tables
     from colonnade.experiments.privacy_report import privacy_report
     from colonnade.report.privacy_words import in_words

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from colonnade.cli.printing import command_to_resume, console, say, typed_command
-from colonnade.cli.progress import RaceBoard, report_with_bar
+from colonnade.cli.progress_bars import RaceBoard, report_with_bar
 from colonnade.cli.workers import cluster, parse_workers
 from colonnade.experiments.compare import Contestant, Entry, entries_of, is_race, race, ranking_of, unsuitable
 from colonnade.experiments.ranking import Ranking, by_reason, in_words
@@ -33,8 +33,8 @@ def race_with_board(
 
     After Ctrl-C, finished runs are kept, the interrupted run has a checkpoint, and the exit code is 130.
     """
-    entries, hands = entries_of(racing, seeds), parse_workers(workers)
-    if hands not in (1, "ray"):
+    entries, chosen = entries_of(racing, seeds), parse_workers(workers)
+    if chosen not in (1, "ray"):
         raise ConfigError("--workers", workers, "a comparison runs on one thread; remove --workers, or use 'ray'")
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume continues in its own folder; remove --out")
@@ -42,8 +42,8 @@ def race_with_board(
         raise ConfigError("--resume", str(resume), "this folder holds no comparison (comparison.json is missing)")
     folder = resume or out or fresh_folder(name)
     try:
-        with cluster(hands == "ray", address), RaceBoard(console) as board:
-            race(entries, folder, board.show, typed_command(), hands, about)
+        with cluster(chosen == "ray", address), RaceBoard(console) as board:
+            race(entries, folder, board.show, typed_command(), chosen, about)
         _show(entries, folder)
     except KeyboardInterrupt:
         suitable = [entry for entry in entries if not entry.unsuitable]

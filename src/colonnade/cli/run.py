@@ -42,7 +42,7 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import load_with_bar
+    from colonnade.cli.progress_bars import load_with_bar
     from colonnade.config.schema import from_dict, typed_tables
     from colonnade.deployment.up import refuse_network
     from colonnade.experiments.launch import Load, launch, load_ahead, record_of
@@ -65,18 +65,18 @@ def run(
         if checked.predict.stay:
             say(f"To answer predictions: colonnade up --resume {resume} --predict")
         return _show(over, resume)
-    hands = parse_workers(workers)
-    if driver != "sim" and hands != 1:
+    chosen = parse_workers(workers)
+    if driver != "sim" and chosen != 1:
         raise ConfigError(
             "--workers",
             workers,
             f"is for the simulator: with --driver {driver} every role has its own process; remove --workers",
         )
-    on_ray = "ray" in (hands, driver)
+    on_ray = "ray" in (chosen, driver)
     if on_ray and resume is None:
         load = load_ahead(checked, out, load)
     with cluster(on_ray, address):
-        started = launch(checked, out, resume=resume is not None, load=load, driver=driver, workers=hands)
+        started = launch(checked, out, resume=resume is not None, load=load, driver=driver, workers=chosen)
         for note in started.notes:
             say(f"Note: {note}")
         note_command(out, typed_command())
@@ -91,7 +91,7 @@ def run(
 def _watch(started: "Run | FederationUp") -> "Summary":
     """Run to the end, under a bar or a table."""
     from colonnade.cli.live import up_with_table
-    from colonnade.cli.progress import run_with_bar
+    from colonnade.cli.progress_bars import run_with_bar
     from colonnade.experiments.run import Run
 
     return run_with_bar(started, console) if isinstance(started, Run) else up_with_table(started, console)
@@ -103,8 +103,8 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
 
     if stay and (out / "summary.json").is_file():
         return f"To answer again: {program()} up --resume {out} --predict"
-    kept = checkpoint_of(out, driver).is_file()
-    where = "continue from the last checkpoint" if kept else "start this run again (it has no checkpoint yet)"
+    has_checkpoint = checkpoint_of(out, driver).is_file()
+    where = "continue from the last checkpoint" if has_checkpoint else "start this run again (it has no checkpoint yet)"
     words = ["run", "--driver", driver, "--resume", str(out), *(["--address", address] if address else [])]
     return f"To {where}: {program()} {shlex.join(words)}"
 

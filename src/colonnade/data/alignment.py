@@ -20,7 +20,7 @@ import polars
 from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, existing
 from colonnade.data.ids import as_text, digest_of_ids
-from colonnade.data.progress import Progress, silent
+from colonnade.data.report_progress import ReportProgress, silent
 from colonnade.data.suggest import listing
 from colonnade.data.tables import check_columns, column_names, npz_arrays, read_columns
 from colonnade.data.task import Array
@@ -171,7 +171,7 @@ def read_id_column(
     path: str | Path,
     id: str | None,
     section: str,
-    progress: Progress = silent,
+    progress: ReportProgress = silent,
     format: str | None = None,
     dialect: Dialect = USUAL,
 ) -> polars.Series:

@@ -16,7 +16,7 @@ import polars
 
 from colonnade.data.dialect import SAMPLE_LINES, USUAL, Dialect, separator_of
 from colonnade.data.formats import opened
-from colonnade.data.progress import Progress
+from colonnade.data.report_progress import ReportProgress
 from colonnade.data.table import Coder, Column, own_memory
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
@@ -32,7 +32,7 @@ Types = Mapping[str, type[polars.DataType]]
 class CsvFile:
     """A CSV file: the names of its columns, and its rows in pieces."""
 
-    def __init__(self, path: Path, progress: Progress, dialect: Dialect = USUAL) -> None:
+    def __init__(self, path: Path, progress: ReportProgress, dialect: Dialect = USUAL) -> None:
         self.path, self._progress, self._dialect = path, progress, dialect
         self._separator, self._blanks = ",", False
         self.names, self._start = self._header()
@@ -183,7 +183,7 @@ def read_csv(
     features: Sequence[str],
     texts: Sequence[str],
     categorical: Sequence[str],
-    progress: Progress,
+    progress: ReportProgress,
     dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read some columns of a CSV file: `features` as a `Column` each, those in `texts` (label, id) as text."""
@@ -200,7 +200,7 @@ def read_csv(
 def _read(
     file: CsvFile, lines: int, features: Sequence[str], texts: Sequence[str], words: set[str]
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
-    kept: dict[str, list[polars.Series]] = {name: [] for name in texts}
+    text_parts: dict[str, list[polars.Series]] = {name: [] for name in texts}
     values: dict[str, Array] = {n: own_memory(lines, np.int32 if n in words else np.float32) for n in features}
     coders = {name: Coder() for name in features if name in words}
     numbers = {*features} - words
@@ -213,7 +213,7 @@ def _read(
                 values[name][place] = coders[name].encode(frame[name])
             else:
                 values[name][place] = frame[name].fill_null(float("nan")).to_numpy()
-        for name, parts in kept.items():
+        for name, parts in text_parts.items():
             parts.append(frame[name])
         rows += len(frame)
     columns = {
@@ -221,7 +221,7 @@ def _read(
         for name in features
     }
     empty = polars.Series(dtype=polars.String)
-    return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in kept.items()}
+    return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in text_parts.items()}
 
 
 def _frame(file: CsvFile, line: int, piece: bytes, numbers: set[str]) -> polars.DataFrame:

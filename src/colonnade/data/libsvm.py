@@ -12,7 +12,7 @@ from scipy import sparse
 
 from colonnade.data.dataset import Dataset
 from colonnade.data.formats import opened
-from colonnade.data.progress import Progress
+from colonnade.data.report_progress import ReportProgress
 from colonnade.data.task import read_labels
 from colonnade.protocol.errors import ConfigError, DataError
 
@@ -63,7 +63,7 @@ def _sparse(path: Path) -> tuple[Any, Any]:
     return x, y
 
 
-def read_a9a(folder: Path, progress: Progress, keep_sparse: bool = False) -> Dataset:
+def read_a9a(folder: Path, progress: ReportProgress, keep_sparse: bool = False) -> Dataset:
     """Read the adult census data in LIBSVM's form: 123 columns of 0 and 1, with a test set."""
     test = folder / "a9a.t.gz"
     if not test.is_file():

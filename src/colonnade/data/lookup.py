@@ -13,7 +13,7 @@ from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, format_of
 from colonnade.data.mapped import map_npy
 from colonnade.data.prepare import Prepared
-from colonnade.data.progress import silent
+from colonnade.data.report_progress import silent
 from colonnade.data.share import PartyShare
 from colonnade.data.table import Table
 from colonnade.data.tables import check_columns, column_names, npz_arrays, read_columns

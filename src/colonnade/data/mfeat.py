@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from colonnade.data.dataset import Dataset, from_views
-from colonnade.data.progress import Progress
+from colonnade.data.report_progress import ReportProgress
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
@@ -16,7 +16,7 @@ VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
 DIGITS = 10
 
 
-def read_mfeat(folder: Path, progress: Progress) -> Dataset:
+def read_mfeat(folder: Path, progress: ReportProgress) -> Dataset:
     """Read mfeat-fou.gz and the others; each is a view."""
     views = {}
     for place, view in enumerate(VIEWS):

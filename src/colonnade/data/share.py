@@ -27,7 +27,7 @@ from colonnade.data.ids import digest_of_ids, digest_of_rows, ids_as_text
 from colonnade.data.mapped import MappedRows, map_npy
 from colonnade.data.partition import Partition
 from colonnade.data.prepare import Preparation, Prepared, Rows, RowSplit, prepare
-from colonnade.data.progress import Progress, silent
+from colonnade.data.report_progress import ReportProgress, silent
 from colonnade.data.scaling import Scaler, fit
 from colonnade.data.suggest import listing
 from colonnade.data.table import Column, Table
@@ -153,7 +153,7 @@ def read_party_share(
     missing: str = "refuse",
     by: RowSplit,
     aligned: Alignment | None = None,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
     format: str | None = None,
     dialect: Dialect = USUAL,
 ) -> PartyShare:
@@ -280,7 +280,7 @@ def read_server_share(
     by: RowSplit,
     aligned: Alignment | None = None,
     parties: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
     format: str | None = None,
     dialect: Dialect = USUAL,
 ) -> ServerShare:
@@ -363,7 +363,7 @@ def _from_table(
     categorical: Sequence[str],
     columns: Sequence[str] | None,
     aligned: Alignment | None,
-    progress: Progress,
+    progress: ReportProgress,
     dialect: Dialect,
 ) -> _Raw:
     names = column_names(file, progress, dialect)

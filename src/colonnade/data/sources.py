@@ -28,7 +28,7 @@ from colonnade.data.images import NAMED, image_dataset, image_folder, named_imag
 from colonnade.data.libsvm import read_a9a, read_libsvm
 from colonnade.data.mfeat import read_mfeat
 from colonnade.data.physionet import read_physionet
-from colonnade.data.progress import Progress, silent
+from colonnade.data.report_progress import ReportProgress, silent
 from colonnade.data.suggest import did_you_mean
 from colonnade.data.tables import from_frame, read_npz, read_table
 from colonnade.data.task import classification, read_labels
@@ -42,7 +42,7 @@ EMBEDDED = {
     "wine": "load_wine",
     "diabetes": "load_diabetes",
 }
-FOLDERS: dict[str, tuple[Callable[[Path, Progress], Dataset], str]] = {
+FOLDERS: dict[str, tuple[Callable[[Path, ReportProgress], Dataset], str]] = {
     "a9a": (read_a9a, "a9a.gz"),
     "mfeat": (read_mfeat, "mfeat-fou.gz"),
     "physionet2012": (read_physionet, "set-a.tar.xz"),
@@ -56,7 +56,7 @@ class TableOptions:
     label: str | None
     id: str | None
     categorical: tuple[str, ...]
-    progress: Progress
+    progress: ReportProgress
     sparse: bool = False
     dialect: Dialect = USUAL
     test: Path | None = None
@@ -76,7 +76,7 @@ def load(
     decimal: str | None = None,
     missing_values: Sequence[str] = (),
     test: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
 ) -> Dataset:
     """Return the table that a source names, or that a DataFrame of polars or pandas holds.
 

@@ -16,7 +16,7 @@ from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import is_parquet
 from colonnade.data.frames import PandasFrame, frame_of
 from colonnade.data.ids import ids_as_text
-from colonnade.data.progress import Progress, silent
+from colonnade.data.report_progress import ReportProgress, silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.table import MISSING, TEXT, Coder, Column, Table, column_of
 from colonnade.data.task import Array, Task, read_labels
@@ -79,7 +79,7 @@ def read_table(
     *,
     id: str | None = None,
     categorical: Sequence[str] = (),
-    progress: Progress = silent,
+    progress: ReportProgress = silent,
     dialect: Dialect = USUAL,
     test: Path | None = None,
 ) -> Dataset:
@@ -112,7 +112,7 @@ Read = tuple[dict[str, Column], dict[str, polars.Series]]
 
 
 def _with_test_file(
-    files: tuple[Path, Path], first: Read, categorical: Sequence[str], progress: Progress, dialect: Dialect
+    files: tuple[Path, Path], first: Read, categorical: Sequence[str], progress: ReportProgress, dialect: Dialect
 ) -> tuple[dict[str, Column], dict[str, polars.Series], int]:
     """Join the columns of both files, test rows last; a column with text in one file has categories in both."""
     features, aside = list(first[0]), list(first[1])
@@ -191,7 +191,7 @@ def read_columns(
     features: Sequence[str],
     aside: Sequence[str],
     categorical: Sequence[str],
-    progress: Progress,
+    progress: ReportProgress,
     dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read some columns of a .csv or .parquet: features as `Column` by name, in that order.
@@ -199,13 +199,13 @@ def read_columns(
     Columns in `aside` are returned as they are in the file.
     """
     if is_parquet(path):
-        columns, kept = _read_parquet(path, features, aside, categorical, progress)
+        columns, as_read = _read_parquet(path, features, aside, categorical, progress)
     else:
-        columns, kept = read_csv(path, features, aside, categorical, progress, dialect)
-    rows = len(next(iter(kept.values()))) if kept else len(next(iter(columns.values())).values)
+        columns, as_read = read_csv(path, features, aside, categorical, progress, dialect)
+    rows = len(next(iter(as_read.values()))) if as_read else len(next(iter(columns.values())).values)
     if not rows:
         raise DataError(f"{path}: there are no rows, shape (0, {len(features)})")
-    return columns, kept
+    return columns, as_read
 
 
 def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     return tuple(notes)
 
 
-def column_names(path: Path, progress: Progress, dialect: Dialect = USUAL) -> list[str]:
+def column_names(path: Path, progress: ReportProgress, dialect: Dialect = USUAL) -> list[str]:
     """Return the names of all columns of a .csv or .parquet; raises DataError if two are equal."""
     if is_parquet(path):
         try:
@@ -270,16 +270,16 @@ def check_columns(
 
 
 def _read_parquet(
-    path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
+    path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: ReportProgress
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read column by column, so that only one is in memory in its wider type."""
     columns: dict[str, Column] = {}
-    kept: dict[str, polars.Series] = {}
+    as_read: dict[str, polars.Series] = {}
     for place, name in enumerate((*features, *aside)):
         try:
             series = polars.read_parquet(path, columns=[name], memory_map=False).to_series()
             if name in aside:
-                kept[name] = series
+                as_read[name] = series
             else:
                 columns[name] = column_of(series, name in categorical)
         except (OSError, polars.exceptions.PolarsError) as error:
@@ -287,7 +287,7 @@ def _read_parquet(
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         progress("reading", (place + 1) / (len(features) + len(aside)))
-    return columns, kept
+    return columns, as_read
 
 
 def label_column(path: Path, label: polars.Series) -> tuple[Array, Task]:

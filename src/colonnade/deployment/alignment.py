@@ -84,7 +84,7 @@ class _Writer(Keeper):
             node.log.info("aligned", common=len(record.rows), **own, file=self._path, digest=record.sha256[:16])
 
 
-class _Node(Node):
+class _AlignmentNode(Node):
     """Its journal repairs broken connections and is removed at the end. There are no checkpoints."""
 
     def checkpoint(self) -> None:
@@ -119,7 +119,7 @@ class PartyAlignment:
         writer = _Writer(name, lambda: role.member.ring.members if role.member.ring is not None else (), ids, path)
         _forget(out / "state")
         others = [other for other in parties if other != name]
-        self.node = _Node(role, PAYLOADS, out / "state", (SERVER,), limits_of(config), log, writer, far=others)
+        self.node = _AlignmentNode(role, PAYLOADS, out / "state", (SERVER,), limits_of(config), log, writer, far=others)
         self._run = ""
 
     def bars(self) -> Bars:
@@ -186,7 +186,7 @@ class ServerAlignment:
         self.run_id = secrets.token_hex(16)
         self.metrics_port = config.network.metrics_port
         _forget(side.out / "state")
-        self.node = _Node(role, PAYLOADS, side.out / "state", parties, limits_of(config), log, keeper)
+        self.node = _AlignmentNode(role, PAYLOADS, side.out / "state", parties, limits_of(config), log, keeper)
 
     def attach(self, service: Service) -> None:
         """Do nothing: the service is not needed."""

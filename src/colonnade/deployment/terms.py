@@ -13,7 +13,7 @@ from colonnade import __version__
 from colonnade.algorithms import DEFAULT_METHOD
 from colonnade.config.schema import Config, difference, to_dict
 from colonnade.data.ids import digest_of_rows
-from colonnade.drivers.processes.service import Later
+from colonnade.drivers.processes.service import RetryLater
 from colonnade.drivers.processes.wire import PROTOCOL, Hello
 from colonnade.protocol.codec import VERSION
 
@@ -79,7 +79,7 @@ class Terms:
             )
         if hello.shared.get("phase") != (phase := self._shared.get("phase")):
             if phase is None:
-                return Later(f"the server is still training: start {party} with --predict after the training")
+                return RetryLater(f"the server is still training: start {party} with --predict after the training")
             return f"the training has ended, and the server answers predictions: start {party} with --predict"
         try:
             differs = difference(hello.shared, self._shared)

@@ -35,13 +35,13 @@ __all__ = ["FileStorage", "RowFile"]
 class FileStorage:
     """Implements `protocol.ports.Storage` in a folder. Without a folder, tables are temporary files without a name."""
 
-    def __init__(self, folder: Path | None = None, *, anew: bool = True) -> None:
-        self._folder, self._anew = folder, anew  # anew: discard the files that are there
+    def __init__(self, folder: Path | None = None, *, empty: bool = True) -> None:
+        self._folder, self._empty = folder, empty  # empty: discard the files that are there
 
     def rows(self, name: str, count: int, row_bytes: int, hint: str = "") -> "RowFile":
         file = RowFile(count, row_bytes, hint)
         if self._folder is not None:
-            file.open(self._folder / "table", name, anew=self._anew)
+            file.open(self._folder / "table", name, empty=self._empty)
         return file
 
 
@@ -55,22 +55,22 @@ class RowFile:
         self._file = -1
         self._writes = 0  # to a file without a name
 
-    def open(self, folder: Path, name: str, *, anew: bool) -> None:
+    def open(self, folder: Path, name: str, *, empty: bool) -> None:
         """Use the file in this folder from now on.
 
-        If `anew`, the file starts empty. Otherwise it holds what the last process left, and `back_to` must take it back
-        to the checkpoint. Raises CheckpointError if that file is missing or has another size.
+        If `empty`, discard what is there. Otherwise the file holds what the last process left, and `back_to` must take
+        it back to the checkpoint. Raises CheckpointError if that file is missing or has another size.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path = folder / f"{name}.rows"
-        if anew:
+        if empty:
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.stat().st_size != self._size:
             raise CheckpointError(
                 f"{path}: is missing or belongs to another run, so the run cannot continue; start a new run"
             )
         self._use(os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600))
-        self._undo = UndoLog(folder / name, self._write_all, anew=anew)
+        self._undo = UndoLog(folder / name, self._write_all, empty=empty)
 
     def _use(self, file: int) -> None:
         self._file = file

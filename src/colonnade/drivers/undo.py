@@ -49,11 +49,11 @@ class _Segment(NamedTuple):
 class UndoLog:
     """One log, in one file or in several consecutive files."""
 
-    def __init__(self, stem: Path, write: Write, *, anew: bool) -> None:
+    def __init__(self, stem: Path, write: Write, *, empty: bool) -> None:
         self._stem, self._write = stem, write
         self._file = -1
         self.end = Position(-1, 0, 0)  # until `back_to`
-        if anew:
+        if empty:
             for number in self._numbers():
                 self._path(number).unlink()
             self._begin(0, 0)

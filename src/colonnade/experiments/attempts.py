@@ -170,6 +170,6 @@ def _labels(config: Config, data: Partition, held: Holding, show: Show) -> list[
 def _tables(config: Config, own: bool) -> Mapping[str, Any]:
     """Return the config as tables; without its model, the attack uses a server that only adds up."""
     tables = to_dict(config)
-    kept: Sequence[str] = ("protocol", "clock", "train", "privacy", "data", *(("model",) if own else ()))
+    names: Sequence[str] = ("protocol", "clock", "train", "privacy", "data", *(("model",) if own else ()))
     train = {key: value for key, value in tables["train"].items() if key not in ("metric",)}
-    return {key: tables[key] for key in kept} | {"train": train}
+    return {key: tables[key] for key in names} | {"train": train}

@@ -22,8 +22,8 @@ from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
+from colonnade.drivers.simulator.cpu_loads import ended_note
 from colonnade.drivers.simulator.lanes import Lanes
-from colonnade.drivers.simulator.traces import ended_note
 from colonnade.experiments.interrupt import on_first_interrupt
 from colonnade.models.network import draw_in_turn
 from colonnade.protocol.codec import Codec
@@ -121,13 +121,13 @@ class Run:
             self.note = (
                 f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'no party'} and cannot continue"
             )
-        traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
+        loads = ended_note({node.role.name: node.pace.load_s for node in self.simulator.nodes}, self.clock_s)
         lost = (
             f"workers were lost {self._losses} times, and the run continued from its last checkpoint"
             if self._losses
             else ""
         )
-        self.note = "; ".join(filter(None, (self.note, lost, traces)))
+        self.note = "; ".join(filter(None, (self.note, lost, loads)))
         summary = self.summary()
         self._tracking.end(self.status, summary)
         summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
@@ -148,14 +148,14 @@ class Run:
         if self.stopping:
             raise KeyboardInterrupt
         try:
-            with self._hired():
+            with self._with_workers():
                 while self.simulator.advance(SLICE_EVENTS):
                     if on_progress is not None and not self.stopping:
                         on_progress(self)
                     if self.folder is not None and (self.stopping or self._checkpoint_due()):
                         content = self._checkpoint()
                         self.folder.save_checkpoint(content)
-                        simulator_checkpoint.kept(self.simulator, content["simulator"])
+                        simulator_checkpoint.tell_checkpointed(self.simulator, content["simulator"])
                         self._saved_at = time.perf_counter()
                     if self.stopping:
                         raise KeyboardInterrupt
@@ -180,7 +180,7 @@ class Run:
         self._wall_before, self._started = spent_s, time.perf_counter()
 
     @contextmanager
-    def _hired(self) -> Iterator[None]:
+    def _with_workers(self) -> Iterator[None]:
         """Provide the requested threads (torch lets the others run while it works), or Ray's workers."""
         if self.workers == 1 or self.federation.method.joint is not None:
             yield
@@ -211,7 +211,7 @@ class Run:
         """Continue from the folder's checkpoint; False if there is none yet (the run starts from the beginning)."""
         assert self.folder is not None
         saved = self.folder.load_checkpoint()
-        self.keep_files(anew=saved is None)
+        self.keep_files(empty=saved is None)
         self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
         if saved is None:
             return False
@@ -227,15 +227,15 @@ class Run:
         guards = {node.role.name: node.guard for node in self.simulator.nodes}
         return {name: guard for name, guard in guards.items() if guard is not None and guard.on}
 
-    def keep_files(self, anew: bool = True) -> None:
+    def keep_files(self, empty: bool = True) -> None:
         """Keep privacy ledgers and tables in the folder."""
-        self.keep_ledgers(anew)
+        self.keep_ledgers(empty)
         assert self.folder is not None
         for node in self.simulator.nodes:
             if node.storing is not None:
-                node.storing.open(FileStorage(self.folder.path, anew=anew))
+                node.storing.open(FileStorage(self.folder.path, empty=empty))
 
-    def keep_ledgers(self, anew: bool = True) -> None:
+    def keep_ledgers(self, empty: bool = True) -> None:
         """Keep every party's privacy ledger in the folder.
 
         A run that restarts from the beginning repeats all its releases.
@@ -243,7 +243,7 @@ class Run:
         assert self.folder is not None
         for name, guard in self._guards().items():
             path = self.folder.path / "ledgers" / f"{name}.jsonl"
-            if anew:
+            if empty:
                 path.unlink(missing_ok=True)
             guard.keep(LedgerFile(path))  # one thread
 

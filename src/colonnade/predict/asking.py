@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from colonnade.config.schema import from_dict, read_toml
 from colonnade.data.formats import TABLES, format_of
 from colonnade.data.ids import ids_as_text
-from colonnade.data.progress import silent
+from colonnade.data.report_progress import silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.tables import column_names, read_columns
 from colonnade.deployment.up import FederationUp, reopen_up

@@ -31,9 +31,9 @@ from colonnade.deployment.server_host import ServerHost
 from colonnade.deployment.server_side import ServerSide
 from colonnade.deployment.terms import shared_digest
 from colonnade.drivers.files import replace_file
-from colonnade.drivers.processes.fleeting import FleetingNode
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Keeper, Node
+from colonnade.drivers.processes.node_without_journal import NodeWithoutJournal
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Bye, End, Hello, Position
 from colonnade.predict.http import Closed, HttpDoor, answers_of
@@ -87,7 +87,9 @@ class ServerPrediction(Keeper):
         self.role = predictor.server(_setup_of(side))
         self._folder = side.out / "predict"
         limits = limits_of(side.config)
-        self.node = FleetingNode(self.role, predictor.payloads, self._folder, plan.parties, limits, side.log, self)
+        self.node = NodeWithoutJournal(
+            self.role, predictor.payloads, self._folder, plan.parties, limits, side.log, self
+        )
         self.shared = side.shared | PHASE
         self.terms, self.run_id = side.terms(self.shared), side.run_id()
         self.relay = predictor.peers
@@ -209,7 +211,7 @@ class PartyPrediction:
         )
         self.peers, limits = predictor.peers, limits_of(config)
         others = [name for name in plan.parties if name != side.name] if self.peers else []
-        self.node = FleetingNode(
+        self.node = NodeWithoutJournal(
             predictor.party(setup), predictor.payloads, side.out / "predict", (SERVER,), limits, side.log, far=others
         )
         self._rows = len(table.places)

@@ -14,7 +14,7 @@ from colonnade.report.privacy_words import number
 
 __all__ = ["ReadLedger", "ledger_in_words"]
 
-Line = Mapping[str, Any]
+LedgerLine = Mapping[str, Any]
 KINDS = {
     "warm-up": "training rows, once at the start",
     "batch": "rows of training batches",
@@ -31,8 +31,8 @@ class ReadLedger:
 
     name: str
     digest: str  # sha256 of the file
-    terms: Line
-    lines: Sequence[Line]
+    terms: LedgerLine
+    lines: Sequence[LedgerLine]
     account: Account
 
 
@@ -63,7 +63,7 @@ def _leaves(ledger: ReadLedger) -> Part:
     return Part("What left this party", [text], Grid(head, rows, ("releases", "rows")))
 
 
-def _kind_row(what: str, lines: Sequence[Line]) -> tuple[str, ...]:
+def _kind_row(what: str, lines: Sequence[LedgerLine]) -> tuple[str, ...]:
     own = [line for line in lines if line["what"] == what]
     rows = sum(line["rows"] for line in own)
     return what, KINDS.get(what, ""), f"{len(own):,}", f"{rows:,}", _moment(own[0]), _moment(own[-1])
@@ -99,5 +99,5 @@ def _meaning() -> Part:
     return Part("ε and δ: the formal guarantee", [text])
 
 
-def _moment(line: Line) -> str:
+def _moment(line: LedgerLine) -> str:
     return str(line["time"][:16]).replace("T", " ")

@@ -50,16 +50,16 @@ def settings_of(config: Config) -> dict[str, str]:
     """Return the settings that are sent, by their dotted keys."""
     tables = to_dict(config)
     data, clock = tables["data"], tables["clock"]
-    kept: dict[str, Any] = {f"{part}.{key}": value for part in ("protocol", "model", "train", "privacy")
+    sent: dict[str, Any] = {f"{part}.{key}": value for part in ("protocol", "model", "train", "privacy")
                             for key, value in tables[part].items()}  # fmt: skip
-    kept |= {f"data.{key}": data[key] for key in _OF_DATA if key in data}
+    sent |= {f"data.{key}": data[key] for key in _OF_DATA if key in data}
     if (source := config.data.source) is not None:  # from Python the data are passed in, and have no name
-        kept["data.source"] = source if source in CATALOGUE else "(a file)"
-    kept["data.split"] = config.data.split if isinstance(config.data.split, str) else "by columns"
+        sent["data.source"] = source if source in CATALOGUE else "(a file)"
+    sent["data.split"] = config.data.split if isinstance(config.data.split, str) else "by columns"
     for part in ("compute", "network"):
         entries = clock[part] if isinstance(clock[part], list) else [clock[part]]
-        kept[f"clock.{part}"] = [{key: one[key] for key in _OF_CLOCK if key in one} for one in entries]
-    return {key: _text(value) for key, value in kept.items()}
+        sent[f"clock.{part}"] = [{key: one[key] for key in _OF_CLOCK if key in one} for one in entries]
+    return {key: _text(value) for key, value in sent.items()}
 
 
 def _text(value: Any) -> str:

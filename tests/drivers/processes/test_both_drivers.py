@@ -30,10 +30,10 @@ from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.processes import dial, journal
 from colonnade.drivers.processes.certificates import throw_away
 from colonnade.drivers.processes.journal import read_journal
-from colonnade.drivers.processes.line import SEALED
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.relay import Relay
+from colonnade.drivers.processes.sealed_line import SEALED
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
 from colonnade.experiments.run import prepare
@@ -185,18 +185,18 @@ class Federation:
 @pytest.fixture
 def keep_logs(monkeypatch):
     """Right before a node closes: its log and its role's state."""
-    kept = {}
+    copies = {}
     close = Node.close
 
     def keep(node):
         if node._journal is not None:
             copy = node.folder / "kept.log"
             shutil.copyfile(node._journal.path, copy)
-            kept[node.role.name] = copy, state.pack(node.role.save()), node._journals
+            copies[node.role.name] = copy, state.pack(node.role.save()), node._journals
         close(node)
 
     monkeypatch.setattr(Node, "close", keep)
-    return kept
+    return copies
 
 
 def run(federation, tools, after_failure=None):
@@ -292,7 +292,7 @@ def test_a_server_that_is_cancelled_lets_go_of_its_port_and_its_folder(shares, t
 def test_the_server_tracks_its_evaluations_and_the_parties_do_not(shares, tmp_path, tools, monkeypatch):
     opened, sent, ended = [], [], []
 
-    class Kept:
+    class Recorder:
         id = None
 
         def __init__(self, opening):
@@ -305,7 +305,7 @@ def test_the_server_tracks_its_evaluations_and_the_parties_do_not(shares, tmp_pa
             ended.append((status, numbers["final/value"]))
 
     monkeypatch.setitem(track.PACKAGES, "mlflow", "json")  # a package that is there: the real one is an extra
-    monkeypatch.setitem(trackers.TRACKERS, "mlflow", Kept)
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", Recorder)
     common = tables("sync", {}, epochs=1) | {"track": {"to": ["mlflow"], "run": "ours"}}
     summary = run(Federation(shares, tmp_path, common), tools).summary
     rows = RunFolder(tmp_path / "server").rows()
@@ -620,9 +620,9 @@ def test_a_curious_relay_learns_nothing_of_a_run_between_parties(stock, tmp_path
     secrets |= {m.rows[:8].tobytes() for *_, m in messages if type(m) is Ask and not m.tests} | {b"Masked", b"values"}
     contents = b"".join(content for *_, content in passed)
     assert len(secrets) > 50 and not any(secret in contents for secret in secrets)
-    kept = [path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()]
+    files = [path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()]
     numbers = {secret for secret in secrets if len(secret) == 32}
-    assert len(kept) > 2 and not any(secret in file for secret in numbers for file in kept)
+    assert len(files) > 2 and not any(secret in file for secret in numbers for file in files)
     party = b"".join(path.read_bytes() for path in (tmp_path / NAMES[0]).rglob("journal*"))
     assert any(secret in party for secret in numbers), "so the lines before can fail"
     sealed = [(sender, to, content[1:]) for sender, to, content in passed if content[:1] == SEALED]

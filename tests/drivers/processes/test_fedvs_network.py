@@ -17,9 +17,9 @@ from colonnade.deployment.party_training import training_party
 from colonnade.deployment.server_training import training_server
 from colonnade.drivers.processes import dial, sealing
 from colonnade.drivers.processes.certificates import throw_away
-from colonnade.drivers.processes.line import SEALED
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.sealed_line import SEALED
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay

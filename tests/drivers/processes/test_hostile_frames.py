@@ -475,7 +475,7 @@ def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
             if sequence % 50 == 0:
                 await here.until(lambda sequence=sequence: peer.conversation.received >= sequence)
                 acknowledged = min(peer.stream._next - 1, peer.conversation.sent)
-                assert len(node.role.state.line) <= 4
+                assert len(node.role.state.queue) <= 4
         await here.until(lambda: peer.conversation.received == 3001)
         await here.goes_on()
         assert peer.stream is not None  # all of that was allowed
@@ -530,7 +530,7 @@ class Deaf:
 
 
 def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
-    """They are logged before they are refused; the log begins anew when it is long."""
+    """They are logged before they are refused; the log starts again when it is long."""
 
     async def run() -> int:
         limits = Limits(max_log_mb=0.1, checkpoint_s=3600.0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from colonnade.algorithms.alignment.member import Member
 from colonnade.algorithms.alignment.messages import (
     Aligned,
-    Begin,
+    BeginAlignment,
     Declare,
     Done,
     Invalid,
@@ -60,9 +60,9 @@ class AligningParty(Chassis[State]):
         """Take new entropy, from which new secrets derive."""
         self.member.renew(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
-        """`anew`: everything under way with this peer is gone."""
-        if not anew:
+    def joined(self, peer: str, reset: bool) -> None:
+        """`reset`: everything under way with this peer is gone."""
+        if not reset:
             return
         if self.member.ring is not None:
             raise RemoteProtocolError(
@@ -73,8 +73,8 @@ class AligningParty(Chassis[State]):
 
     # Messages; the ring defines which member may send what.
 
-    @on(Begin, ANYONE)
-    def begin(self, sender: str, message: Begin) -> None:
+    @on(BeginAlignment, ANYONE)
+    def begin(self, sender: str, message: BeginAlignment) -> None:
         """Start to raise points: all members are here."""
         ring = Ring(message.members, message.counts)
         fits = len(ring.members) == len(ring.counts) == len(set(ring.members)) and self.name in ring.members

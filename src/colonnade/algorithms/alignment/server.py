@@ -10,7 +10,7 @@ from colonnade.algorithms.alignment.matching import match
 from colonnade.algorithms.alignment.member import BULK, Member, pieces
 from colonnade.algorithms.alignment.messages import (
     Aligned,
-    Begin,
+    BeginAlignment,
     Declare,
     Done,
     Invalid,
@@ -52,7 +52,7 @@ class State(RoleState):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AlignmentProgress:
     """Points that all parties together have raised; an alignment has no epochs."""
 
     k: int
@@ -92,9 +92,9 @@ class AligningServer(Chassis[State]):
         """Take new entropy, if the server has ids."""
         self.started(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A party that restarts before all were here declares again. After the beginning its secrets are lost."""
-        if not anew:
+        if not reset:
             return
         if self.state.ring is not None:
             raise RemoteProtocolError(
@@ -114,7 +114,7 @@ class AligningServer(Chassis[State]):
         counts = tuple(state.counts[name] for name in self.members)
         state.ring = Ring(self.members, counts)
         for party in self.parties:
-            self.send(party, Begin(self.members, counts))
+            self.send(party, BeginAlignment(self.members, counts))
         if self.member is not None:
             self._act(self.member.begin(state.ring))
 
@@ -281,9 +281,9 @@ class AligningServer(Chassis[State]):
         return self.state.refusal
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> AlignmentProgress:
         """The progress of the parties."""
-        return Progress(sum(self.state.raised.values()))
+        return AlignmentProgress(sum(self.state.raised.values()))
 
     @property
     def done(self) -> tuple[int, int]:

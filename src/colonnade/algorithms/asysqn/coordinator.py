@@ -13,7 +13,7 @@ import numpy as np
 
 from colonnade.algorithms.asysqn.config import FEWEST, SVRG, LinearOptions
 from colonnade.algorithms.asysqn.messages import (
-    Begin,
+    BeginTraining,
     Declined,
     Differs,
     Diverged,
@@ -143,16 +143,16 @@ class LinearCoordinator(Counting[State]):
         self.state.left[sender] = message.cause[:200]
         self._changed(sender)
 
-    def _begin(self) -> Begin:
+    def _begin(self) -> BeginTraining:
         """The order to train; its unit of work is a mean party's row."""
         unit = float(np.mean(list(self.state.nonzeros.values()))) / self.training.rows
-        return Begin(unit, self.members)
+        return BeginTraining(unit, self.members)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A party is here; it takes part once it has said hello. Training does not wait for it, so nothing advances."""
         state = self.state
         state.present[peer] = True
-        if anew:
+        if reset:
             state.nonzeros.pop(peer, None)  # until it says hello again
             state.labels.pop(peer, None)
             self._changed(peer)

@@ -18,7 +18,7 @@ __all__ = [
     "ASYSQN_PAYLOADS",
     "Abandon",
     "Ask",
-    "Begin",
+    "BeginTraining",
     "Declined",
     "Differs",
     "Diverged",
@@ -67,7 +67,7 @@ class Differs(Message, frozen=True):
     cause: str
 
 
-class Begin(Message, frozen=True):
+class BeginTraining(Message, frozen=True):
     """Coordinator → party: train."""
 
     unit: float  # nonzeros in a row of a mean party
@@ -298,7 +298,7 @@ class JudgeTests(Payload, frozen=True):
 
 
 ASYSQN_PAYLOADS = (
-    *(Hello, Differs, Begin, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
+    *(Hello, Differs, BeginTraining, Members, Hold, Held, Take, Release, Taken, Round, Stepped),
     *(Judge, Judged, Declined, Diverged),
     *(Ask, Masked, Masks, Abandon, Totals),
     *(Margins, MarginsMade, Step, StepMade, FullPass, FullPassed, JudgeTests),

@@ -35,7 +35,7 @@ from colonnade.algorithms.asysqn.contributor import (
 )
 from colonnade.algorithms.asysqn.estimator import OwnNumbersDiverged
 from colonnade.algorithms.asysqn.messages import (
-    Begin,
+    BeginTraining,
     Differs,
     Diverged,
     FullPass,
@@ -115,9 +115,9 @@ class Party(Contributor[State]):
         """Take the new key."""
         self._key.renew(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A conversation restarts, and everything under way in it is gone. The coordinator reports lost parties."""
-        if not anew:
+        if not reset:
             return
         if peer in self.names:
             self._regroup(list(self.state.members), {self.names.index(peer)})
@@ -166,8 +166,8 @@ class Party(Contributor[State]):
         state.ready, state.blocked, state.holding, state.round, state.judging = [], None, 0, 0, 0
         state.early, state.begun, state.members, state.judges = NO_BATCH, False, (), ()
 
-    @on(Begin, SERVER)
-    def begin(self, sender: str, message: Begin) -> None:
+    @on(BeginTraining, SERVER)
+    def begin(self, sender: str, message: BeginTraining) -> None:
         """Train; a party that already trains only takes over the list of members."""
         self.check_members(message.members)
         if not message.unit > 0:

@@ -96,8 +96,8 @@ class Chassis(Generic[S]):
     def resumed(self, entropy: bytes) -> None:
         """Take the new key after a restart. Produce no effects."""
 
-    def joined(self, peer: str, anew: bool) -> None:
-        """Handle a peer that is within reach. `anew`: the conversation restarted, so messages in transit are gone."""
+    def joined(self, peer: str, reset: bool) -> None:
+        """Handle a peer within reach. `reset`: the conversation starts again, and messages in transit are gone."""
 
     def peer_lost(self, peer: str) -> None:
         """Handle a peer that is out of reach."""
@@ -132,7 +132,7 @@ class Chassis(Generic[S]):
         elif isinstance(event, TimerFired):
             self._timer_fired(event)
         elif isinstance(event, PeerJoined):
-            self.joined(event.peer, event.anew)
+            self.joined(event.peer, event.reset)
         elif isinstance(event, PeerLost):
             self.peer_lost(event.peer)
         elif isinstance(event, Started):

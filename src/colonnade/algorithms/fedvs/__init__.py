@@ -4,7 +4,7 @@
     N, K, T             parties, `protocol.K` segments of the rows, `protocol.T` colluders
     R = 2(K+T−1)+1      `needed`, answers that decode
     X̃, W̃                coded data and models (holdings.py); F, G, ψ, α, β: privacy/sharing.py
-    S                   `summed`, agreed in every exchange (agreement.py)
+    S                   `summed`, agreed in every exchange (sum_agreement.py)
     |B|                 `places` of a segment: K·|B| is `train.batch_size`
     H, ∇_H              the average embedding, and the gradient that every party gets
     l_x, l_w, X̂, Ŵ      bits after the point; powers of the data and rounded weights (coding.py)

@@ -162,9 +162,9 @@ class Party(Chassis[State]):
         """Masks come from a new key from now on."""
         self.key.renew(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Tell a server that may have lost its memory what this party holds, and ask for missing data."""
-        if not anew or peer != SERVER or not self._has_shared:
+        if not reset or peer != SERVER or not self._has_shared:
             return
         self._tell_prepared()
         held = self.training.data.held()

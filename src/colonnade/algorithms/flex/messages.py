@@ -11,7 +11,7 @@ from colonnade.data.task import Kind
 from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["FLEX_PAYLOADS", "Begin", "BeginWithGradient", "BeginWithSnapshot", "Late", "LocalStep", "LocalStepped",
+__all__ = ["FLEX_PAYLOADS", "BeginPhase", "BeginWithGradient", "BeginWithSnapshot", "Late", "LocalStep", "LocalStepped",
            "Open", "Opened", "Ready", "ServerStep", "Snapshot"]  # fmt: skip
 
 
@@ -39,7 +39,7 @@ class Late(Message, frozen=True):
     phase: int
 
 
-class Begin(Message, frozen=True):
+class BeginPhase(Message, frozen=True):
     """Server → party: start the local phase of a round."""
 
     phase: int
@@ -51,7 +51,7 @@ class Begin(Message, frozen=True):
     scale: float  # factor of the party's rate; 0: only measure
 
 
-class BeginWithGradient(Begin, frozen=True):
+class BeginWithGradient(BeginPhase, frozen=True):
     """Server → party, if labels stay at the server: ∂ℓ/∂h of the party's block at the round's start."""
 
     values: Array
@@ -68,7 +68,7 @@ class Snapshot(Payload, frozen=True):
     outputs: int
 
 
-class BeginWithSnapshot(Begin, frozen=True):
+class BeginWithSnapshot(BeginPhase, frozen=True):
     """Server → party: Alg. 1 l. 9, as printed."""
 
     snapshot: Snapshot

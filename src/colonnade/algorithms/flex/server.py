@@ -36,13 +36,13 @@ from colonnade.algorithms.flex.messages import (
     ServerStep,
     Snapshot,
 )
-from colonnade.algorithms.flex.pacing import Pacing, Plan, useful_steps
+from colonnade.algorithms.flex.pacing import Pacing, PhaseSettings, useful_steps
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.networks import server_network
 from colonnade.algorithms.sane import LARGEST, are_sane
-from colonnade.algorithms.table_file import Tabled
-from colonnade.algorithms.vafl.line import STEPS
+from colonnade.algorithms.table_file import TablesInFiles
 from colonnade.algorithms.vafl.messages import Skip
+from colonnade.algorithms.vafl.request_queue import STEPS
 from colonnade.models import ServerNetwork, block_of
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
@@ -93,7 +93,7 @@ class State(CoordinatorState):
     late_uploads: int = 0
 
 
-class Server(Tabled, Coordinator[State]):
+class Server(TablesInFiles, Coordinator[State]):
     """Holds θ_0, the labels, the newest embeddings and the measured speed of every role."""
 
     def __init__(self, setup: ServerSetup[RoundOptions]) -> None:
@@ -285,21 +285,21 @@ class Server(Tabled, Coordinator[State]):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; {LOWER}")
         s.opened, s.opened_at, s.doing = opened, self.now, LOCAL
         s.phase += 1
-        plan = self.pacing.plan(s.taken, SERVER)
-        s.unreported |= dict.fromkeys(s.taken, Begun(s.phase, s.round, plan.timeout_s, not s.measures))
-        self._tell_all(plan, opened)
-        bell = self.local.begin(self.now, s.phase, plan.timeout_s, plan.server_limit, plan.scales[SERVER])
+        settings = self.pacing.plan(s.taken, SERVER)
+        s.unreported |= dict.fromkeys(s.taken, Begun(s.phase, s.round, settings.timeout_s, not s.measures))
+        self._tell_all(settings, opened)
+        bell = self.local.begin(self.now, s.phase, settings.timeout_s, settings.server_limit, settings.scales[SERVER])
         self.do(bell)
         if self.network.theta.numel():
             self._step()
         elif not bell:
             self._finish()
 
-    def _tell_all(self, plan: Plan, opened: Opened) -> None:
+    def _tell_all(self, settings: PhaseSettings, opened: Opened) -> None:
         """Send every party of the round its gradient, or the whole snapshot."""
         s, snapshot = self.state, self._snapshot() if self.options.labels == "shared" else None
         for name in s.taken:
-            head = (s.phase, s.round, s.following, self.k, plan.timeout_s, plan.limit, plan.scales[name])
+            head = (s.phase, s.round, s.following, self.k, settings.timeout_s, settings.limit, settings.scales[name])
             if snapshot is None:
                 values = block_of(opened.h, self.table.blocks[self.index[name]])
                 self.send(name, BeginWithGradient(*head, values))

@@ -86,9 +86,9 @@ class PredictParty(AnsweringParty[PredictPartyState]):
         if self._train is not None:
             self.aside(TakeMean())
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Send the mean again to a server that has restarted."""
-        if anew and self.state.mean is not None:
+        if reset and self.state.mean is not None:
             self.send(SERVER, self.state.mean)
 
     @job(Find)

@@ -190,7 +190,7 @@ class Walker(Member[W], Generic[W]):
         """Step θ_m."""
         self.network.apply(gradient, rate, buffers)
 
-    def anew(self) -> None:
+    def conversation_reset(self) -> None:
         """Repeat an upload that may be lost."""
         if self.state.uploaded and not self.state.busy:
             self.state.uploaded = False

@@ -141,10 +141,10 @@ class Dialler:
         node, server = self._node, self._server
         self._meet(welcome.run)
         server.last_heard, server.met = time.monotonic(), True
-        if not welcome.anew and not server.conversation.agrees(welcome.position):
+        if not welcome.reset and not server.conversation.agrees(welcome.position):
             raise RemoteProtocolError(SERVER_NAME, "its welcome does not fit this conversation")
         heard = welcome.position.received
-        node.joined(server, welcome.position.number, welcome.anew, heard)
+        node.joined(server, welcome.position.number, welcome.reset, heard)
         node.jobs.lane.know_clock(welcome.clock)
         switchboard = self._switchboard
         stream = server.stream = Stream(node, server, call.write, heard, switchboard)

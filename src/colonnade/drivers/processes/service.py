@@ -37,7 +37,17 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 
-__all__ = ["BROKEN", "FAREWELL_S", "JOIN", "SERVICE", "STATUS", "Later", "Service", "channel_options", "until_it_ends"]
+__all__ = [
+    "BROKEN",
+    "FAREWELL_S",
+    "JOIN",
+    "SERVICE",
+    "STATUS",
+    "RetryLater",
+    "Service",
+    "channel_options",
+    "until_it_ends",
+]
 
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
 HANDSHAKE_S = 10.0
@@ -72,7 +82,7 @@ def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: fl
     ]
 
 
-class Later(str):
+class RetryLater(str):
     """A difference that may pass with time: a party that is refused for it may try again."""
 
     __slots__ = ()
@@ -206,7 +216,7 @@ class Service:
         hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
         differs = self._terms(name, hello)
         if differs:
-            raise Refused(str(differs), final=not isinstance(differs, Later))
+            raise Refused(str(differs), final=not isinstance(differs, RetryLater))
         if not self._admit_late:
             await self._wait_for_all(name)
         return hello
@@ -243,12 +253,12 @@ class Service:
 
     async def _converse(self, peer: Peer, hello: Hello, context: Any) -> None:
         conversation, node = peer.conversation, self._node
-        anew = not conversation.goes_on_with(hello.position)
-        number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(2**62) + 1
+        reset = not conversation.goes_on_with(hello.position)
+        number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(2**62) + 1
         peer.last_heard = time.monotonic()
         peer.met = True
-        heard = 0 if anew else hello.position.received
-        node.joined(peer, number, anew, heard)
+        heard = 0 if reset else hello.position.received
+        node.joined(peer, number, reset, heard)
         outlet = self.relay.outlet(peer.name) if self.relay is not None else None
         stream = peer.stream = Stream(node, peer, context.write, heard, outlet)
         if self._end is not None:
@@ -256,7 +266,7 @@ class Service:
         clock = node.clock()
         self.attendance.came(peer.name, clock)
         try:
-            welcome = Welcome(anew, conversation.position(), self._run, clock)
+            welcome = Welcome(reset, conversation.position(), self._run, clock)
             await context.write(control(Kind.WELCOME, welcome))
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)

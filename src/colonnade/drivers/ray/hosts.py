@@ -15,7 +15,7 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from colonnade.drivers.simulator.engine import Simulator
-from colonnade.drivers.simulator.node import Node
+from colonnade.drivers.simulator.simulated_node import SimulatedNode
 from colonnade.protocol.errors import ColonnadeError, ConfigError, WorkerLost
 from colonnade.protocol.events import Effect, Event, WorkDone
 from colonnade.protocol.messages import Payload
@@ -151,15 +151,15 @@ def _hosts(count: int) -> list[Any]:
     There may be fewer than `count`, if CPUs are taken.
     """
     session = ray.get_runtime_context().get_job_id()
-    if _kept.get("session") != session:
-        _kept.update(session=session, hosts=[])
-    hosts: list[Any] = _kept["hosts"]
+    if _reused.get("session") != session:
+        _reused.update(session=session, hosts=[])
+    hosts: list[Any] = _reused["hosts"]
     hosts += [ray.remote(Host).options(num_cpus=1).remote() for _ in range(len(hosts), count)]
     up = _up(hosts)
     for host in hosts:
         if host not in up:
             ray.kill(host)
-    _kept["hosts"] = up
+    _reused["hosts"] = up
     return up[:count]
 
 
@@ -186,12 +186,12 @@ def _answers(reference: Any) -> bool:
 
 def _dismiss() -> None:
     """Kill all hosts: those that are left hold only a part of the state."""
-    for host in _kept.pop("hosts", []):
+    for host in _reused.pop("hosts", []):
         ray.kill(host)
-    _kept.clear()
+    _reused.clear()
 
 
-_kept: dict[str, Any] = {}
+_reused: dict[str, Any] = {}
 
 
 @contextmanager
@@ -216,7 +216,7 @@ def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, An
     _come_home(simulator, nodes)
 
 
-def _come_home(simulator: Simulator, nodes: Sequence[Node]) -> None:
+def _come_home(simulator: Simulator, nodes: Sequence[SimulatedNode]) -> None:
     for node in nodes:
         if isinstance(node.role, Away):
             node.role, node.start = node.role.come_home(), None

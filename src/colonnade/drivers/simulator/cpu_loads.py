@@ -28,7 +28,7 @@ import numpy as np
 from colonnade.data.suggest import listing
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Unit", "ended_note", "is_archive", "percentages", "read_trace"]
+__all__ = ["Unit", "ended_note", "is_archive", "percentages", "read_load"]
 
 Unit = Literal["percent", "fraction"]
 COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")  # gzip, zip, bzip2, xz
@@ -41,7 +41,7 @@ def is_archive(file: str) -> bool:
     return file.endswith((".tar.gz", ".tgz"))
 
 
-def read_trace(key: str, file: str, machine: int | None, unit: Unit | None = None) -> np.ndarray:
+def read_load(key: str, file: str, machine: int | None, unit: Unit | None = None) -> np.ndarray:
     """The CPU use in percent, one value per interval. `machine` is a number in an archive. Raises ConfigError."""
     expected = "a .tar.gz of one file per machine" if is_archive(file) else "a CSV of time, utilisation"
     try:
@@ -91,7 +91,7 @@ def _in_percent(column: Column, unit: Unit | None, key: str, where: str) -> np.n
 
 
 def ended_note(lengths_s: Mapping[str, float], clock_s: float) -> str:
-    """One line about the roles whose traces were shorter than the run; empty if there are none."""
+    """One line about the roles whose CPU loads were shorter than the run; empty if there are none."""
     over: dict[float, list[str]] = {}
     for name, length_s in lengths_s.items():
         if length_s < clock_s:

@@ -17,7 +17,7 @@ from colonnade.protocol.events import Effect, Send
 from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["Agreement", "Held", "agree", "mutually_prepared"]
+__all__ = ["Held", "SumAgreement", "agree", "mutually_prepared"]
 
 # reporter → (party, version of its data and model) that it holds all shares of; a party's version to sum is last
 Held = Mapping[int, Collection[tuple[int, int]]]
@@ -58,7 +58,7 @@ def mutually_prepared(held: Mapping[int, Collection[int]]) -> list[int]:
 
 
 @dataclass(slots=True, eq=False)
-class Agreement(Component):
+class SumAgreement(Component):
     """The newest exchange."""
 
     testing: bool = field(metadata=UNSAVED)

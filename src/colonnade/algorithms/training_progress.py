@@ -10,12 +10,12 @@ from colonnade.algorithms.training import Cadence, Training
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.events import NANOSECONDS, Effect, Emit, Finish, SetTimer, TimerFired
 
-__all__ = ["END_TIMER", "EVALUATE_TIMER", "Progress"]
+__all__ = ["END_TIMER", "EVALUATE_TIMER", "TrainingProgress"]
 
 EVALUATE_TIMER, END_TIMER = "evaluate", "end"
 
 
-class Progress:
+class TrainingProgress:
     """Counts updates and rows, and decides from them when to evaluate and when to end."""
 
     def __init__(self, training: Training) -> None:
