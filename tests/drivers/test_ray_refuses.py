@@ -52,10 +52,10 @@ def test_eight_parties_and_a_server_fit_on_two_cpus():
     [
         (
             {"server": {"CPU": 5}},
-            r"resources.server = '5 CPU': server would never start.* 10.0.0.1 \(aa\) has 2 CPU; 10.0.0.2",
+            r"resources.server = '5 CPU': server could never start.* 10.0.0.1 \(aa\) has 2 CPU; 10.0.0.2",
         ),
         ({"bank": {"CPU": 3, "GPU": 2}}, r"resources.parties.bank.* = '3 CPU, 2 GPU'.* has 4 CPU, 1 GPU"),
-        ({"bank": {"lab_a": 1}}, "bank would never start"),
+        ({"bank": {"lab_a": 1}}, "bank could never start"),
         (
             {"bank": {"GPU": 0.6}, "shop": {"GPU": 0.6}},
             "2 roles run at the same time and need 1.2 together.* has 1 ",

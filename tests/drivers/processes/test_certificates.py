@@ -218,7 +218,7 @@ def test_signing_again_needs_renew_and_a_first_time_refuses_it(federation, tmp_p
         sign(csr, federation, now=NOW)
     with pytest.raises(ConfigError, match="no certificate to renew"):
         sign(request("bank", tmp_path), federation, renew=True, now=NOW)
-    with pytest.raises(ConfigError, match="capitals"):
+    with pytest.raises(ConfigError, match="upper and lower case"):
         sign(request("Hospital", tmp_path), federation, now=NOW)
     assert snapshot(federation) == before
 

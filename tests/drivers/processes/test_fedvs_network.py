@@ -203,7 +203,7 @@ def assert_no_key_opens(recording):
         for initiator in (True, False):
             own = Session("lab", "bank", "", X25519PrivateKey.generate(), key, initiator=initiator)
             for frame in frames.values():
-                with pytest.raises(RemoteProtocolError, match="does not open"):
+                with pytest.raises(RemoteProtocolError, match="cannot be decrypted"):
                     own.open(own.id + frame[8:])
 
 

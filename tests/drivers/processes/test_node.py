@@ -323,7 +323,7 @@ def test_another_federations_state_is_refused(tmp_path, tools):
     async def run():
         Bank(tools, tmp_path).start().close()
         other = tools.make_node(Toy(), PAYLOADS, tmp_path, ["bank", "hospital"])
-        with pytest.raises(CheckpointError, match="of a federation with bank, clinic; use another folder"):
+        with pytest.raises(CheckpointError, match="belongs to a federation with bank, clinic; use another folder"):
             other.open()
         os.close(other._lock)
 
