@@ -264,7 +264,7 @@ def test_a_federation_of_actors_ends_and_predicts_as_the_simulation_does(
     timeline = json.loads((out / "timeline.json").read_text())
     assert timeline["roles"] == ["server", "party-1", "party-2"] and all(map(any, timeline["busy"]))
     for refused, words in (
-        (ResourcesConfig(RoleResources(gpus=1)), "server would never start"),
+        (ResourcesConfig(RoleResources(gpus=1)), "server could never start"),
         (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and need 2.1"),
         (ResourcesConfig(parties={"bank": NOTHING}), "no such party"),
     ):

@@ -176,7 +176,9 @@ def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, too
         path = tmp_path / "party-2" / "ledger.jsonl"
         whole = path.read_text()
         path.write_text("".join(whole.splitlines(keepends=True)[:2]))
-        with pytest.raises(CheckpointError, match=r"ledger.jsonl: ends with line 2, but line \d was written before"):
+        with pytest.raises(
+            CheckpointError, match=r"ledger.jsonl: ends with line 2, but line \d was written: the file was rolled back"
+        ):
             found.start("party-2")
         os.close(found.post.nodes["party-2"]._lock)  # its process ends
         found.post.nodes["party-2"].role.guard.ledger.close()
