@@ -271,7 +271,7 @@ class Outcome:
     parties: dict[str, dict[str, Any]] = field(default_factory=dict)
     last_accuracies: list[float] = field(default_factory=list)  # one alone wanders by more than a point
     took_s: float = 0.0
-    anew: int = 0  # conversations that began again from nothing
+    resets: int = 0  # conversations that began again from nothing
     spared: int = 0  # messages that a reconnecting sender held for lost and the other side had
     repeats: int = 0  # messages that came twice and were dropped
     restarts: int = 0
@@ -290,7 +290,7 @@ class Outcome:
         return (
             f"{verdict} {self.method:7} {self.took_s:5.1f} s  {self.summary.get('updates', 0):5} updates  "
             f"accuracy {self.accuracy:.4f}  {self.events:6} events  spared {self.spared}  repeats {self.repeats}  "
-            f"anew {self.anew}  {words}{'  (logs missed)' if self.logs_missed else ''}"
+            f"resets {self.resets}  {words}{'  (logs missed)' if self.logs_missed else ''}"
         )
 
 
@@ -303,7 +303,7 @@ class Schedule:
         self._proxies: dict[str, Proxy] = {}
         self._archive = folder / "archive"
         self._archive.mkdir()
-        self._kept: dict[str, dict[int, Path]] = {name: {} for name in self._up.children}
+        self._copies: dict[str, dict[int, Path]] = {name: {} for name in self._up.children}
         self._killed: dict[str, list[int]] = {name: [] for name in self._up.children}  # where in its log
         self._down: set[str] = set()  # those that we have killed and not yet started
         self.outcome = Outcome(config.protocol["name"])
@@ -455,18 +455,18 @@ class Schedule:
 
     def _copy_logs(self, all_of_them: bool = False) -> None:
         """A log is whole once the next has begun, and is written over when the one after that begins."""
-        for name, kept in self._kept.items():
+        for name, copies in self._copies.items():
             state = self._up.nodes / name / "run" / "state"
             found = {journal_number(path): path for path in (state / "journal-0.log", state / "journal-1.log")}
             found.pop(-1, None)
             for number, path in found.items():
                 whole = number + 1 in found or all_of_them
-                if not whole or number in kept:
+                if not whole or number in copies:
                     continue
                 copy = self._archive / f"{name}-{number}"
                 shutil.copyfile(path, copy)
                 if journal_number(path) == number:
-                    kept[number] = copy
+                    copies[number] = copy
 
     def _log(self, name: str, start: int = 0, end: int | None = None) -> list[dict[str, Any]]:
         path = self._up.children[name].log
@@ -506,7 +506,7 @@ class Schedule:
             else:
                 outcome.parties[name] = found
             rows = self._log(name)
-            outcome.anew += sum(bool(row.get("anew")) for row in rows) if name == SERVER else 0
+            outcome.resets += sum(bool(row.get("reset")) for row in rows) if name == SERVER else 0
             outcome.spared += sum(row.get("known", 0) for row in rows if row["event"] == "joined")
             self._check_goes_on(name)
         self._check_metrics()
@@ -515,7 +515,7 @@ class Schedule:
     def _check_goes_on(self, name: str) -> None:
         for start in self._killed[name]:
             before = [row["update"] for row in self._log(name, 0, start) if row["event"] == "checkpoint"]
-            after = [row["update"] for row in self._log(name, start) if row["event"] == "going on"]
+            after = [row["update"] for row in self._log(name, start) if row["event"] == "continuing"]
             if before and after and after[0] < before[-1]:
                 self._problem(f"{name}: goes on at update {after[0]}, its checkpoint had {before[-1]}")
 
@@ -553,17 +553,16 @@ class Schedule:
                 self._problem(f"{name}: {found['steps']} steps, but the server had {uploads[name]} uploads of it")
         steps = sum(found["steps"] for found in outcome.parties.values())
         each = {"vafl": 1, "sync": len(outcome.parties)}.get(outcome.method)
-        in_flight = len(outcome.parties) * (
-            1 + outcome.anew
-        )  # an upload that is sent again after a new beginning counts again
+        # An upload that is sent again after a reset counts again.
+        in_flight = len(outcome.parties) * (1 + outcome.resets)
         if each is not None and not 0 <= each * outcome.summary["updates"] - steps <= in_flight:
             self._problem(f"{outcome.summary['updates']} updates, but {steps} steps of all parties")
 
     def _records(self, name: str, codec: Codec) -> tuple[list[Record], bool]:
         """All events of a node's life, and whether none is missing (on a busy machine the copier may come late)."""
-        kept = self._kept[name]
-        records = [record for number in sorted(kept) for record in read_journal(kept[number], codec, number)[1]]
-        return records, set(kept) == set(range(max(kept) + 1))
+        copies = self._copies[name]
+        records = [record for number in sorted(copies) for record in read_journal(copies[number], codec, number)[1]]
+        return records, set(copies) == set(range(max(copies) + 1))
 
     def _check_conversations(self, name: str, records: list[Record], complete: bool) -> None:
         heard: dict[tuple[str, int], int] = {}
@@ -636,7 +635,7 @@ def _report(outcome: Outcome, what: str) -> Outcome:
 
 
 def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
-    head = "method   schedules  failed  faults  restarts  spared  repeats  anew"
+    head = "method   schedules  failed  faults  restarts  spared  repeats  resets"
     print(f"\n{head}   calm (lowest–highest)      chaos median  worst")
     for method, runs in calm.items():
         of = [outcome for outcome in outcomes if outcome.method == method]
@@ -646,7 +645,7 @@ def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
         print(
             f"{method:8} {len(of):9}  {sum(bool(o.problems) for o in of):6}  {sum(len(o.faults) for o in of):6}  "
             f"{sum(o.restarts for o in of):8}  {sum(o.spared for o in of):6}  {sum(o.repeats for o in of):7}  "
-            f"{sum(o.anew for o in of):4}   {mean(quiet):.4f} ({min(quiet):.4f}–{max(quiet):.4f})    "
+            f"{sum(o.resets for o in of):6}   {mean(quiet):.4f} ({min(quiet):.4f}–{max(quiet):.4f})    "
             f"{median(loud):.4f}        {min(loud):.4f}"
         )
 

@@ -201,11 +201,11 @@ def fewer(data: Partition, rows: int | None, held_out: int | None) -> Partition:
     """At most `rows` to train on, and `held_out` each to validate and to test on; those of a partition are shuffled."""
     numbers = np.arange(len(data.y_test))
     validation, test = numbers[: data.validation][:held_out], numbers[data.validation :][:held_out]
-    kept = np.concatenate([validation, test])
+    held_out = np.concatenate([validation, test])
     return replace(
         data,
-        train=tuple(own[:rows] for own in data.train), test=tuple(own[kept] for own in data.test),
-        y_train=data.y_train[:rows], y_test=data.y_test[kept], validation=len(validation),
+        train=tuple(own[:rows] for own in data.train), test=tuple(own[held_out] for own in data.test),
+        y_train=data.y_train[:rows], y_test=data.y_test[held_out], validation=len(validation),
     )  # fmt: skip
 
 

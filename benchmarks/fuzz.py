@@ -332,7 +332,7 @@ class Mallory:
         return (channel or self.channel).stream_stream(f"/{service.SERVICE}/{service.JOIN}")()
 
     async def join(self) -> Any:
-        """A stream after a welcome; everything begins anew."""
+        """A stream after a welcome; everything starts again."""
         call = self.call()
         await call.write(control(Kind.HELLO, self.hello()))
         first = open_envelope(await asyncio.wait_for(call.read(), ANSWER_S), "server")

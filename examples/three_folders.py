@@ -34,7 +34,7 @@ HAVE_NEW = {"bank": 1.0, "shop": 0.8, "insurer": 0.8}
 SEED = 7
 CATEGORIES = 'categorical = ["SEX", "EDUCATION", "MARRIAGE"]\n'
 
-SHARED = """# --- what all agree upon: the same in all files; the handshake compares it ---
+SHARED = """# --- shared: the same in all files; the handshake compares it ---
 
 [model]
 party = "mlp:32"
@@ -57,7 +57,7 @@ seed = 0
 [network]
 parties = ["bank", "shop", "insurer"] # in this order
 
-# --- one's own; paths begin where the command is typed ---
+# --- one's own; paths start at the folder where the command is typed ---
 
 """
 CERTIFICATES = """certificate = "{folder}{name}.pem"

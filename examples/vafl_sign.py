@@ -9,9 +9,9 @@ import numpy as np
 
 from colonnade.algorithms import METHODS
 from colonnade.algorithms.chassis import on
-from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import Gradient
 from colonnade.algorithms.vafl.party import Party
+from colonnade.algorithms.vafl.request_queue import QueuedRequest
 from colonnade.algorithms.vafl.server import Server
 from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.role import SERVER
@@ -28,7 +28,7 @@ class Signs(Message, frozen=True):
 
 
 class SignServer(Server):
-    def answer(self, request: Request, k: int, values: Array) -> Message:
+    def answer(self, request: QueuedRequest, k: int, values: Array) -> Message:
         return Signs(request.step, k, values.shape[1], np.abs(values).mean(1), np.packbits(values > 0, axis=1))
 
 

@@ -217,6 +217,7 @@ EXECUTED = {
     ],
     "docs/results/gpu.md": [("python benchmarks/gpu.py", GPU), ("python benchmarks/gpu.py --methods", GPU)],
     "docs/results/predictions.md": [("python benchmarks/away.py", MINUTES_AND_DATA)],
+    "docs/results/privacy.md": [("python benchmarks/privacy.py useful", MINUTES_AND_DATA)],
     "docs/results/scale.md": [("python benchmarks/many_parties.py", MINUTES)],
     "docs/results/write-a-method.md": [("cd examples", TYPED), ("cd examples", TYPED)],
     "docs/results/zeroth.md": [

@@ -10,7 +10,7 @@ from torch import nn
 
 import colonnade
 from colonnade.cli.in_notebook import NotebookLive
-from colonnade.cli.progress import RaceBoard
+from colonnade.cli.progress_bars import RaceBoard
 from colonnade.protocol.errors import ConfigError
 
 
@@ -85,7 +85,7 @@ def test_ones_own_module_races(data):
         (lambda data: colonnade.compare(data, ["sync"], seeds=0), "must be 1 or more"),
         (lambda data: colonnade.compare(data, ["sync"], learning_rat=1), "did you mean 'learning_rate'"),
         (lambda data: colonnade.sweep(data, {}), "name at least one key"),
-        (lambda data: colonnade.sweep(data, {"learning_rate": 0.1}), "give a list of values"),
+        (lambda data: colonnade.sweep(data, {"learning_rate": 0.1}), "must be a list of values"),
         (lambda data: colonnade.sweep(data, {"learning_rate": [0.1, 0.1]}), "names a value twice"),
         (lambda data: colonnade.sweep(data, {"seed": [1]}, by="time-to-target"), "needs a target"),
     ],
@@ -105,7 +105,7 @@ def test_progress_in_a_notebook_is_one_output_that_is_replaced(data, monkeypatch
 
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
-    monkeypatch.setattr("colonnade.cli.progress.in_notebook", lambda: True)
+    monkeypatch.setattr("colonnade.cli.progress_bars.in_notebook", lambda: True)
     seen = []
     board = RaceBoard()
     assert isinstance(board._live, NotebookLive)

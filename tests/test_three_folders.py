@@ -73,7 +73,7 @@ def test_the_configs_agree_above_the_line(made):
     folder = made(aligned=True)
     texts = [path.read_text() for path in folder.glob("*/*.toml")]
     assert len(texts) == 4
-    assert len({re.search(r"# --- what all.*?(?=# --- one's)", text, re.DOTALL)[0] for text in texts}) == 1
+    assert len({re.search(r"# --- shared.*?(?=# --- one's)", text, re.DOTALL)[0] for text in texts}) == 1
 
 
 def test_it_needs_no_data_and_makes_up_the_same_every_time(tmp_path):

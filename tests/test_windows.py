@@ -107,7 +107,7 @@ def test_signals_stop_a_role_on_the_loop_of_asyncio(monkeypatch):
 def test_a_federation_in_one_place_is_refused_with_what_to_do_instead(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     for start in (lambda: FederationUp.refuse(Config(), ()), lambda: AlignAll([])):
-        with pytest.raises(ColonnadeError, match=r"start each side in a terminal of its own, or use WSL"):
+        with pytest.raises(ColonnadeError, match=r"start each role in its own terminal, or use WSL"):
             start()
 
 

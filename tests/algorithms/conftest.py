@@ -217,12 +217,12 @@ class Tiny:
         """Deliver one event and say what the role wants; evaluation is left out."""
         effects = role.handle(event, 0)
         role.validate()
-        kept = []
+        remaining = []
         for effect in effects:
             measuring = effect.kind == EVALUATION if isinstance(effect, Work) else getattr(effect, "evaluation", False)
             if not measuring:
-                kept.append(effect)
-        return kept
+                remaining.append(effect)
+        return remaining
 
     def work(self, role, effects):
         """Do the one job among the effects; its result, and what the role wants then."""

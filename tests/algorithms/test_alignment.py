@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from colonnade.algorithms.alignment import PAYLOADS, AligningParty, AligningServer
 from colonnade.algorithms.alignment.matching import match
-from colonnade.algorithms.alignment.messages import Begin, Declare, Done, Places, Points, Raised, Secret, Trouble
+from colonnade.algorithms.alignment.messages import (
+    BeginAlignment,
+    Declare,
+    Done,
+    Places,
+    Points,
+    Raised,
+    Secret,
+    Trouble,
+)
 from colonnade.data import IdRules, clean_ids
 from colonnade.data.alignment import normalise
 from colonnade.drivers.simulator import ClockConfig
@@ -112,7 +121,7 @@ def test_it_is_the_plain_intersection(names, data, rules, seed):
         for name, texts in found.items()
     }
     if not all(plain.values()):
-        with pytest.raises(DataError, match="there is no id in column 'id'"):
+        with pytest.raises(DataError, match="rows has an id in column 'id'"):
             Aligned(found, rules)
         return
     run = Aligned(found, rules, seed)
@@ -177,7 +186,15 @@ def test_rows_that_the_server_and_some_parties_have(least):
 def test_only_raised_points_cross_and_never_an_id_or_a_hash_of_one():
     held = tables(30, 28, 26, server=25)
     run = Aligned(held)
-    assert {type(message) for _, _, message in run.heard} == {Declare, Begin, Secret, Points, Raised, Places, Done}
+    assert {type(message) for _, _, message in run.heard} == {
+        Declare,
+        BeginAlignment,
+        Secret,
+        Points,
+        Raised,
+        Places,
+        Done,
+    }
     texts = sorted(set().union(*held.values()))
     codec = Codec(PAYLOADS)
     said = b"".join(bytes(codec.encode(message)) for _, _, message in run.heard)
@@ -283,13 +300,13 @@ def own_points(kind):
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("more", "shop sends more ids of shop than the 20 that were declared"),
-        ("more, later", "shop sends more ids of shop than the 20 that were declared"),
-        ("fewer", "shop sends 19 ids of shop, fewer than the 20 that were declared"),
-        ("twice", "shop sends ids again that it has sent, 1 times"),
-        ("no points", "shop sends ids that are no points of the curve"),
-        ("another shape", "shop sends ids that are no points"),
-        ("a gap", "shop sends ids of shop that do not follow those before"),
+        ("more", "shop sends more ids of shop than the 20 that it declared"),
+        ("more, later", "shop sends more ids of shop than the 20 that it declared"),
+        ("fewer", "shop sends 19 ids of shop, fewer than the 20 that it declared"),
+        ("twice", "shop sends 1 ids more than once"),
+        ("no points", "shop sends ids that are not points of the curve"),
+        ("another shape", "shop sends ids of a wrong type or shape"),
+        ("a gap", "shop sends ids of shop out of order"),
         ("another owner", "shop sends ids out of turn"),
     ],
 )
@@ -299,30 +316,36 @@ def test_who_breaks_the_rules_is_named(kind, cause, others):
     if len(others) == 1:
         del held["insurer"]
     run = Aligned(held, liar=lying(own_points(kind)))
-    assert run.status == "finished" and run.server.refusal.startswith(cause) and not run.records
+    assert run.status == "finished" and cause in run.server.refusal and not run.records
 
 
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
         (lambda m: [Declare(0)] if isinstance(m, Declare) else None, "shop declares 0 ids"),
-        (lambda m: [m, m] if isinstance(m, Declare) else None, "shop declares 20 ids, which it cannot"),
-        (lambda m: [Raised(1), m] if isinstance(m, Declare) else None, "shop sends Raised before all are here"),
-        (lambda m: [Done("00" * 32)] if isinstance(m, Done) else None, "the members came to different orders"),
+        (
+            lambda m: [m, m] if isinstance(m, Declare) else None,
+            "shop declares 20 ids; each party declares 1 or more ids, once",
+        ),
+        (
+            lambda m: [Raised(1), m] if isinstance(m, Declare) else None,
+            "shop sends Raised before all members are connected",
+        ),
+        (lambda m: [Done("00" * 32)] if isinstance(m, Done) else None, "the members computed different row orders"),
         (lambda m: [Secret(bytes(32))] if isinstance(m, Points) else None, "shop sends a secret out of turn"),
-        (lambda m: [Trouble("bank", "sings")] if isinstance(m, Raised) else None, "bank sings, says shop"),
+        (lambda m: [Trouble("bank", "sings")] if isinstance(m, Raised) else None, "shop reports: bank sings"),
     ],
     ids=["declares none", "declares twice", "begins early", "another digest", "own secret", "accuses"],
 )
 def test_other_lies(change, cause):
     run = Aligned(tables(30, 20), liar=lying(change))
-    assert run.server.refusal.startswith(cause)
+    assert cause in run.server.refusal
 
 
 def test_a_server_that_gives_wrong_places_is_found_out():
     party = AligningParty("bank", ids_of(["a", "b"]), 3)
     others = {"sender": "server"}
-    begun = Begin(("bank", "shop"), (2, 2))
+    begun = BeginAlignment(("bank", "shop"), (2, 2))
 
     def told(*messages):
         role = AligningParty("bank", ids_of(["a", "b"]), 3)
@@ -344,7 +367,9 @@ def test_a_server_that_gives_wrong_places_is_found_out():
         Places("shop", 1, 0, True, places(0, 0).places),
     ):
         assert isinstance(told(wrong), Trouble) and told(wrong).member == "server"
-    assert told(msgspec.structs.replace(begun, counts=(3, 2))) == Trouble("server", "begins what cannot be begun")
+    assert told(msgspec.structs.replace(begun, counts=(3, 2))) == Trouble(
+        "server", "starts an alignment that does not fit this party"
+    )
     assert party.summary() == {"weights": "", "ids": 2}
 
 
@@ -354,13 +379,13 @@ def test_a_server_that_gives_wrong_places_is_found_out():
 def test_a_party_that_starts_again_before_all_are_here_declares_again():
     server = AligningServer(("bank", "shop"), None, 3)
     assert server.handle(Received("bank", Declare(5)), 0) == [] and server.waits_for() == ["shop"]
-    server.handle(PeerJoined("bank", anew=True), 0)
+    server.handle(PeerJoined("bank", reset=True), 0)
     assert server.waits_for() == ["bank", "shop"]
     server.handle(Received("bank", Declare(6)), 0)
     begun = server.handle(Received("shop", Declare(2)), 0)
     assert [(effect.to, effect.message.counts) for effect in begun] == [("bank", (6, 2)), ("shop", (6, 2))]
-    server.handle(PeerJoined("shop", anew=True), 0)
-    assert server.refusal == "shop restarted in the middle"
+    server.handle(PeerJoined("shop", reset=True), 0)
+    assert server.refusal == "shop restarted in the middle of the alignment; run colonnade align again on every member"
 
 
 def test_the_whole_state_is_saved():
@@ -399,7 +424,7 @@ def test_what_comes_before_the_beginning_waits_for_it_in_the_state():
     assert [early.handle(Received("bank", message), 0) for message in (points, secret)] == [[], []]
     again.load(state.unpack(state.pack(early.save())))
     again.handle(Resumed(bytes(32)), 0)
-    again.handle(Received("server", Begin(("bank", "shop"), (2, 2))), 0)
+    again.handle(Received("server", BeginAlignment(("bank", "shop"), (2, 2))), 0)
     assert again.state.early == [] and again.member.seed == secret.seed and again.member.taken == {"bank": 2}
     refused = [Send("server", Trouble("bank", "sends Raised to a member"))]
     assert early.handle(Received("bank", Raised(1)), 0) == refused

@@ -23,7 +23,7 @@ from colonnade.algorithms.asysqn.coordinator import LinearCoordinator
 from colonnade.algorithms.asysqn.messages import (
     Abandon,
     Ask,
-    Begin,
+    BeginTraining,
     Differs,
     Held,
     Hello,
@@ -123,7 +123,7 @@ class Parties:
         """These train, the others only answer."""
         everyone = list(range(len(self.names)))
         for m, name in enumerate(self.names):
-            start = Begin(2.0, everyone) if m in trainers else Members(everyone)
+            start = BeginTraining(2.0, everyone) if m in trainers else Members(everyone)
             self.queue.append((name, Received("server", start)))
 
     def steps_of(self, m, count):
@@ -355,12 +355,12 @@ def test_with_two_left_nobody_asks():
     assert len(parties.of(Ask)) > asked
 
 
-def test_who_begins_anew_drops_everything_and_says_hello():
+def test_a_party_after_a_reset_drops_everything_and_says_hello():
     parties = make(batch=1)
     parties.begin(0, 1)
     parties.steps_of(0, 2)
     w = parties.roles["party-1"].estimator.w
-    parties.tell("party-1", PeerJoined("server", anew=True))
+    parties.tell("party-1", PeerJoined("server", reset=True))
     role = parties.roles["party-1"]
     assert (
         not role.state.own
@@ -375,12 +375,12 @@ def test_who_begins_anew_drops_everything_and_says_hello():
 @pytest.mark.parametrize(
     ("message", "cause"),
     [
-        (Ask(7, [0, 1], False, np.zeros(1, np.int32)), "single terms"),
+        (Ask(7, [0, 1], False, np.zeros(1, np.int32)), "terms of single parties"),
         (Ask(7, [1, 2], False, np.zeros(1, np.int32)), "a sum over parties"),
-        (Ask(7, [0, 1, 9], False, np.zeros(1, np.int32)), "single terms"),
-        (Ask(7, [0, 1, 2], False, np.array([5], np.int32)), "rows that are not there"),
-        (Masked(1, 7, b"", 0, np.zeros(1)), "a sum that cannot be"),
-        (Masked(9, 7, b"", 0, np.zeros(1, np.uint64)), "a sum that cannot be"),
+        (Ask(7, [0, 1, 9], False, np.zeros(1, np.int32)), "terms of single parties"),
+        (Ask(7, [0, 1, 2], False, np.array([5], np.int32)), "rows that do not exist"),
+        (Masked(1, 7, b"", 0, np.zeros(1)), "an impossible sum"),
+        (Masked(9, 7, b"", 0, np.zeros(1, np.uint64)), "an impossible sum"),
         (Totals(0, 1, np.zeros(2)), "margins"),
         (Hold(1), "does not expect a Hold"),
     ],
@@ -438,14 +438,18 @@ def begun(options=None):
 
 def test_everybody_begins_after_the_first_evaluation():
     _, told = begun()
-    assert told == [(f"party-{m}", Begin(2.0, [0, 1, 2])) for m in (1, 2, 3)]
+    assert told == [(f"party-{m}", BeginTraining(2.0, [0, 1, 2])) for m in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
     ("labels", "odd", "cause"),
     [
-        (("a", "b", "a"), ["party-2"], "party-2 holds other labels than the rest"),
-        (("a", "b", "c"), ["party-1", "party-2", "party-3"], "party-1, party-2, party-3 hold other labels than each"),
+        (("a", "b", "a"), ["party-2"], "party-2 holds different labels from the rest"),
+        (
+            ("a", "b", "c"),
+            ["party-1", "party-2", "party-3"],
+            "party-1, party-2, party-3 hold different labels from each",
+        ),
     ],
 )
 def test_parties_whose_labels_differ_are_told_and_waited_for(labels, odd, cause):
@@ -464,17 +468,17 @@ def test_labels_that_were_mended_are_welcome():
 
 def test_a_party_that_comes_back_with_other_labels_is_refused_until_they_are_mended():
     made, _ = begun()
-    made.handle(PeerJoined("party-2", anew=True), 0)
+    made.handle(PeerJoined("party-2", reset=True), 0)
     ((name, message),) = messages(made.handle(Received("party-2", Hello("b" * 64, 2, 1, 4)), 0))
-    assert name == "party-2" and message.cause.startswith("party-2 holds other labels than the rest")
+    assert name == "party-2" and message.cause.startswith("party-2 holds different labels from the rest")
     told = messages(made.handle(Received("party-2", Hello("a" * 64, 2, 1, 4)), 0))
-    assert told[0] == ("party-2", Begin(2.0, [0, 1, 2]))
+    assert told[0] == ("party-2", BeginTraining(2.0, [0, 1, 2]))
 
 
 def test_a_party_stops_over_its_labels_and_says_hello_once_they_are_others():
     role = make().roles["party-1"]
-    with pytest.raises(DataError, match="party-1 holds other labels than the rest; then start this party again"):
-        role.handle(Received("server", Differs(role._held.digest, "party-1 holds other labels than the rest")), 0)
+    with pytest.raises(DataError, match="party-1 holds different labels from the rest; then start this party again"):
+        role.handle(Received("server", Differs(role._held.digest, "party-1 holds different labels from the rest")), 0)
     ((name, message),) = messages(role.handle(Received("server", Differs("0" * 64, "")), 0))
     assert name == "server" and message.labels_sha256 == role._held.digest
 
@@ -485,7 +489,7 @@ def test_a_loss_is_announced_and_a_return_too():
     assert told == [("party-1", Members([0, 1])), ("party-2", Members([0, 1]))]
     assert made.waits_for() == ["party-3"]
     told = messages(made.handle(PeerJoined("party-3"), 0))
-    assert told[0] == ("party-3", Begin(2.0, [0, 1, 2])) and told[1] == ("party-1", Members([0, 1, 2]))
+    assert told[0] == ("party-3", BeginTraining(2.0, [0, 1, 2])) and told[1] == ("party-1", Members([0, 1, 2]))
 
 
 def test_staleness_counts_what_the_others_did_since():
@@ -567,9 +571,9 @@ def test_labels_of_no_two_classes(y, found):
 
 
 def test_losses_want_their_task():
-    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes .* there are 3"):
+    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes .* have 3 classes"):
         Parties(AfOptions(), X, Y, task=Task("multiclass", ("a", "b", "c")))
-    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes, .* use ridge"):
+    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes; .* 'ridge'"):
         Parties(AfOptions(loss="logistic"), X, Y, task=Task("regression", ()))
-    with pytest.raises(ConfigError, match="protocol.loss = 'ridge': needs numbers to predict"):
+    with pytest.raises(ConfigError, match="protocol.loss = 'ridge': needs a number as the label"):
         Parties(AfOptions(loss="ridge"), X, Y)

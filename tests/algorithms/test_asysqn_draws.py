@@ -7,7 +7,7 @@ import pytest
 
 from colonnade.algorithms.asysqn.block import Block
 from colonnade.algorithms.asysqn.config import AfSagaOptions
-from colonnade.algorithms.asysqn.draws import KEPT, Draws
+from colonnade.algorithms.asysqn.draws import CACHED, Draws
 from colonnade.algorithms.asysqn.estimator import Estimator
 from colonnade.algorithms.asysqn.losses import LOSSES
 from colonnade.algorithms.asysqn.messages import Step
@@ -16,7 +16,7 @@ from colonnade.algorithms.batches import Walk
 
 def test_a_batch_has_every_row_once_and_is_known_from_its_position():
     draws, again = Draws(100, 30, 7, "batches", 2), Draws(100, 30, 7, "batches", 2)
-    batches = [draws.batch(position) for position in range(3 * KEPT)]
+    batches = [draws.batch(position) for position in range(3 * CACHED)]
     for position in (20, 3, 3, 11):
         np.testing.assert_array_equal(again.batch(position), batches[position])
     assert all(len(set(batch)) == 30 and batch.dtype == np.int32 for batch in map(np.asarray, batches))

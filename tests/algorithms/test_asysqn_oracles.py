@@ -121,7 +121,7 @@ def test_a_single_column_is_padded_and_comes_back_single(table):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda parts, y: (parts[0], y), "a list of parts"),
+        (lambda parts, y: (parts[0], y), "a list with one array"),
         (lambda parts, y: ([parts[0][:5], *parts[1:]], y), "inconsistent numbers of samples"),
         (lambda parts, y: (parts, np.arange(len(y)) % 3), "two classes, not 3"),
         (lambda parts, y: ([parts[0] * np.nan, *parts[1:]], y), "NaN"),
@@ -197,9 +197,9 @@ def test_who_has_fewer_nonzeros_is_quicker(wide):
 
 def test_sparse_tables_want_a_linear_method_and_no_scaling(wide):
     dataset = colonnade.from_arrays(*wide)
-    with pytest.raises(ConfigError, match="data.scale = 'standard': a sparse table cannot be shifted"):
+    with pytest.raises(ConfigError, match="data.scale = 'standard': this scale would make a sparse table dense"):
         colonnade.split(dataset, parties=3, scale="standard")
-    with pytest.raises(ConfigError, match="protocol.name = 'vafl': takes dense tables"):
+    with pytest.raises(ConfigError, match="protocol.name = 'vafl': needs a dense table"):
         colonnade.prepare(colonnade.split(dataset, parties=3), "vafl")
 
 

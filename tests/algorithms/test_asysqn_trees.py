@@ -83,7 +83,7 @@ def test_the_trees_of_eight():
 
 
 def test_two_give_each_other_away():
-    with pytest.raises(ConfigError, match="the sum minus its own"):
+    with pytest.raises(ConfigError, match="by subtracting its own"):
         aggregation_trees(2, 0)
     with pytest.raises(ConfigError, match="at least 2"):
         aggregation_trees(5, 0, fan_out=1)

@@ -79,8 +79,8 @@ class Adder(Chassis[State]):
     def started(self, entropy):
         self.wake("tick", self.now + 5)
 
-    def joined(self, peer, anew):
-        self.state.seen.append(f"{peer} {anew}")
+    def joined(self, peer, reset):
+        self.state.seen.append(f"{peer} {reset}")
 
     def peer_lost(self, peer):
         self.state.seen.remove(f"{peer} False")
@@ -263,7 +263,7 @@ def test_a_copy_of_a_role_does_not_call_the_original():
 
 @pytest.mark.parametrize("value", [[], {}, set(), bytearray()])
 def test_what_may_change_outside_the_state_is_refused_at_the_start(value):
-    with pytest.raises(LocalProtocolError, match="extra may change, and no checkpoint would hold it"):
+    with pytest.raises(LocalProtocolError, match="extra may change, but is not saved in checkpoints"):
         Adder(extra=value).handle(Started(b""), 1)
     with pytest.raises(LocalProtocolError, match="extra may change"):
         Adder(extra=value).load(Adder().save())
@@ -273,7 +273,7 @@ def test_a_started_role_takes_no_new_attribute():
     role = Adder(extra=(1, 2))
     role.total = 3  # not started
     started(role)
-    with pytest.raises(LocalProtocolError, match="total is no field of the state"):
+    with pytest.raises(LocalProtocolError, match="total is not a field of the state"):
         role.total = 4
     with pytest.raises(AttributeError):
         role.state.other = 1

@@ -269,10 +269,10 @@ def test_orders_that_would_leave_places_without_blinding(world):
     everyone = [0, 1, 2, 3, 4]
     versions = message.versions[:4]
     wrong = [
-        (ShareModels(round, attempt + 1, everyone, 32, [0], 0), "an exchange that cannot be"),
-        (ShareModels(round, attempt + 1, everyone, 32, [], 0), "an exchange that cannot be"),
-        (ShareModels(round, attempt + 1, [0, 1, 2, 3], 32, [0, 4], 0), "an exchange that cannot be"),
-        (Sum(round, attempt, message.position, [0, 1, 2, 3], versions), "without some that blind"),
+        (ShareModels(round, attempt + 1, everyone, 32, [0], 0), "an impossible exchange"),
+        (ShareModels(round, attempt + 1, everyone, 32, [], 0), "an impossible exchange"),
+        (ShareModels(round, attempt + 1, [0, 1, 2, 3], 32, [0, 4], 0), "an impossible exchange"),
+        (Sum(round, attempt, message.position, [0, 1, 2, 3], versions), "must include the parties that blind"),
     ]
     for order, words in wrong:
         with pytest.raises(RemoteProtocolError, match=f"server: .*{words}"):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from colonnade.algorithms.fedvs.agreement import agree, mutually_prepared
 from colonnade.algorithms.fedvs.messages import (
     Answer,
     Declined,
@@ -15,6 +14,7 @@ from colonnade.algorithms.fedvs.messages import (
     Sum,
     WhoHolds,
 )
+from colonnade.algorithms.fedvs.sum_agreement import agree, mutually_prepared
 from colonnade.data import load, split
 from colonnade.protocol.events import PeerLost, Received
 

@@ -1,4 +1,4 @@
-"""timeout_s = "auto": the rule by hand, picked anew when speeds change, kept when they hardly do.
+"""timeout_s = "auto": the rule by hand, picked again when speeds change, kept when they hardly do.
 
 Of the multiples of the parties' steps, the T with the most Σ_k c·(1 − e^{−τ_k/c}) / (T + round trip).
 """
@@ -8,7 +8,7 @@ from math import ceil, exp, floor
 import numpy as np
 import pytest
 
-from colonnade.algorithms.flex.messages import Begin, Ready
+from colonnade.algorithms.flex.messages import BeginPhase, Ready
 from colonnade.algorithms.flex.pacing import USEFUL_NORMALISED, USEFUL_STEPS, best_timeout, steps_within
 from colonnade.protocol.events import NANOSECONDS, Received
 
@@ -106,7 +106,7 @@ def timeouts(run, party="party-1"):
     return [
         (time / NANOSECONDS, event.message.timeout_s, event.message.limit, event.message.scale)
         for time, role, event in run.events
-        if role == party and isinstance(event, Received) and isinstance(event.message, Begin)
+        if role == party and isinstance(event, Received) and isinstance(event.message, BeginPhase)
     ]
 
 
@@ -151,7 +151,7 @@ def test_steps_of_adam_are_useful_once(labels, simulate):
 
 
 @BOTH
-def test_picked_anew_when_everybody_slows_down(labels, simulate):
+def test_picked_again_when_everybody_slows_down(labels, simulate):
     """Both `labels` modes: after 10 s everybody has a tenth of its speed, and the timeout ends near the new best."""
     trace = {"kind": "trace", "mean_s": 0.02, "cpu": [0] + [90] * 500, "interval_s": 10.0}
     run = simulate(tables(labels, trace, 60))

@@ -219,7 +219,7 @@ def gradients(w, a, labels):
     ids="-".join,
 )
 def test_two_rounds_against_the_loop(rule, labels, flex):
-    """Both `labels` modes: 3, 2 and 4 steps, then 1, 3 and 2 from the new snapshot; momentum and θ^{r,0} begin anew."""
+    """Both `labels` modes: 3, 2 and 4 steps, then 1, 3 and 2 from the new snapshot; momentum, θ^{r,0} start again."""
     names = {"rho": "momentum", "mu": "prox", "decay": "decay"}
     run = flex(options(labels, **{names[key]: value for key, value in rule.items()}))
     w, a, uploads = list(W), A, run.uploads()
@@ -242,8 +242,8 @@ def test_momentum_is_forgotten_after_the_round(labels, flex):
     own, _, top = gradients(w, a, labels)
     _, u = reference(W[0], gradients(W, A, labels)[0], 2, ETA, 0.5)
     run.round(uploads, (1, 1, 1), began=20)
-    forgotten, kept = (reference(w[0], own, 1, ETA, 0.5, u=before)[0] for before in (0.0, u))
-    assert abs(forgotten - kept) > 0.02, "the case must be able to tell them apart"
+    forgotten, remembered = (reference(w[0], own, 1, ETA, 0.5, u=before)[0] for before in (0.0, u))
+    assert abs(forgotten - remembered) > 0.02, "the case must be able to tell them apart"
     assert weight(run.parties[0]) == pytest.approx(forgotten, rel=1e-6)
     assert weight(run.server) == pytest.approx(a - ETA_0 * top(a), rel=1e-6)
 

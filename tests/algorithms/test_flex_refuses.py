@@ -59,7 +59,7 @@ def test_momentum_is_of_sgd(name, other, resolve):
         )
         refused_setting(resolve, {"name": name, "momentum": rho}, "protocol.momentum", cause, {"optimiser": given})
     given = {"server": other, "party": "sgd"}
-    cause = "the server steps by .* a list with one value for each party, which leaves the server out"
+    cause = "the server steps by .* a list with one value for each party, without the server"
     refused_setting(resolve, {"name": name, "momentum": 0.5}, "protocol.momentum", cause, {"optimiser": given})
     fine = {"protocol": {"name": name, "momentum": [0.5, 0.0, 0.5]}}
     for given in ({"server": other, "party": "sgd"}, {"server": "sgd", "party": ["sgd", other, "sgd"]}):
@@ -78,7 +78,7 @@ def test_so_is_the_momentum_of_an_optimiser(where, name, rho, resolve):
 
 def test_torch_refuses_a_negative_one_itself(resolve):
     train = {"optimiser": {"name": "momentum", "momentum": -0.5}}
-    refused_setting(resolve, {"name": "flex"}, "train.optimiser", "momentum refuses these options", train)
+    refused_setting(resolve, {"name": "flex"}, "train.optimiser", "momentum does not accept these options", train)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_timeout_shorter_than_anybodys_step(name, labels, simulate):
     """Both `labels` modes: said once ten rounds have passed, with how long the quickest's step took."""
     compute = [{"mean_s": mean_s} for mean_s in (0.5, 0.04, 0.3, 0.2)]
     tables = {"protocol": {"name": name, "timeout_s": 0.03, "labels": labels}, "clock": {"compute": compute}}
-    cause = r"timeout_s = 0.03: no party finished a step within it: the quickest took 0.04 s; give more, or use 'auto'"
+    cause = r"timeout_s = 0.03: no party finished a step in this time: the fastest took 0.04 s; raise it, or use 'auto'"
     with pytest.raises(ConfigError, match=cause):
         simulate(tables)
 
@@ -245,7 +245,7 @@ def test_a_round_is_a_number_that_a_run_can_reach(round_, labels, roles):
 @pytest.mark.parametrize(
     ("report", "cause"),
     [
-        ((0, 1.0, 0.1, 0.2), "reports τ = 0 local steps; one is the least"),
+        ((0, 1.0, 0.1, 0.2), "reports τ = 0 local steps; it must be 1 or more"),
         ((-3, 1.0, 0.1, 0.2), "reports τ = -3 local steps"),
         ((2**62, 1.0, 0.1, 0.2), f"reports τ = {2**62} local steps"),
         ((2, 0.0, 0.1, 0.2), "reports w̄ = 0.0"),
@@ -340,7 +340,7 @@ def begin(labels, roles, **changes):
 def test_a_phase_that_cannot_be(changes, labels, roles):
     """Both `labels` modes."""
     party, message = begin(labels, roles, **changes)
-    refused(party, Received("server", message), "^server: a phase that cannot be")
+    refused(party, Received("server", message), "^server: starts an impossible phase")
     party, good = begin(labels, roles)
     assert one_work(party.handle(Received("server", good), 0)).kind == "step"
 
@@ -405,7 +405,7 @@ def test_the_other_mode_is_not_taken(roles):
     gradient, with_snapshot = BeginWithGradient(**head, values=GOOD), BeginWithSnapshot(**head, snapshot=shown)
     for labels, message in (("server", with_snapshot), ("shared", gradient)):
         _, (_, party, _) = roles(labels)
-        cause = f"^server: a {type(message).__name__}, though protocol.labels = '{labels}'"
+        cause = f"^server: sends a {type(message).__name__}, although protocol.labels = '{labels}'"
         refused(ready(party), Received("server", message), cause)
 
 
@@ -423,7 +423,7 @@ def test_who_may_say_what_to_a_party(labels, roles):
 
 @BOTH
 def test_what_comes_at_the_wrong_moment_is_dropped_and_counted(labels, roles):
-    """Both `labels` modes: a Begin of another round or in a phase, a Skip to a round that it has or in a phase."""
+    """Both `labels` modes: a BeginPhase of another round or in a phase, a Skip to a round that it has or in a phase."""
     party, message = begin(labels, roles)
     assert party.handle(Received("server", msgspec.structs.replace(message, round=7, following=8)), 0) == []
     assert party.handle(Received("server", Skip(0)), 0) == []
@@ -463,7 +463,7 @@ def test_too_large_a_rate_diverges_and_says_so(method, labels, simulate):
 
 def test_a_timeout_too_short_for_parties_of_any_speed_is_refused(simulate):
     """labels = "server": uploads trickle in one by one, so never are all of a round late together."""
-    with pytest.raises(ConfigError, match="no party finished a step within it: the quickest took 0.01 s"):
+    with pytest.raises(ConfigError, match="no party finished a step in this time: the fastest took 0.01 s"):
         simulate(
             {
                 "protocol": {"name": "flex", "timeout_s": 0.001},

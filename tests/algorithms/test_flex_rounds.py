@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.flex.local import LocalPhase, LocalRule
-from colonnade.algorithms.flex.messages import Begin, Late, LocalStepped, Ready
+from colonnade.algorithms.flex.messages import BeginPhase, Late, LocalStepped, Ready
 from colonnade.algorithms.flex.pacing import steps_within
 from colonnade.algorithms.flex.server import PATIENCE_S
 from colonnade.algorithms.vafl.messages import Skip
@@ -64,7 +64,7 @@ def weights(run):
 
 def begun(run, name):
     """The rounds in which a party took part (measuring ones left out), and when they began there."""
-    return {begin.round: seconds for seconds, begin in heard(run, name, Begin) if begin.scale}
+    return {begin.round: seconds for seconds, begin in heard(run, name, BeginPhase) if begin.scale}
 
 
 # What a round costs.
@@ -269,14 +269,14 @@ def test_adaptive_flex_with_one_step_is_p_bcd(labels, simulate):
 
 @BOTH
 def test_the_round_that_measures_changes_no_weight(labels, simulate, resolve):
-    """Both `labels` modes, of all that begin with one: weights up to the second Begin are those of the start."""
+    """Both `labels` modes, of all that begin with one: weights up to the second BeginPhase are those of the start."""
     for name in ("adaptive-flex", "sync-min", "sync-max"):
         setting = tables(name, labels=labels, momentum=0.5, train={"optimiser": {"name": "sgd"}})
         events = simulate(setting, until=10**6).events
         begins = [
             number
             for number, (_, role, event) in enumerate(events)
-            if role == "party-1" and isinstance(event, Received) and isinstance(event.message, Begin)
+            if role == "party-1" and isinstance(event, Received) and isinstance(event.message, BeginPhase)
         ]
         start = {role.name: role.summary()["weights"] for role in resolve(setting).roles()}
         stopped = simulate(setting, until=begins[1])
@@ -314,7 +314,7 @@ def test_adaptive_rates_of_fixed_speeds(labels, simulate, phases):
     for name in NAMES:
         said = [(message.steps, message.weight) for _, message in uploads(run, name)[1:]]
         assert [weight for _, weight in said] == pytest.approx([w_bar[name]] * 5, rel=1e-12)
-        scales = [begin.scale for _, begin in heard(run, name, Begin)]
+        scales = [begin.scale for _, begin in heard(run, name, BeginPhase)]
         assert scales[1:] == [1 / (steps * weight) for steps, weight in said[:-1]], "as the messages say"
 
 

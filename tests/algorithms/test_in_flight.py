@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.vafl.config import TSyncOptions, VaflOptions
-from colonnade.algorithms.vafl.line import Line, Request
 from colonnade.algorithms.vafl.messages import Embeddings, Gradient
+from colonnade.algorithms.vafl.request_queue import QueuedRequest, RequestQueue
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 from colonnade.protocol.events import PeerJoined, Received, Send, Started, Work, WorkDone
 
@@ -103,7 +103,7 @@ def test_what_was_not_answered_is_sent_again_in_order(make):
     party = run.parties[0]
     run.work(party, run.start(0))
     refining = run.told(party, gradient(0, [1.0, 2.0]))
-    assert run.told(party, PeerJoined("server", anew=True)) == [], "the lane is busy"
+    assert run.told(party, PeerJoined("server", reset=True)) == [], "the lane is busy"
     assert [flight.step for flight in party.state.again] == [1]
     for step in (1, 2):
         _, refining = run.work(party, refining)
@@ -115,7 +115,7 @@ def test_both_are_sent_again_and_answers_of_before_are_dropped(make):
     run = make()
     party = run.parties[0]
     run.work(party, run.start(0))
-    effects = run.told(party, PeerJoined("server", anew=True))
+    effects = run.told(party, PeerJoined("server", reset=True))
     run.told(party, gradient(1, [1.0, 1.0]))
     assert party.state.dropped == 1
     steps = []
@@ -138,15 +138,15 @@ def test_answers_out_of_turn_wait_and_strange_ones_are_refused(make):
     assert works(effects)[0].kind == "refine", "now it is the other's turn"
 
 
-def test_a_party_cannot_fill_the_line():
-    line = Line(2)
+def test_a_party_cannot_fill_the_queue():
+    queue = RequestQueue(2)
     for step in range(5):
-        line.add(Request(0, step, np.zeros(0, np.int32), None, learn=True, reply=True))
-        line.add(Request(0, step, np.zeros(0, np.int32), None, learn=False, reply=True))
-    assert [(request.step, request.learn) for request in line] == [(3, True), (3, False), (4, True), (4, False)]
-    assert not line.has(2), "of one party"
-    line.drop(0)
-    assert len(line) == 0
+        queue.add(QueuedRequest(0, step, np.zeros(0, np.int32), None, learn=True, reply=True))
+        queue.add(QueuedRequest(0, step, np.zeros(0, np.int32), None, learn=False, reply=True))
+    assert [(request.step, request.learn) for request in queue] == [(3, True), (3, False), (4, True), (4, False)]
+    assert not queue.has(2), "of one party"
+    queue.drop(0)
+    assert len(queue) == 0
 
 
 def test_ages_of_the_own_rows_count_from_their_arrival(make):
@@ -181,7 +181,7 @@ def test_an_update_takes_a_party_once(make):
         ({"in_flight": 0}, "must be between 1 and 8"),
         ({"in_flight": 9}, "must be between 1 and 8"),
         ({"in_flight": 2, "order": "query-first"}, "upload-first"),
-        ({"in_flight": 2, "pause_s": 0.1}, "leave protocol.pause_s at 0"),
+        ({"in_flight": 2, "pause_s": 0.1}, "set protocol.pause_s = 0"),
     ],
 )
 def test_refuses(options, cause):

@@ -106,9 +106,9 @@ def test_an_evaluation_carries_what_an_upload_does(name, encoding, make):
         assert upload.values.dtype == (np.float32 if encoding is None else np.float16)
         close = {"atol": 1e-4} if name == "wait-dp" else {"rtol": 1e-5, "atol": 1e-6}
         np.testing.assert_allclose(reply.values[rows], upload.values, **close)
-        kept, judged = (server.decoded(party.name, message).values for message in (upload, reply))
-        assert kept.dtype == judged.dtype == np.float32 and kept.shape == (len(rows), WIDTH)
-        np.testing.assert_allclose(judged[rows], kept, **close)
+        uploaded, judged = (server.decoded(party.name, message).values for message in (upload, reply))
+        assert uploaded.dtype == judged.dtype == np.float32 and uploaded.shape == (len(rows), WIDTH)
+        np.testing.assert_allclose(judged[rows], uploaded, **close)
         if encoding is not None:
             np.testing.assert_array_equal(judged * 4, np.rint(judged * 4))
         elif name == "wait-dp":

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import colonnade
-from colonnade.algorithms.keeping import Kept
+from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.networks import WIDE, party_rate
 from colonnade.algorithms.training import Every, StepRule, Training
 from colonnade.models import Network, OptimiserSpec, Regulariser
@@ -28,15 +28,15 @@ def step(made, value):
 @pytest.mark.parametrize("average", [False, True])
 def test_by_hand(average):
     """Evaluations 1, 2, 3; the second was the best; a step that comes after the end is not taken."""
-    made, kept, x = network(average), Kept(), np.ones((4, 3), np.float32)
+    made, weights, x = network(average), BestWeights(), np.ones((4, 3), np.float32)
     read = {}
     for number, best in ((1, 0), (2, 1), (3, 2)):
-        kept.evaluation(number, best, False, made)
-        kept.evaluation(number, best, False, made)  # another piece of its rows
+        weights.evaluation(number, best, False, made)
+        weights.evaluation(number, best, False, made)  # another piece of its rows
         read[number] = made.read(x)
         step(made, float(number))
-    saved = Kept()
-    saved.load(kept.save())
+    saved = BestWeights()
+    saved.load(weights.save())
     saved.evaluation(4, 2, True, made)
     np.testing.assert_array_equal(made.read(x), read[2])
     step(made, 9.0)
@@ -47,10 +47,10 @@ def test_by_hand(average):
 
 
 def test_who_was_away_at_the_best_evaluation_stays():
-    made, kept = network(), Kept()
-    kept.evaluation(1, 0, False, made)
+    made, weights = network(), BestWeights()
+    weights.evaluation(1, 0, False, made)
     before = made.digest()
-    kept.evaluation(5, 4, True, made)
+    weights.evaluation(5, 4, True, made)
     assert made.digest() == before and not made.over
 
 
@@ -62,7 +62,7 @@ def test_a_run_ends_at_its_best(method):
     settings = {"batch_size": 16, "epochs": 40, "eval_every": "0.5 epochs", "patience": 6}
     run = colonnade.prepare(data, method, optimiser="adam", learning_rate=0.05, metric="loss", **settings)
     summary, rows = run.execute(), run.rows
-    assert summary["note"] == "ended early: no better for 6 evaluations" and summary["epochs"] < 40
+    assert summary["note"] == "ended early: no improvement in 6 evaluations" and summary["epochs"] < 40
     values = [row["value"] for row in rows[:-1]]
     assert rows[-1]["value"] == min(values) < values[-1]
 

@@ -1,7 +1,7 @@
 """Roles that lose their memory at random moments: nobody hangs, nothing breaks, the run reaches its end.
 
 A driver in miniature: queues, jobs and timers in any order. What it may do to the roles is what the contract says of
-`PeerJoined(anew=True)`: a role goes back to an earlier `save()` (or begins from nothing) with the jobs and timers of
+`PeerJoined(reset=True)`: a role goes back to an earlier `save()` (or begins from nothing) with the jobs and timers of
 that moment, all that is under way between it and its peers is gone, both ways, and both sides hear of it, the peer at
 some later moment, what it sends until then being lost, too.
 """
@@ -40,7 +40,7 @@ from colonnade.protocol.events import (
 CHUNK = 20  # schedules of a test
 CHUNKS = [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
 UPDATES, MOST_EVENTS = 14, 4000
-KEPT = 12  # saves of a role
+SAVES = 12  # saves of a role
 VARIANTS = {
     "vafl": {"name": "vafl"},
     "vafl, zeros, pauses": {"name": "vafl", "table": "zeros", "pause_s": 0.1, "extra_rows": 0.5},
@@ -140,7 +140,7 @@ class World:
         self.relayed = {(a, b): deque() for a in self.names for b in self.names if a != b}  # by the server
         self.queues |= self.relayed
         self.wanted = {}  # the rows that the server asked each party for
-        self.cut = set()  # (a, b): a has still to hear that its conversation with b began anew
+        self.cut = set()  # (a, b): a has still to hear that its conversation with b was reset
         self.now, self.events, self.finished, self.records, self.story = 0, 0, "", [], []
         for node in self.nodes.values():
             self.keep(node)
@@ -152,7 +152,7 @@ class World:
     def keep(self, node):
         """A checkpoint; the first one of all is that of a role that has not begun."""
         node.saves.append(Save(state.pack(node.role.save()), dict(node.jobs), dict(node.timers)))
-        if len(node.saves) > KEPT:
+        if len(node.saves) > SAVES:
             del node.saves[1]
 
     def tell(self, node, event):
@@ -249,26 +249,26 @@ class World:
             self.cut |= {(name, peer) for peer in node.peers}
             self.tell(node, Started(b"%d" % self.events))
         for peer in node.peers:
-            self.begin_anew(name, peer)
+            self.reset_conversation(name, peer)
 
-    def begin_anew(self, name, peer):
+    def reset_conversation(self, name, peer):
         """`name` knows it at once, its peer later; it may have given it up for lost before."""
         lost = [PeerLost(name)] if self.draw.random() < 0.3 else []
         for pair, queue in self.relayed.items():
             if "server" not in (name, peer) or name in pair or peer in pair:
                 queue.clear()
         self.queues[peer, name].clear()
-        self.queues[name, peer] = deque([*lost, PeerJoined(name, anew=True)])
+        self.queues[name, peer] = deque([*lost, PeerJoined(name, reset=True)])
         self.cut.add((peer, name))
         self.cut.discard((name, peer))
-        self.tell(self.nodes[name], PeerJoined(peer, anew=True))
+        self.tell(self.nodes[name], PeerJoined(peer, reset=True))
 
     def overflow(self):
         """Both keep their memory, but not what was under way."""
         pair = ["server", self.draw.choice(self.names)]
         self.draw.shuffle(pair)
         self.story.append((pair, "overflow"))
-        self.begin_anew(*pair)
+        self.reset_conversation(*pair)
 
     def trouble(self):
         if self.draw.random() < 0.3:

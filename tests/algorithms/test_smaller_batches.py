@@ -83,7 +83,7 @@ def test_a_party_walks_on_in_half_batches(run):
             oldest = waiting.pop(0)
             answer = Gradient(oldest.step, 0, np.zeros((oldest.batch, 1), np.float32))
             effects = run.told(party, Received("server", answer))
-    whole = run.server.state.line.most  # with two under way, the second was chosen before
+    whole = run.server.state.queue.most  # with two under way, the second was chosen before
     found, rows = [upload.batch for upload in uploads], np.concatenate([upload.rows for upload in uploads])
     assert found[:whole] == [BATCH] * whole and set(found[whole:]) == {BATCH // 2}
     assert sorted(rows[:64]) == list(range(64)), "each row once"
@@ -126,5 +126,5 @@ def test_the_server_stops_measuring_while_a_party_is_away(run):
     assert run.server.paces.last[0] == 0
     run.told(run.server, PeerLost("party-1"))
     assert run.server.paces.last[0] is None
-    run.told(run.server, PeerJoined("party-1", anew=True))
+    run.told(run.server, PeerJoined("party-1", reset=True))
     assert not run.server.paces.known[0]

@@ -22,9 +22,9 @@ WIDTHS = (2, 3)
 ROWS = 40
 
 
-def opened(folder, dtype="float32", anew=True):
+def opened(folder, dtype="float32", empty=True):
     table = FileTable(ROWS, WIDTHS, dtype)
-    table.open(FileStorage(folder, anew=anew), "train")
+    table.open(FileStorage(folder, empty=empty), "train")
     return table
 
 
@@ -44,7 +44,7 @@ renewals = st.tuples(
     st.just("renew"), st.sampled_from([(0,), (1,), (0, 1)]), st.lists(st.integers(0, ROWS - 1), max_size=9),
     st.integers(0, 99),
 )  # fmt: skip
-others = st.sampled_from([("save",), ("kept",), ("load",), ("killed",)])
+others = st.sampled_from([("save",), ("checkpointed",), ("load",), ("killed",)])
 
 
 def change(table, kind, who, rows, k):
@@ -58,21 +58,21 @@ def change(table, kind, who, rows, k):
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(writes | renewals | others, max_size=30), dtype=st.sampled_from(["float32", "float16"]))
 def test_it_is_the_table_in_memory_whatever_happens(tmp_path_factory, steps, dtype):
-    """Writes, checkpoints, going back, and kills after which only files and the newest kept checkpoint are left."""
+    """Writes, checkpoints, going back, and kills that leave only files and the newest checkpoint on the disk."""
     folder = tmp_path_factory.mktemp("table")
     table, model = opened(folder, dtype), EmbeddingTable(ROWS, WIDTHS, dtype)
-    saved = kept = (table.save(), model.values.copy(), model.renewed.copy())
+    saved = on_disk = (table.save(), model.values.copy(), model.renewed.copy())
     for step in steps:
         match step[0]:
             case "save":
                 saved = (table.save(), model.values.copy(), model.renewed.copy())
-            case "kept":
-                kept = saved
-                table.kept(kept[0])
+            case "checkpointed":
+                on_disk = saved
+                table.checkpointed(on_disk[0])
             case "load" | "killed":
                 if step[0] == "killed":
-                    saved = kept
-                    table = opened(folder, dtype, anew=False)
+                    saved = on_disk
+                    table = opened(folder, dtype, empty=False)
                 table.load(saved[0])
                 model.values[...], model.renewed[...] = saved[1:]
             case _:
@@ -104,7 +104,7 @@ def test_absent_blocks_are_nan(tmp_path):
     absent[[3, 5], 1] = True
     table, model = opened(tmp_path), EmbeddingTable(ROWS, WIDTHS)
     for one in (table, model):
-        one.lack(absent)
+        one.mark_absent(absent)
         change(one, "write", 1, [5, 6], 2)
     assert content(table) == content(model)
     assert np.isnan(table.gather(np.array([5]))[0, 2:]).all()
@@ -133,12 +133,12 @@ def test_without_a_folder_it_is_a_file_that_nobody_sees():
     assert content(table) == content(model)
     before = table.save()
     change(table, "write", 0, [1], 8)
-    with pytest.raises(CheckpointError, match="without a run folder cannot go back; give the run an --out"):
+    with pytest.raises(CheckpointError, match="without a run folder cannot return to a checkpoint"):
         table.load(before)
 
 
 def test_a_table_without_a_driver_says_so():
-    with pytest.raises(LocalProtocolError, match="before a driver has opened it"):
+    with pytest.raises(LocalProtocolError, match="before a driver opened it"):
         FileTable(ROWS, WIDTHS).gather(np.array([1]))
 
 
@@ -151,17 +151,17 @@ def test_positions_of_another_history_are_refused(tmp_path):
     change(table, "write", 0, [2], 1)
     with pytest.raises(CheckpointError, match="do not lead back to the checkpoint"):
         table.load(left)
-    table.kept(table.save())
+    table.checkpointed(table.save())
     with pytest.raises(CheckpointError, match="do not lead back to the checkpoint"):
         table.load(start)
 
 
 def test_a_missing_or_foreign_file_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
-        opened(tmp_path, anew=False)
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
+        opened(tmp_path, empty=False)
     opened(tmp_path, "float16")
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
-        opened(tmp_path, "float32", anew=False)
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
+        opened(tmp_path, "float32", empty=False)
     with pytest.raises(CheckpointError, match='of a run with server.table = "file"'):
         EmbeddingTable(ROWS, WIDTHS).load(opened(tmp_path).save())
 
@@ -179,7 +179,7 @@ def write_for_ever(folder, pipe):
     table.open(FileStorage(folder), "train")
     for k in range(10**9):
         if k == 20:
-            table.kept(saved := table.save())
+            table.checkpointed(saved := table.save())
             os.write(pipe, json.dumps(saved).encode() + b"\n")
         write_some(table, rng, k)
         if k == 60:
@@ -210,7 +210,7 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
         write_some(model, rng, k)
     for _ in range(2):  # killed again right after it went back
         table = FileTable(500, (4, 4))
-        table.open(FileStorage(tmp_path, anew=False), "train")
+        table.open(FileStorage(tmp_path, empty=False), "train")
         table.load(saved)
         assert content(table) == content(model)
 
@@ -228,7 +228,7 @@ def test_no_room_is_said_with_the_file_and_nothing_is_lost(tmp_path, no_more_tha
     """Whether the undo log or the table runs out of room: what was written by halves can be taken back."""
     table = opened(tmp_path)
     change(table, "write", 0, [1, 2, 39], 1)
-    table.kept(saved := table.save())
+    table.checkpointed(saved := table.save())
     before = content(table)
     no_more_than(room)
     with pytest.raises(
@@ -237,7 +237,7 @@ def test_no_room_is_said_with_the_file_and_nothing_is_lost(tmp_path, no_more_tha
         for k in range(100):
             change(table, "write", 1, [0, 1, 5, 6, 7, 20, 38, 39], k)
     no_more_than(resource.RLIM_INFINITY)
-    again = opened(tmp_path, anew=False)
+    again = opened(tmp_path, empty=False)
     again.load(saved)
     assert content(again) == before
 
@@ -246,13 +246,13 @@ def test_undoing_may_be_killed_too(tmp_path):
     """A torn last record is left out; going back that is cut off half-way is begun again, with the same end."""
     table = opened(tmp_path)
     change(table, "write", 0, [1, 20], 50)
-    table.kept(saved := table.save())
+    table.checkpointed(saved := table.save())
     before = content(table)
     for k in range(6):
         change(table, "write", k % 2, [k, k + 1, 20], k)
     with (tmp_path / "table" / "train.undo-1").open("ab") as log:
         log.write(b"\x50\0\0\0\1\2\3\4torn")
-    half, undone = opened(tmp_path, anew=False), []
+    half, undone = opened(tmp_path, empty=False), []
 
     def die_after_two(record):
         if len(undone) == 2:
@@ -263,6 +263,6 @@ def test_undoing_may_be_killed_too(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         half._file._undo.back_to(Position(*saved["at"]), die_after_two)
     assert content(half) != before
-    again = opened(tmp_path, anew=False)
+    again = opened(tmp_path, empty=False)
     again.load(saved)
     assert content(again) == before

@@ -59,7 +59,7 @@ def test_once_all_rows_were_sent_nothing_is_replaced(table):
 def test_rows_that_a_party_lacks_stay_absent_and_out_of_the_mean(table):
     absent = np.zeros((6, 2), bool)
     absent[1, 0] = absent[4, 0] = True
-    table.lack(absent)
+    table.mark_absent(absent)
     table.write(0, rows(0, 1), values([1, 2], [100, 100]), 0)
     found = table.gather(rows(0, 1, 2, 4))[:, 0]
     assert found[[0, 2]].tolist() == [1, 1] and np.isnan(found[[1, 3]]).all()

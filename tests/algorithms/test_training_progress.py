@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from colonnade.algorithms.evaluation import Evaluated, Scores
-from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.training import Cadence, Every, StepRule, Training
+from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
 from colonnade.models import OptimiserSpec, Regulariser
 from colonnade.protocol.events import Emit, Finish, SetTimer, TimerFired
 
@@ -59,7 +59,7 @@ def test_cadence_by_the_clock():
 
 
 def test_an_epoch_is_all_rows_of_all_parties():
-    progress = Progress(training(Every("epochs", 2), Every("epochs", 1)))
+    progress = TrainingProgress(training(Every("epochs", 2), Every("epochs", 1)))
     for _ in range(3):
         progress.count(5, [1.0])
     assert (progress.k, progress.rows, progress.epochs) == (3, 15, 0.75)
@@ -71,15 +71,15 @@ def test_an_epoch_is_all_rows_of_all_parties():
 
 
 def test_timers_only_where_the_clock_decides():
-    assert Progress(training(Every("updates", 9), Every("epochs", 1))).timers() == []
-    progress = Progress(training(Every("seconds", 10), Every("seconds", 2)))
+    assert TrainingProgress(training(Every("updates", 9), Every("epochs", 1))).timers() == []
+    progress = TrainingProgress(training(Every("seconds", 10), Every("seconds", 2)))
     assert progress.timers() == [SetTimer(EVALUATE_TIMER, 2 * 10**9), SetTimer(END_TIMER, 10**10)]
     fired = TimerFired(EVALUATE_TIMER, 2 * 10**9)
     assert progress.evaluation_timer_fired(fired) == [SetTimer(EVALUATE_TIMER, 4 * 10**9)]
 
 
 def test_reports_hold_the_mean_training_loss_since_the_last_and_the_last_one_ends():
-    progress = Progress(training(Every("updates", 3), Every("updates", 1)))
+    progress = TrainingProgress(training(Every("updates", 3), Every("updates", 1)))
     progress.count(5, [1.0, 2.0])
     progress.count(5, [6.0])
     (emitted,) = progress.report(Evaluated(1, 0.5, {"accuracy": 0.7}), [0.0, 1.0], ["party-2"])
@@ -98,18 +98,18 @@ def judged(progress, value, loss, tested=None):
 
 
 def test_no_better_is_neither_a_better_metric_nor_a_lower_loss():
-    progress = Progress(replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=2))
+    progress = TrainingProgress(replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=2))
     for value, loss in [(0.5, 1.0), (0.4, 0.9), (0.6, 2.0), (0.6, 0.9), (0.5, 0.8), (float("nan"), float("nan"))]:
         judged(progress, value, loss)
         assert not progress.no_better()
-    other = Progress(replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=2))
+    other = TrainingProgress(replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=2))
     other.load(progress.save())
     for one in (progress, other):
         judged(one, 0.6, 0.8)
-        assert one.no_better() == "no better for 2 evaluations" and one.note() == "", "it has not ended yet"
+        assert one.no_better() == "no improvement in 2 evaluations" and one.note() == "", "it has not ended yet"
         one.ending = one.no_better()
-        assert one.note() == "ended early: no better for 2 evaluations"
-    off = Progress(training(Every("updates", 9), Every("updates", 1)))
+        assert one.note() == "ended early: no improvement in 2 evaluations"
+    off = TrainingProgress(training(Every("updates", 9), Every("updates", 1)))
     for _ in range(50):
         judged(off, 0.5, 1.0)
     assert off.no_better() == ""
@@ -117,16 +117,16 @@ def test_no_better_is_neither_a_better_metric_nor_a_lower_loss():
 
 def test_a_lower_metric_may_be_better():
     spec = replace(training(Every("updates", 9), Every("updates", 1)), validation=5, patience=1, metric="rmse")
-    progress = Progress(spec)
+    progress = TrainingProgress(spec)
     for value in (3.0, 2.0, 1.0):
         progress.report(Evaluated(1, float("nan"), {"rmse": value}), [], [])
         assert not progress.no_better()
     progress.report(Evaluated(1, float("nan"), {"rmse": 1.5}), [], [])
-    assert progress.no_better() == "no better for 1 evaluation"
+    assert progress.no_better() == "no improvement in 1 evaluation"
 
 
 def test_with_validation_rows_the_run_ends_with_the_test_rows():
-    progress = Progress(replace(training(Every("updates", 3), Every("updates", 1)), validation=5))
+    progress = TrainingProgress(replace(training(Every("updates", 3), Every("updates", 1)), validation=5))
     progress.ending = "done"
     under_way, last = Evaluated(1, 0.5, {"accuracy": 0.7}), Evaluated(2, 0.5, {"accuracy": 0.7}, Scores(0.6, {}))
     assert progress.tests_due(under_way) and not progress.tests_due(last)
@@ -136,11 +136,11 @@ def test_with_validation_rows_the_run_ends_with_the_test_rows():
 
 
 def test_save_and_load():
-    one = Progress(training(Every("updates", 9), Every("updates", 2)))
+    one = TrainingProgress(training(Every("updates", 9), Every("updates", 2)))
     for _ in range(3):
         one.count(5, [1.0])
     assert one.evaluation_due()
-    other = Progress(training(Every("updates", 9), Every("updates", 2)))
+    other = TrainingProgress(training(Every("updates", 9), Every("updates", 2)))
     other.load(one.save())
     assert other.save() == one.save()
     for progress in (one, other):

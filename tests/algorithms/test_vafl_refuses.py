@@ -150,7 +150,7 @@ def test_parties_of_a_coordinated_round_must_send_the_same_rows(roles):
     server.evaluation.running, server.state.due = False, ""
     for rows, batch in ((ROWS + 1, 4), (ROWS, 3), (ROWS[::-1].copy(), 4)):
         other = Embeddings(0, batch, rows, np.ones((4, 7), np.float32))
-        refused(server, Received("party-3", other), "party-3: sent other rows for step 0 than the others")
+        refused(server, Received("party-3", other), "party-3: sent rows for step 0 that differ")
     effects = server.handle(Received("party-3", Embeddings(0, 4, ROWS, np.ones((4, 7), np.float32))), 0)
     assert any(isinstance(effect, Work) for effect in effects), "the right ones are taken"
 

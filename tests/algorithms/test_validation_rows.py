@@ -66,7 +66,7 @@ def test_it_ends_when_it_gets_no_better_and_resumes_alike(method, cancer, tmp_pa
     config = from_dict(tables(method, learning_rate=0.0, updates=100, patience=3))
     run = prepare(config, data, tmp_path / "run")
     whole = run.execute()
-    assert (whole["status"], whole["note"]) == ("finished", "ended early: no better for 3 evaluations")
+    assert (whole["status"], whole["note"]) == ("finished", "ended early: no improvement in 3 evaluations")
     assert 12 <= whole["updates"] < 100 and whole["value"] is not None
     first = prepare(config, data, tmp_path / "cut")
     while len(first.rows) < 3:
@@ -82,7 +82,7 @@ def test_patience_needs_validation_rows():
     config = from_dict(tables("vafl", patience=3))
     with pytest.raises(ConfigError, match="train.patience = 3: needs validation rows"):
         prepare(config, split(load("wine"), validation_fraction=0))
-    with pytest.raises(ConfigError, match="train.patience = -1: must be 1 or more evaluations, or 0"):
+    with pytest.raises(ConfigError, match="train.patience = -1: must be 1 or more evaluations; or 0"):
         prepare(from_dict(tables("vafl", patience=-1)), split(load("wine")))
 
 

@@ -104,7 +104,7 @@ def test_what_a_party_repeats_after_a_restart_is_counted(data, tmp_path):
     second = again.compute(embed.job)
     assert not np.isclose(first.values, second.values).any(), "other noise"
     (upload,) = again.handle(WorkDone(embed.token, second), 0)
-    (repeated,) = again.handle(PeerJoined("server", anew=True), 0)  # the server forgot it: the batch goes once more
+    (repeated,) = again.handle(PeerJoined("server", reset=True), 0)  # the server forgot it: the batch goes once more
     again.handle(WorkDone(repeated.token, again.compute(repeated.job)), 0)
     for _ in range(2):
         (asked,) = again.handle(Received("server", EvaluationRequest(1, 0, 5)), 0)

@@ -32,7 +32,7 @@ def roles(resolve):
 @pytest.mark.parametrize("method", LEARNERS)
 @pytest.mark.parametrize("smoothing", [0.0, -1e-3, float("inf"), float("nan")])
 def test_smoothing_is_above_zero(method, smoothing, roles):
-    with pytest.raises(ConfigError, match=r"protocol\.smoothing = .*must be above 0; the paper takes 0\.001"):
+    with pytest.raises(ConfigError, match=r"protocol\.smoothing = .*must be above 0; the paper uses 0\.001"):
         roles(method, smoothing=smoothing)
 
 
@@ -196,7 +196,7 @@ def test_one_absurd_number_in_a_perturbed_embedding_is_its_senders_fault(method,
         server.handle(Received("party-1", msgspec.structs.replace(probe, perturbed=bad)), 0)
     assert state.pack(server.save()) == before
     server.handle(Received("party-1", probe), 0)
-    assert len(server.state.line) + len(server.state.taken) == 1, "a good one is still taken"
+    assert len(server.state.queue) + len(server.state.taken) == 1, "a good one is still taken"
 
 
 def test_a_party_that_diverges_says_so_itself(roles):

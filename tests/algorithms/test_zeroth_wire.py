@@ -130,16 +130,14 @@ def refused(server, message, cause, sender="party-1"):
 def test_a_batch_that_is_too_small(method, served):
     server, count = served(method), int(method != "frozen")
     for size in (0, 1, 7):
-        refused(
-            server, probe(range(size), directions=count), r"^party-1: asks about \d rows.*protocol\.min_batch wants 8"
-        )
+        refused(server, probe(range(size), directions=count), r"^party-1: asks about \d rows.*protocol\.min_batch = 8")
     refused(server, probe(range(20), batch=7, directions=count), "asks about 7 rows.*protocol.min_batch")
     server.handle(Received("party-1", probe(range(8), directions=count)), 0)
 
 
 def test_a_row_twice_in_one_batch(served):
     server = served()
-    refused(server, probe([0] * 8), "party-1: asks about a row twice in one batch; every row once is the rule")
+    refused(server, probe([0] * 8), "party-1: asks about a row twice in one batch; each row may occur once")
     refused(server, probe([0, 1, 2, 3, 4, 5, 6, 7, 7]), "twice in one batch")
     server.handle(Received("party-1", probe([*range(8), 7], batch=8)), 0)  # beside the batch it only renews the table
 
@@ -155,7 +153,7 @@ def test_a_row_asked_too_often(served):
     server = served(extra_queries=3)
     for step in range(4):  # once as everybody, and three times more
         ask(server, probe(range(8), step))
-    cause = r"^party-1: asks about a row 5 times; the rule protocol\.extra_queries allows 4 by now"
+    cause = r"^party-1: asks about a row 5 times; protocol\.extra_queries allows 4 so far"
     refused(server, probe(range(8), 4), cause)
     refused(server, probe([7, *range(20, 30)], 4), "a row 5 times")
     ask(server, probe(range(8, 16), 4))
@@ -209,7 +207,7 @@ def test_what_any_upload_is_refused_for_is_not_counted(served):
 def test_rows_of_a_coordinated_round_must_agree(served):
     server = served("syn-zoo")
     server.handle(Received("party-1", probe(range(8))), 0)
-    refused(server, probe(range(1, 9)), "party-2: sent other rows for step 0", "party-2")
+    refused(server, probe(range(1, 9)), "party-2: sent rows for step 0 that differ", "party-2")
     assert not server.questions.counts[1].any()
 
 
@@ -287,7 +285,7 @@ def test_a_rest_that_is_long_enough_is_a_batch_of_its_own(simulate):
     assert {len(e.message.rows) for e in up(run) if isinstance(e.message, Probe)} == {20, 8}
 
 
-def test_a_batch_that_is_sent_anew_is_answered(resolve):
+def test_a_batch_that_is_sent_again_is_answered(resolve):
     """Eight times more than an even walk: as often may a connection break at the same batch."""
     server, party, *_ = resolve(tables(table="zeros"), parties=3).roles()
     server.handle(Started(b"key"), 0)
@@ -300,8 +298,8 @@ def test_a_batch_that_is_sent_anew_is_answered(resolve):
         (send,) = [e for e in party.handle(WorkDone(work.token, party.compute(work.job)), 0) if isinstance(e, Send)]
         seen.append(send.message)
         ask(server, send.message)
-        server.handle(PeerJoined("party-1", anew=True), 0)
-        effects = party.handle(PeerJoined("server", anew=True), 0)
+        server.handle(PeerJoined("party-1", reset=True), 0)
+        effects = party.handle(PeerJoined("server", reset=True), 0)
     for first, second in pairwise(seen):
         np.testing.assert_array_equal(first.values, second.values)
         assert not np.array_equal(first.perturbed, second.perturbed), "along another direction"

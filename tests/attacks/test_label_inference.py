@@ -13,7 +13,7 @@ from colonnade.algorithms.vafl.messages import Embeddings, Gradient
 from colonnade.algorithms.zeroth.messages import Probe
 from colonnade.attacks.attack import Order, Outcome, attack
 from colonnade.attacks.clients import Client, GradientReader, LossReader, PackedRows, RowByRow
-from colonnade.attacks.ears import Ear
+from colonnade.attacks.eavesdropper import Eavesdropper
 from colonnade.attacks.label_inference import LABEL_INFERENCE, summing_tables
 from colonnade.attacks.registry import find_attack
 from colonnade.attacks.stage import Stage
@@ -145,7 +145,7 @@ def test_both_tricks_of_row_by_row_are_refused(few: Partition) -> None:
             server.handle(Received("party-1", probe), 0)
         causes.append(refused.value.cause)
         client.refused()
-    assert "protocol.min_batch" in causes[0] and "every row once is the rule" in causes[1]
+    assert "protocol.min_batch" in causes[0] and "each row may occur once" in causes[1]
 
 
 def test_what_remains_inside_the_rules(few: Partition) -> None:
@@ -201,24 +201,24 @@ def test_shuffled_labels_refute_what_an_honest_party_of_fedvs_reads() -> None:
     true = replace(true, train=tuple(x[:FEW] for x in true.train), y_train=true.y_train[:FEW])
     shuffled = replace(true, y_train=np.random.default_rng(5).permutation(true.y_train))
     scene = Stage(federation(from_dict(tables), shuffled))
-    ear = Ear(scene.place)
-    scene.listen(ear)
-    assert (ear.guesses == shuffled.y_train).all()
-    assert (ear.guesses == true.y_train).mean() < highest(0.12, FEW)
+    eavesdropper = Eavesdropper(scene.place)
+    scene.listen(eavesdropper)
+    assert (eavesdropper.guesses == shuffled.y_train).all()
+    assert (eavesdropper.guesses == true.y_train).mean() < highest(0.12, FEW)
 
 
 def test_an_ear_hears_only_its_party(digits: Partition) -> None:
     heard: list[Message] = []
 
-    class Recorder(Ear):
+    class Recorder(Eavesdropper):
         def hear(self, message: Message) -> None:
             heard.append(message)
             super().hear(message)
 
     scene = stage(digits, "vafl")
-    ear, walk = Recorder(scene.place), scene.place.walk
-    scene.listen(ear)
-    assert (ear.guesses == digits.y_train).all()
+    eavesdropper, walk = Recorder(scene.place), scene.place.walk
+    scene.listen(eavesdropper)
+    assert (eavesdropper.guesses == digits.y_train).all()
     batches = [message for message in heard if isinstance(message, Embeddings) and message.batch]
     assert len(batches) >= walk.per_epoch and {type(message) for message in heard} == {Embeddings, Gradient}
     assert all((message.rows == walk.batch(message.step)).all() for message in batches)
@@ -249,7 +249,7 @@ def test_the_same_seed_gives_the_same_attack(digits: Partition) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"model": {"server": "linear"}}, "model.server = 'linear': the direct attack needs a server that only adds"),
+        ({"model": {"server": "linear"}}, "model.server = 'linear': the direct attack needs a server that only sums"),
         ({"model": {"aggregate": "concat"}}, "model.aggregate = 'concat': the direct attack needs a server"),
     ],
 )
@@ -264,7 +264,7 @@ def test_shared_labels_need_no_attack(digits: Partition) -> None:
 
 
 def test_refuses_other_widths(digits: Partition) -> None:
-    with pytest.raises(ModelError, match="a summing server needs 10 outputs"):
+    with pytest.raises(ModelError, match="a server that only sums needs an embedding of 10"):
         attacked(digits, "vafl", "curious", tables={"model": {"embedding": 32}})
 
 
@@ -273,7 +273,7 @@ def test_refuses_other_widths(digits: Partition) -> None:
     [
         ("vafll", "curious", "did you mean 'vafl'"),
         ("centralised", "curious", "there is nothing to attack"),
-        ("frozen", "curious", "take cascaded"),
+        ("frozen", "curious", "use 'cascaded'"),
         ("vafl", "curios", "did you mean 'curious'"),
         ("asysqn-sgd", "curious", "every party holds the labels: there is nothing to infer"),
     ],
@@ -288,7 +288,7 @@ def test_an_answer_that_nobody_can_read_is_not_called_safe(
     attacker: str, digits: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
-    with pytest.raises(ConfigError, match="answers with Signs.*no attacker here can read this"):
+    with pytest.raises(ConfigError, match="answers with Signs.*no built-in attacker can read this"):
         attacked(digits, "vafl_sign:METHOD", attacker)
 
 

@@ -133,7 +133,7 @@ def test_a_server_reads_its_embeddings() -> None:
 
 
 def test_without_observations_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'unseen': answers with messages that no attacker here can read"):
+    with pytest.raises(ConfigError, match=r"'unseen': answers with messages that no built-in attacker can read"):
         attacked("curious", "UNSEEN")
 
 
@@ -149,9 +149,9 @@ def test_a_method_that_packs_its_uploads_is_refused_and_not_called_safe(monkeypa
     """Its server refuses every question in plain numbers, and the guesses would be as good as chance."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     order = Order({"train": {"batch_size": 32}}, ["vafl_byte:METHOD"], ["curious"], 1, few)
-    with pytest.raises(ConfigError, match="packs what its parties upload"):
+    with pytest.raises(ConfigError, match="packs its parties' uploads"):
         attack(LABEL_INFERENCE, order)
     heard = attack(LABEL_INFERENCE, replace(order, attackers=["eavesdropper"]))
     assert heard[0].success == 1.0, "its gradients are not packed"
-    with pytest.raises(ConfigError, match="packs what its parties upload"):
+    with pytest.raises(ConfigError, match="packs its parties' uploads"):
         FEATURE_INVERSION.run(replace(order, tables={"train": {"epochs": 1.0}}, attackers=["linear"]))

@@ -64,7 +64,7 @@ def test_the_page_aligns(folders, monkeypatch):
         except ColonnadeError as error:
             outcomes.append(str(error))
     refused, aligned = outcomes  # as the page says
-    words = "clinic: data/clinic.csv: column 'patient': 3 rows have an id that came before; mend the file"
+    words = "clinic: data/clinic.csv: column 'patient': 3 rows repeat an earlier id; correct the file"
     assert words in refused and words in BLOCKS
     for row in (
         "│ clinic   │ 500 │ 372 (74.4%) │",
@@ -93,8 +93,10 @@ def test_all_configs_or_one(folders, monkeypatch):
         return str(error.value)
 
     assert "the config of lab is missing" in refused("server/server.toml", "clinic/clinic.toml")
-    assert "name the config of the server" in refused("lab/lab.toml", "clinic/clinic.toml")
-    assert "options go with a single config" in refused("server/server.toml", "lab/lab.toml", "--party", "lab")
+    assert "name the configs of the server" in refused("lab/lab.toml", "clinic/clinic.toml")
+    assert "options such as --party need a single config" in refused(
+        "server/server.toml", "lab/lab.toml", "--party", "lab"
+    )
     monkeypatch.chdir(folders / "lab")
     assert "--party = 'clinic': network.certificate is lab's" in refused("lab.toml", "--party", "clinic")
     shutil.rmtree(folders / "lab" / "data")

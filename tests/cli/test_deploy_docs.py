@@ -95,7 +95,7 @@ def test_the_page_trains(tmp_path, start):
 
 def test_the_configs_differ_only_below_the_line():
     texts = [(ROOT / f"examples/deploy/{name}.toml").read_text() for name in ("server", "clinic", "lab")]
-    assert len({re.search(r"# --- what all.*?(?=# --- the)", text, re.DOTALL)[0] for text in texts}) == 1
+    assert len({re.search(r"# --- shared.*?(?=# --- the)", text, re.DOTALL)[0] for text in texts}) == 1
 
 
 def test_a_state_fits_only_what_it_was_made_with(tmp_path, monkeypatch):
@@ -111,5 +111,7 @@ def test_a_state_fits_only_what_it_was_made_with(tmp_path, monkeypatch):
 
     party().refuse_others_state()
     party(**{"network.address": "elsewhere:1", "party.learning_rate": 0.5}).refuse_others_state()
-    with pytest.raises(ConfigError, match=r"begun with something else \(shared.model.embedding: 8 there, 16 here\)"):
+    with pytest.raises(
+        ConfigError, match=r"holds a run with other settings \(shared.model.embedding: 8 there, 16 here\)"
+    ):
         party(**{"model.embedding": 16}).refuse_others_state()

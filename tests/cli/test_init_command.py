@@ -128,7 +128,7 @@ def test_everybodys_upper_part_is_the_same(tmp_path):
         label = "y" if name == "server" else None
         write_first_config(tmp_path / name, Answers(name, PARTIES, "data/t.csv", "nr", label))
         texts.append((tmp_path / name / f"{name}.toml").read_text())
-    assert len({re.search(r"# --- what all.*?(?=# --- )", text, re.DOTALL)[0] for text in texts}) == 1
+    assert len({re.search(r"# --- shared.*?(?=# --- )", text, re.DOTALL)[0] for text in texts}) == 1
     assert (tmp_path / "bank/data").stat().st_mode & 0o077 == 0
     assert "*.key" in (tmp_path / "bank/.gitignore").read_text()
 
@@ -145,7 +145,7 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / ".gitignore").write_text("mine\n")
     write_first_config(tmp_path, answers)
     before = (tmp_path / "bank.toml").read_bytes()
-    with pytest.raises(ConfigError, match="there is a bank.toml already; it is left as it is"):
+    with pytest.raises(ConfigError, match="bank.toml exists already, and was not changed"):
         write_first_config(tmp_path, Answers("bank", PARTIES, "data/other.csv", "nr"))
     assert (tmp_path / "bank.toml").read_bytes() == before and (tmp_path / ".gitignore").read_text() == "mine\n"
 
@@ -180,6 +180,6 @@ def test_odd_names_of_columns_are_written_as_they_are(tmp_path):
 
 def test_without_a_terminal_it_says_which_flag(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="--parties = None: say it with the flag, or type the command in a terminal"):
+    with pytest.raises(ConfigError, match="--parties = None: add the flag, or run the command in a terminal"):
         CliRunner().invoke(app, ["init", "bank"], catch_exceptions=False)
     assert not Path("bank").exists()

@@ -54,7 +54,7 @@ def test_ids_are_lines_or_a_column(here):
     ("name", "column", "words"),
     [
         ("none.txt", None, "there is no such file"),
-        ("empty.txt", None, "holds no id"),
+        ("empty.txt", None, "has no ids"),
         ("two.csv", None, "name the column of two.csv with the ids: client, age"),
         ("two.csv", "clients", "did you mean 'client'"),
     ],

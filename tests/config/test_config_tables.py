@@ -97,7 +97,7 @@ def test_overrides_are_toml_values_or_text(text, expected):
 
 @pytest.mark.parametrize("text", ["train.epochs", "=3", " = 3"])
 def test_an_override_without_a_key_or_a_value(text):
-    with pytest.raises(ConfigError, match="--set = .*write key=value"):
+    with pytest.raises(ConfigError, match="--set = .*must be KEY=VALUE"):
         parse_override(text)
 
 
@@ -176,7 +176,7 @@ def test_the_rate_is_that_of_the_optimiser(train, optimiser, rate):
 
 
 def test_a_rate_that_is_no_rate_is_refused_with_what_is_right():
-    with pytest.raises(ConfigError, match=r"train.learning_rate = 'fast': write a number, .* or 'auto'"):
+    with pytest.raises(ConfigError, match=r"train.learning_rate = 'fast': give a number, .* or 'auto'"):
         from_dict({"train": {"learning_rate": "fast"}})
 
 

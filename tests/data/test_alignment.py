@@ -58,16 +58,16 @@ def test_rules_that_nobody_knows():
 @given(st.lists(st.sampled_from(["", " ", "7", "07", " 7 ", COMPOSED, DECOMPOSED, "x", None])))
 def test_each_id_once_with_its_first_row(texts):
     column = polars.Series("id", texts, polars.String)
-    kept = {}
+    first_rows = {}
     for row, text in enumerate(texts):
         if text is not None and text.strip():
-            kept.setdefault(normalise(text, DROP), row)
-    if not kept:
-        with pytest.raises(DataError, match=f"no id in column 'id', which has {len(texts)} rows"):
+            first_rows.setdefault(normalise(text, DROP), row)
+    if not first_rows:
+        with pytest.raises(DataError, match=f"none of the {len(texts)} rows has an id in column 'id'"):
             clean_ids(column, DROP, "bank: b.csv")
         return
     ids = clean_ids(column, DROP, "bank: b.csv")
-    assert dict(zip(ids.texts, ids.rows.tolist(), strict=True)) == kept
+    assert dict(zip(ids.texts, ids.rows.tolist(), strict=True)) == first_rows
     assert ids.empty == sum(text is None or not text.strip() for text in texts)
     assert ids.empty + ids.repeated + len(ids.texts) == len(texts)
 
@@ -77,9 +77,11 @@ def test_rows_without_an_id_of_their_own_are_counted_not_shown():
     with pytest.raises(DataError) as refused:
         clean_ids(column, IdRules(), "bank: b.csv")
     said = str(refused.value)
-    assert "bank: b.csv: column 'nr': 2 rows have no id, 2 rows have an id that came before" in said
+    assert "bank: b.csv: column 'nr': 2 rows have no id, 2 rows repeat an earlier id" in said
     assert 'align.empty and align.duplicates = "drop"' in said and "a7" not in said
-    with pytest.raises(DataError, match=r'2 rows have an id that came before; .* align.duplicates = "drop"$'):
+    with pytest.raises(
+        DataError, match=r'2 rows repeat an earlier id; .* align.duplicates = "drop" in the configs of all members$'
+    ):
         clean_ids(column, IdRules(empty="drop"), "bank: b.csv")
 
 
@@ -175,8 +177,8 @@ def test_an_npz_in_its_order(tmp_path):
 
 def test_the_file_keeps_it_and_only_for_its_owner(tmp_path):
     path, presence = tmp_path / "aligned.safetensors", np.array([[True, False], [True, True]])
-    kept = Alignment("bank", ("bank", "shop"), np.array([4, -1]), "ab" * 32, "cd" * 32, presence)
-    save_alignment(kept, path)
+    written = Alignment("bank", ("bank", "shop"), np.array([4, -1]), "ab" * 32, "cd" * 32, presence)
+    save_alignment(written, path)
     found = load_alignment(path)
     assert (found.name, found.members) == ("bank", ("bank", "shop"))
     assert (found.sha256, found.ids_sha256) == ("ab" * 32, "cd" * 32)
@@ -212,7 +214,7 @@ def test_rows_that_a_party_lacks_are_zeros_and_teach_it_nothing(tmp_path):
     assert whole.present is None  # and with all rows there, bit for bit as without an alignment
     plain = read_party_share(path, **how)
     assert np.array_equal(whole.train, plain.train) and np.array_equal(whole.test, plain.test)
-    with pytest.raises(DataError, match="of the rows that are trained on it has none"):
+    with pytest.raises(DataError, match="this party has none of the training rows"):
         read(np.full(40, -1))
 
 

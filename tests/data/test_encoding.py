@@ -40,7 +40,7 @@ def test_one_hot_by_hand():
     assert partition.train[0].dtype == np.float32
     assert partition.shapes == ((3,),)
     assert partition.notes == (
-        "party-1: column 'city': 1 categories (Köln) occur in rows held out only, 1 of them; all zeros there",
+        "party-1: column 'city': 1 categories (Köln) occur only in held-out rows, 1 of them; those rows get zeros",
     )
 
 
@@ -128,7 +128,7 @@ def test_new_rows_that_do_not_fit():
         ([{"city": "Ulm", "age": 1}, {"city": "Ulm"}], "no column 'age'"),
         ({"city": ["Ulm"], "age": ["old"]}, "column 'age' must hold numbers, not String"),
         ({"city": ["Ulm"], "age": [None]}, "1 of its values NaN.*'age', row 0"),
-        ({"city": ["Ulm"], "age": [1, 2]}, "are no table"),
+        ({"city": ["Ulm"], "age": [1, 2]}, "cannot be read as a table"),
         ("Ulm", "must be an array, a table or a list"),
     ):
         with pytest.raises(DataError, match=message):
@@ -138,9 +138,9 @@ def test_new_rows_that_do_not_fit():
 def test_release_gives_the_columns_back():
     columns = {"a": [1.0, 2.0, 3.0], "b": [3.0, 4.0, 5.0]}
     dataset = table(columns, 1)
-    kept, released = split(dataset, parties=2), split(dataset, parties=2, release=True)
-    np.testing.assert_array_equal(kept.train[1], released.train[1])
-    with pytest.raises(DataError, match="given back"):
+    whole, released = split(dataset, parties=2), split(dataset, parties=2, release=True)
+    np.testing.assert_array_equal(whole.train[1], released.train[1])
+    with pytest.raises(DataError, match="was released"):
         split(dataset, parties=2)
 
 

@@ -29,7 +29,7 @@ def test_libsvm_as_it_is_distributed(tmp_path, packed, sparse):
     with pytest.raises(ConfigError, match="data.source = 'news': unknown; .* any other file with data.format"):
         load("news", dir=tmp_path)
     (tmp_path / "news").write_bytes(LIBSVM)
-    with pytest.raises(ConfigError, match="data.source = 'news': the file's name .* one of csv, parquet, npz, libsvm"):
+    with pytest.raises(ConfigError, match="data.source = 'news': the file name .* one of csv, parquet, npz, libsvm"):
         load("news", dir=tmp_path)
 
 
@@ -59,7 +59,7 @@ def test_tables_and_arrays(tmp_path):
     with (tmp_path / "four").open("wb") as file:
         np.savez(file, x=np.eye(4), y=np.arange(4) % 2)
     assert load("four", format="npz", dir=tmp_path).x.shape == (4, 4)
-    with pytest.raises(DataError, match="one: is no Parquet file, and its format was given as 'parquet'"):
+    with pytest.raises(DataError, match="one: is not a Parquet file, but its format was given as 'parquet'"):
         load("one", format="parquet", dir=tmp_path, label="y")
     with pytest.raises(DataError, match="three: is a Parquet file"):
         load("three", format="csv", dir=tmp_path, label="y")

@@ -61,7 +61,7 @@ def test_labels_from_an_npy(tmp_path):
     assert found.task.classes == ("0", "1", "2") and found.rows == 200
     rows = read_party_share(saved(tmp_path, y[:, None].astype(np.float32)), scale="none", **HOW)
     assert np.asarray(rows.train)[:, 0].tolist() == found.y_train.tolist(), "in the same order"
-    with pytest.raises(ConfigError, match="server.label = 'y': an .npy has neither ids nor names"):
+    with pytest.raises(ConfigError, match="server.label = 'y': an .npy file has no ids and no column names"):
         read_server_share(tmp_path / "y.npy", label="y", by=RowSplit(0.25, 0, 3))
     with pytest.raises(DataError, match="y.npy: the label has only"):
         read_server_share(saved(tmp_path, y * 0, "y.npy"), label=None, by=RowSplit(0.25, 0, 3))
@@ -71,13 +71,23 @@ def test_labels_from_an_npy(tmp_path):
     ("x", "options", "error", "text"),
     [
         (numbers(dtype=np.float64), {}, DataError, "x.npy: .* must hold float32 or float16, not float64"),
-        (np.asfortranarray(numbers()), {}, DataError, "x.npy: .* column by column; save it again"),
+        (
+            np.asfortranarray(numbers()),
+            {},
+            DataError,
+            "x.npy: .* column by column; apply np.ascontiguousarray and save it again",
+        ),
         (numbers()[:, 0], {}, DataError, "x.npy: x must be 2-D"),
         (np.array([object()]), {}, DataError, "x.npy: cannot be read as .npy"),
-        (numbers(), {"id": "patient"}, ConfigError, "party.id = 'patient': an .npy has neither ids nor names"),
-        (numbers(), {"label": "y"}, ConfigError, "party.label = 'y': an .npy has neither"),
-        (numbers(), {"categorical": ["x1"]}, ConfigError, "party.categorical = '...': an .npy has neither"),
-        (numbers(), {"missing": "mean"}, ConfigError, "party.missing = 'mean': what is missing in an .npy"),
+        (
+            numbers(),
+            {"id": "patient"},
+            ConfigError,
+            "party.id = 'patient': an .npy file has no ids and no column names",
+        ),
+        (numbers(), {"label": "y"}, ConfigError, "party.label = 'y': an .npy file has no ids"),
+        (numbers(), {"categorical": ["x1"]}, ConfigError, "party.categorical = '...': an .npy file has no ids"),
+        (numbers(), {"missing": "mean"}, ConfigError, "party.missing = 'mean': fill in the missing values of an .npy"),
         (numbers(), {"columns": ["x7"]}, ConfigError, "has no column 'x7'"),
     ],
     ids=["doubles", "fortran", "vector", "objects", "id", "label", "categories", "missing", "column"],
@@ -162,7 +172,7 @@ def test_ids_are_read_when_they_are_asked_for(tmp_path):
     content["ids"] = content["ids"][:-9]
     (tmp_path / "b.safetensors").write_bytes(state.pack(content))
     again = load_party_share(tmp_path / "b.safetensors")  # training does not need them
-    with pytest.raises(CheckpointError, match="b.safetensors: damaged: the ids cannot be right"):
+    with pytest.raises(CheckpointError, match="b.safetensors: damaged: the ids are invalid"):
         assert again.ids is None
 
 

@@ -168,7 +168,7 @@ def test_npz(tmp_path):
         ({"x": np.zeros(4)}, {}, "x must be 2-D"),
         ({"x": np.full((4, 1), "a")}, {}, "x must hold real numbers"),
         ({"x": np.full((4, 1), np.nan)}, {}, "p: 4 of its values NaN.*'x0', row 0 .*party.missing = \"mean\""),
-        ({"x": np.zeros((4, 2))}, {"id": "nr"}, "party.id = 'nr': an .npz has its ids in an array 'ids'"),
+        ({"x": np.zeros((4, 2))}, {"id": "nr"}, "party.id = 'nr': an .npz file has its ids in an array 'ids'"),
         ({"x": np.zeros((4, 2))}, {"categorical": ["x0"]}, "party.categorical = .*only CSV and Parquet"),
     ],
 )
@@ -245,7 +245,7 @@ def test_refused_ids(tmp_path, ids, message):
         ({"id": "nr", "categorical": ["nr"]}, "party.categorical = 'nr': is the label or the id"),
         ({"columns": ["agee"]}, "party.columns = 'agee': p: clinic.csv has no column 'agee'.*did you mean 'age'"),
         ({"columns": ["age", "nr..age"]}, "party.columns = 'age': p has this column twice"),
-        ({"columns": []}, r"party.columns = \[\]: p would be a party without columns"),
+        ({"columns": []}, r"party.columns = \[\]: p has no columns"),
         ({"columns": "age"}, "party.columns = 'age': p needs a list"),
         ({"id": "nr", "columns": ["nr"]}, "party.columns = 'nr': is the id"),
         ({"scale": "log"}, "party.scale = 'log'"),
@@ -261,11 +261,14 @@ def test_refused_settings_of_a_party(csv, settings, message):
     ("text", "message"),
     [
         ("nr,age\n1,30\n2,\n3,50\n", "clinic.csv: p: 1 of its .*column 'age', row 1 .*party.missing = \"mean\""),
-        ("nr\n1\n2\n", "clinic.csv: there is no column but the id"),
+        ("nr\n1\n2\n", "clinic.csv: it has no column besides the id"),
         ("nr,age\n", r"clinic.csv: there are no rows, shape \(0, 1\)"),
         ("nr,age\n1,30\n", "clinic.csv: 1 row cannot be split"),
         ("nr,age\n1,30\n2\n", "clinic.csv: cannot be read: line 3 has 1 cells"),
-        ("nr,age\n" + "".join(f"{i},t{i}\n" for i in range(1500)), "clinic.csv: p: column 'age' .* is it party.id?"),
+        (
+            "nr,age\n" + "".join(f"{i},t{i}\n" for i in range(1500)),
+            "clinic.csv: p: column 'age' .* set party.id if it holds ids",
+        ),
     ],
 )
 def test_refused_files_of_a_party(csv, text, message):
@@ -288,9 +291,9 @@ def test_refused_paths(tmp_path):
         ({"label": "z"}, "y\n0\n1\n", "server.label = 'z': no such column in labels.csv"),
         ({"label": None}, "y\n0\n1\n", "server.label = None: name the column"),
         ({"id": "nr"}, "y\n0\n1\n", "server.id = 'nr': no such column"),
-        ({"id": "y"}, "y\n0\n1\n", "server.id = 'y': is the label as well"),
+        ({"id": "y"}, "y\n0\n1\n", "server.id = 'y': must not be the label as well"),
         ({}, "a,y\n1,0\n1,\n1,1\n", "labels.csv: label 'y': 1 empty values, the first in row 1 "),
-        ({}, "y\n1\n1\n", "labels.csv: label 'y': .*nothing to tell apart"),
+        ({}, "y\n1\n1\n", "labels.csv: label 'y': .*needs two or more classes"),
         ({}, "y\n", "labels.csv: there are no rows"),
     ],
 )

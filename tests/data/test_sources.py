@@ -126,8 +126,8 @@ def test_image_files_that_do_not_fit(tmp_path, name, array, message):
         ({"source": "quite-another"}, "data.source", "unknown; known are digits"),
         ({"source": "absent.csv", "label": "y"}, "data.source", "there is no file absent.csv"),
         ({"source": "absent.npz", "dir": "folder"}, "data.source", "there is no file folder/absent.npz"),
-        ({"source": "mnist"}, "data.dir", "where the four IDX files of mnist lie"),
-        ({"source": "mnist", "dir": "nowhere"}, "data.dir", "nor in a subfolder mnist"),
+        ({"source": "mnist"}, "data.dir", "name the folder with the four IDX files of mnist"),
+        ({"source": "mnist", "dir": "nowhere"}, "data.dir", "in its subfolder mnist"),
         ({"source": "digits", "label": "y"}, "data.label", "only CSV and Parquet"),
     ],
 )

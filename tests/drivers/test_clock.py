@@ -1,4 +1,4 @@
-"""Compute times: each model's distribution, the CPU trace by hand, and everything that is refused."""
+"""Compute times: each model's distribution, the CPU load by hand, and everything that is refused."""
 
 from collections.abc import Callable
 from math import exp, inf, nan
@@ -83,24 +83,24 @@ def seconds(duration: int) -> float:
     return duration / NANOSECONDS
 
 
-def test_trace_within_one_interval() -> None:
+def test_cpu_load_within_one_interval() -> None:
     """At half speed 2 s of work take 4 s."""
-    traced = pace(kind="trace", mean_s=2.0, cpu=[50.0, 0.0], interval_s=10.0)
-    assert seconds(traced.duration(1.0, 0)) == 4.0
-    assert seconds(traced.duration(2.0, 0)) == 8.0
+    loaded = pace(kind="trace", mean_s=2.0, cpu=[50.0, 0.0], interval_s=10.0)
+    assert seconds(loaded.duration(1.0, 0)) == 4.0
+    assert seconds(loaded.duration(2.0, 0)) == 8.0
 
 
-def test_trace_over_intervals_by_hand() -> None:
+def test_cpu_load_over_intervals_by_hand() -> None:
     """From t = 8: 2 s at 0.5 do 1 s of work, 10 s at 0.2 do 2 s, the last 1.5 s run at full speed."""
-    traced = pace(kind="trace", mean_s=4.5, cpu=[50.0, 80.0, 0.0], interval_s=10.0)
-    assert seconds(traced.duration(1.0, 8 * NANOSECONDS)) == pytest.approx(2 + 10 + 1.5)
+    loaded = pace(kind="trace", mean_s=4.5, cpu=[50.0, 80.0, 0.0], interval_s=10.0)
+    assert seconds(loaded.duration(1.0, 8 * NANOSECONDS)) == pytest.approx(2 + 10 + 1.5)
 
 
-def test_trace_wraps_around() -> None:
-    """From t = 28: 2 s at full speed do 2 s, then the trace begins anew at 0.5: 1 s more takes 2 s."""
-    traced = pace(kind="trace", mean_s=3.0, cpu=[50.0, 80.0, 0.0], interval_s=10.0)
-    assert seconds(traced.duration(1.0, 28 * NANOSECONDS)) == pytest.approx(2 + 2)
-    assert traced.trace_s == 30.0
+def test_cpu_load_wraps_around() -> None:
+    """From t = 28: 2 s at full speed do 2 s, then the load repeats at 0.5: 1 s more takes 2 s."""
+    loaded = pace(kind="trace", mean_s=3.0, cpu=[50.0, 80.0, 0.0], interval_s=10.0)
+    assert seconds(loaded.duration(1.0, 28 * NANOSECONDS)) == pytest.approx(2 + 2)
+    assert loaded.load_s == 30.0
     later = pace(kind="trace", mean_s=3.0, cpu=[50.0, 80.0, 0.0], interval_s=10.0)
     assert seconds(later.duration(1.0, 58 * NANOSECONDS)) == pytest.approx(4)
 
@@ -110,21 +110,21 @@ def test_a_fully_loaded_machine_still_moves() -> None:
 
 
 @pytest.mark.parametrize("interval", [0.1, 0.3, 1 / 3, 0.7, 1e-3])
-def test_trace_whose_interval_is_no_binary_fraction_ends(interval: float) -> None:
+def test_cpu_load_whose_interval_is_no_binary_fraction_ends(interval: float) -> None:
     """10·0.1 // 0.1 is 9 in floating point; the sum over intervals must not stand still there."""
-    traced = pace(kind="trace", mean_s=1.0, cpu=[0.0, 50.0], interval_s=interval)
+    loaded = pace(kind="trace", mean_s=1.0, cpu=[0.0, 50.0], interval_s=interval)
     for start in range(20):
-        taken = seconds(traced.duration(3.0, round(start * interval * NANOSECONDS)))
+        taken = seconds(loaded.duration(3.0, round(start * interval * NANOSECONDS)))
         assert 3.0 / 0.75 - interval <= taken <= 3.0 / 0.75 + interval
 
 
-def test_trace_from_a_file(tmp_path: Path) -> None:
+def test_cpu_load_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "cpu.csv"
     file.write_text("# time, utilisation\n0,50\n10,80\n20,0\n")
     compute = Compute(kind="trace", mean_s=4.5, file=str(file), interval_s=10.0)
     ClockConfig(compute=compute).check(("a",))
-    traced = Pace(compute, np.random.default_rng(0))
-    assert seconds(traced.duration(1.0, 8 * NANOSECONDS)) == pytest.approx(13.5)
+    loaded = Pace(compute, np.random.default_rng(0))
+    assert seconds(loaded.duration(1.0, 8 * NANOSECONDS)) == pytest.approx(13.5)
 
 
 def test_one_for_all_or_a_list() -> None:
@@ -195,7 +195,7 @@ def test_what_cannot_be_is_refused_by_its_key(key: str, make: Callable[[], Clock
 
 
 @pytest.mark.parametrize("content", ["0,50\n10\n", "0,fifty\n", "0,fifty\n10,50\n"])
-def test_files_that_are_no_traces_are_refused(tmp_path: Path, content: str) -> None:
+def test_files_that_are_no_cpu_loads_are_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "cpu.csv"
     file.write_text(content)
     with pytest.raises(ConfigError) as caught:
@@ -203,7 +203,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path, content: str) -> N
     assert caught.value.key == "clock.compute.file"
 
 
-def test_an_empty_trace_file_is_refused(tmp_path: Path) -> None:
+def test_an_empty_cpu_load_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "cpu.csv"
     file.write_text("# nothing\n")
     with pytest.raises(ConfigError) as caught:

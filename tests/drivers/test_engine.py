@@ -236,10 +236,10 @@ def test_cancelled_work_is_dropped_and_the_lane_is_free_at_once() -> None:
 
 
 def test_the_same_token_may_be_used_again_after_a_cancel() -> None:
-    then = {"timer kick": [CancelWork(1), work(1, 3.0, "anew")]}
+    then = {"timer kick": [CancelWork(1), work(1, 3.0, "again")]}
     server = Scripted("server", at_start(work(1, 2.0, "old"), SetTimer("kick", S), then=then))
     simulator(server).run()
-    assert happenings(server) == [(1, "timer kick"), (4, "done anew")]
+    assert happenings(server) == [(1, "timer kick"), (4, "done again")]
 
 
 def test_cancelling_what_does_not_run_does_nothing() -> None:
@@ -711,9 +711,9 @@ def test_a_loaded_simulator_gives_keys_to_those_that_have_started() -> None:
     assert [role.calls for role in twin_roles] == [["load", "resumed"], ["load", "resumed"], ["load"]]
 
 
-def test_joins_that_begin_anew_survive_a_save() -> None:
+def test_joins_after_a_reset_survive_a_save() -> None:
     run, _ = busy_federation()
-    run._push(S, 0, 0, PeerJoined("a", anew=True))
+    run._push(S, 0, 0, PeerJoined("a", reset=True))
     twin, _ = busy_federation()
     simulator_checkpoint.load(twin, state.unpack(state.pack(simulator_checkpoint.save(run))))
     assert sorted(map(repr, twin.heap)) == sorted(map(repr, run.heap))

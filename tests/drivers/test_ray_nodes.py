@@ -157,8 +157,8 @@ def test_a_federation_survives_the_loss_of_the_node_with_all_its_roles(method, w
     for name in ("server", "party-1", "party-2", "party-3"):
         there = homes(out, name)
         assert len(set(there)) == 2, f"{name} lived on {there}"
-        assert "going on" in [line["event"] for line in log(out, name)]
-        assert f"{name} was lost, and goes on" in said
+        assert "continuing" in [line["event"] for line in log(out, name)]
+        assert f"{name} was lost, and continues" in said
     updates = [json.loads(line)["update"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert updates == sorted(set(updates)), "a row stands there twice"
     if method == "sync":
@@ -212,8 +212,8 @@ def test_a_role_that_waits_for_a_busy_cluster_says_so_and_comes(nodes, colonnade
     long = colonnade("run", "config.toml", *options, "--set", "train.epochs=20000", "--out", first)
     long.until(lambda: rows(first / "nodes" / "server" / "run") >= 2, "the first rows")
     waiting = colonnade("run", "config.toml", *options, "--set", "train.epochs=5", "--out", second)
-    waiting.until(lambda: "server is not up" in waiting.said.read_text(), "a word about waiting")
-    assert "it asks for 1 CPU, and free in the cluster now: nothing" in waiting.said.read_text()
+    waiting.until(lambda: "server has not been running" in waiting.said.read_text(), "a word about waiting")
+    assert "it asks for 1 CPU; the cluster has free: nothing" in waiting.said.read_text()
     long.process.send_signal(signal.SIGINT)
     assert long.ended()[0] == 130
     code, said = waiting.ended()

@@ -122,7 +122,7 @@ def test_a_run_is_saved_and_gone_on_with(data: Any, tmp_path: Any) -> None:
     whole = run_of(data, "vafl", 1).execute()
     tables = run_of(data, "vafl", 2).federation.config
     run = prepare(tables, data, tmp_path / "run", workers=2)
-    with run._hired():
+    with run._with_workers():
         run.simulator.advance(120)
         assert run.folder is not None
         run.folder.save_checkpoint(run._checkpoint())
@@ -264,17 +264,17 @@ def test_a_federation_of_actors_ends_and_predicts_as_the_simulation_does(
     timeline = json.loads((out / "timeline.json").read_text())
     assert timeline["roles"] == ["server", "party-1", "party-2"] and all(map(any, timeline["busy"]))
     for refused, words in (
-        (ResourcesConfig(RoleResources(gpus=1)), "server would never start"),
-        (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and ask for 2.1"),
+        (ResourcesConfig(RoleResources(gpus=1)), "server could never start"),
+        (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and need 2.1"),
         (ResourcesConfig(parties={"bank": NOTHING}), "no such party"),
     ):
         with pytest.raises(ConfigError, match=words):
             reopen_up(replace(config, resources=refused), out, kind=FederationOnRay)
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["folder", "no-folder"])
+@pytest.mark.parametrize("with_folder", [True, False], ids=["folder", "no-folder"])
 def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
-    kept: bool, data: Any, tmp_path: Any, monkeypatch: Any
+    with_folder: bool, data: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(run_module, "SLICE_EVENTS", 25)
     config = run_of(data, "vafl", 1).federation.config
@@ -291,11 +291,11 @@ def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
         return advance(simulator, events)
 
     monkeypatch.setattr(Simulator, "advance", lose)
-    run = prepare(config, data, tmp_path / "run" if kept else None)
+    run = prepare(config, data, tmp_path / "run" if with_folder else None)
     again = run.execute()
     assert len(lost) == 2 and {key: again[key] for key in SAME} == {key: calm[key] for key in SAME}
     assert [row["update"] for row in run.rows] == [row["update"] for row in whole.rows]
-    assert "2 times workers were lost" in again["note"]
+    assert "workers were lost 2 times" in again["note"]
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(data: Any, monkeypatch: Any) -> None:

@@ -67,7 +67,7 @@ def test_in_a_file_as_in_memory_killed_or_not(tmp_path: Path, method: dict[str, 
     assert hashes(reopen(big, folder)) == calm
 
     (folder / "table" / "train.rows").unlink()
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
         reopen(big, folder)
 
 

@@ -132,17 +132,20 @@ def test_at_the_command_line(tmp_path):
     assert "party-1" in text and "at any speed" in text and "privacy.clip = 1, privacy.noise = " in text
     assert (
         "Assumed: swift on digits (1294 training, 144 validation and 359 test rows), 10 updates, "
-        "seed 0; parties of any speed: one of them may make nearly all uploads" in text
+        "seed 0; parties may have any speed: one party may make nearly all uploads" in text
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give one of them"),
+        ((), "give exactly one of them"),
         (("--epsilon", "1", "--updates", "500"), "--updates = 500: is counted by a dry run"),
-        (("--epsilon", "1", "--set", "protocol.name=wait"), "wait has no place for it"),
-        (("--epsilon", "1", "--set", "protocol.name=cascaded", "--gradient-clip", "1"), "cascaded has 'plain' and"),
+        (("--epsilon", "1", "--set", "protocol.name=wait"), "wait cannot add noise"),
+        (
+            ("--epsilon", "1", "--set", "protocol.name=cascaded", "--gradient-clip", "1"),
+            "cascaded supports 'plain' and",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -153,5 +156,5 @@ def test_what_cannot_be_planned_is_refused(tmp_path, arguments, words):
 
 def test_without_a_config_the_sizes_are_needed():
     words = ["privacy", "plan", "--epsilon", "1", "--clip", "1", "--rows", "100", "--batch-size", "10"]
-    with pytest.raises(ConfigError, match=r"--updates = None: needed, unless a CONFIG.toml is named"):
+    with pytest.raises(ConfigError, match=r"--updates = None: is missing: give it, or a CONFIG.toml"):
         CliRunner().invoke(app, words, catch_exceptions=False)

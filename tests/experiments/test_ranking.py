@@ -65,7 +65,7 @@ def test_what_a_method_has_instead_is_named() -> None:
 
 def test_nobody_reached_it() -> None:
     words = in_words(rank({"a": [summary(0.9, None)], "b": [summary(0.8, None)]}))
-    assert words.startswith("Fastest to accuracy 0.9: none of them reached it; best accuracy: a")
+    assert words.startswith("Fastest to accuracy 0.9: no method reached it; best accuracy: a")
 
 
 def test_one_that_races_against_the_oracle_alone_has_won_nothing() -> None:

@@ -242,7 +242,7 @@ def test_another_config_is_refused_by_its_key(folder: Path, overrides: dict[str,
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(CheckpointError, match="no run lies there"):
+        with pytest.raises(CheckpointError, match="this folder holds no run"):
             reopen(config(), folder)
 
 

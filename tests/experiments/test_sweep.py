@@ -177,16 +177,16 @@ def test_killed_in_the_middle_and_typed_again(tmp_path):
     command = [sys.executable, "-m", "colonnade", "sweep", "small.toml", "--grid", "train.learning_rate=0.01,0.1"]
     command += ["--protocols", "sync,vafl", "--seeds", "2", "--out", "out"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(kept := list((tmp_path / "out").glob("*/summary.json"))) < 2 and first.poll() is None:
+    while len(finished := list((tmp_path / "out").glob("*/summary.json"))) < 2 and first.poll() is None:
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    times = {path: path.stat().st_mtime_ns for path in kept}
+    times = {path: path.stat().st_mtime_ns for path in finished}
     second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert second.returncode == 0, second.stderr
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
     assert len(json.loads((tmp_path / "out" / "comparison.json").read_text())) == 8
-    assert "sync: best at train.learning_rate" in second.stdout and "Warning: the grid ends" in second.stdout
+    assert "sync: best at train.learning_rate" in second.stdout and "Warning: the best value" in second.stdout
 
 
 @pytest.mark.slow
@@ -205,10 +205,10 @@ def test_three_methods_four_rates_three_seeds_on_ray_killed_in_the_middle_and_ty
     assert first.poll() is None, "it ended before the kill"
     first.send_signal(signal.SIGKILL)
     first.wait()
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/summary.json")}
+    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/summary.json")}
     second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert second.returncode == 0, second.stderr
-    assert 12 <= len(kept) < 36 and all(path.stat().st_mtime_ns == when for path, when in kept.items())
+    assert 12 <= len(finished) < 36 and all(path.stat().st_mtime_ns == when for path, when in finished.items())
     listed = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert len({(one["label"], one["seed"]) for one in listed}) == 36
     assert all(one["status"] == "finished" for one in listed)

@@ -96,19 +96,19 @@ def test_changing_its_parameters_or_rows_in_place_is_refused(what):
 
 
 def test_what_it_gives_may_be_reused_by_it():
-    """Its own buffer, filled anew at every call: what was given before must stay."""
+    """Its own buffer, filled again at every call: what was given before must stay."""
 
     def reuse(self, theta, rows):
-        if getattr(self, "kept", None) is None or len(self.kept) != len(rows):
-            self.kept = np.zeros((len(rows), 2), np.float32)
-        self.kept[:] = Sum.__call__(self, theta, rows)
-        return self.kept
+        if getattr(self, "buffer", None) is None or len(self.buffer) != len(rows):
+            self.buffer = np.zeros((len(rows), 2), np.float32)
+        self.buffer[:] = Sum.__call__(self, theta, rows)
+        return self.buffer
 
     made = network(variant(__call__=reuse))
     first = made.embed(X, 0)
-    kept = first.copy()
+    copied = first.copy()
     made.embed_at(made.theta.numpy() + 1, X, 0)
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, copied)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_the_box_keeps_the_vector_that_it_gave():
 def test_something_else_is_no_model():
     with pytest.raises(ModelError, match="made a list, not a torch.nn.Module or a black box"):
         network(lambda inputs, outputs: [])
-    with pytest.raises(ModelError, match="model.party of party-7: could not be made from"):
+    with pytest.raises(ModelError, match="model.party of party-7: could not be built from"):
         network(variant(__init__=lambda self: None))
 
 

@@ -209,11 +209,11 @@ def test_regulariser_gradients(kind):
     penalty = {"none": theta.sum() * 0, "l1": 0.3 * theta.abs().sum(), "l2": 0.15 * (theta**2).sum()}[kind]
     (expected,) = torch.autograd.grad(penalty, theta)
     gradient = rows(1, len(theta))[0]
-    kept = gradient.copy()
+    before = gradient.copy()
     network.apply(gradient, 0.5)
-    stepped = (theta - 0.5 * (torch.from_numpy(kept) + expected)).detach()
+    stepped = (theta - 0.5 * (torch.from_numpy(before) + expected)).detach()
     np.testing.assert_allclose(network.theta.numpy(), stepped, rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(gradient, kept)  # a message's array is nobody's to change
+    np.testing.assert_array_equal(gradient, before)  # a message's array is nobody's to change
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_what_was_saved_does_not_move_with_the_network():
     network = Network(mlp(), OptimiserSpec("adam"))
     network.apply(np.ones(len(network.theta), np.float32), 0.1)
     saved = network.save()
-    kept = copy.deepcopy(saved)
+    before = copy.deepcopy(saved)
     network.apply(np.ones(len(network.theta), np.float32), 0.1)
-    np.testing.assert_array_equal(saved["theta"], kept["theta"])
-    assert state.pack(saved) == state.pack(kept)
+    np.testing.assert_array_equal(saved["theta"], before["theta"])
+    assert state.pack(saved) == state.pack(before)
 
 
 def test_read_only_arrays_are_taken():

@@ -86,9 +86,9 @@ def test_methods_train_with_it_and_learn_a_fallback(name):
     [
         ({"train": {"party_dropout": 1.0}}, "below 1"),
         ({"train": {"party_dropout": -0.1}}, "below 1"),
-        ({"name": "fedvs"}, "cannot: use one of sync, swift"),
-        ({"name": "asysqn-sgd"}, "cannot"),
-        ({"name": "centralised"}, "cannot"),
+        ({"name": "fedvs"}, "does not support it: use one of sync, swift"),
+        ({"name": "asysqn-sgd"}, "does not support it"),
+        ({"name": "centralised"}, "does not support it"),
         ({"name": "flex", "labels": "shared"}, "labels = 'shared'"),
     ],
 )

@@ -94,7 +94,9 @@ def test_lstm_reads_time_in_order():
 
 @pytest.mark.parametrize("name", ["cnn", "lstm"])
 def test_rows_without_a_shape_are_refused(name):
-    with pytest.raises(ModelError, match="but is a plain list of 20 columns; .*split = 'rows' or 'quarters'") as caught:
+    with pytest.raises(
+        ModelError, match="but it is a plain list of 20 columns; .*split = 'rows' or 'quarters'"
+    ) as caught:
         build(name, (20,))
     assert str(caught.value).startswith(f"model.party of party-2 = '{name}': a row must be a ")
     with pytest.raises(ModelError, match=f"^model.server = '{name}': is for parties"):
@@ -193,7 +195,7 @@ def test_ones_own_class_gets_the_shape_if_it_asks_for_it(monkeypatch):
     for model in (f"{module.__name__}:Shaped", Shaped, lambda shape, width: Shaped(shape, width).eval()):
         assert build(model, (4, 6)).shape == (4, 6)
     assert build(nn.Linear, (4, 6)).in_features == 24
-    with pytest.raises(ModelError, match=r"could not be made from \(shape=\(4, 6\), outputs=3\)"):
+    with pytest.raises(ModelError, match=r"could not be built from \(shape=\(4, 6\), outputs=3\)"):
         build(lambda shape: nn.Identity(), (4, 6))
     assert server_module(lambda shape, outputs: nn.Linear(*shape, outputs), 8, 3, seed=0).in_features == 8
 

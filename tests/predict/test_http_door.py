@@ -130,7 +130,7 @@ def test_a_token_that_is_not_there_is_said(tmp_path):
     assert door_of(tmp_path) is None  # nobody ever answered here
     (tmp_path / "predict").mkdir()
     (tmp_path / "predict" / "http").write_text("127.0.0.1:1")
-    with pytest.raises(ConfigError, match=r"token = .*cannot be read .*a server makes one when it starts"):
+    with pytest.raises(ConfigError, match=r"token = .*cannot be read .*which makes the token when it starts"):
         door_of(tmp_path)
 
 

@@ -286,7 +286,7 @@ def test_who_is_away_is_stood_in_for_by_policy_and_said(trained):
     assert (cached["parties"], cached["cached"], cached["fallback"]) == (["bank"], ["shop"], [])
     assert np.allclose(cached["probabilities"], full["probabilities"], atol=1e-6)
     assert (fallback["parties"], fallback["fallback"]) == (["bank"], ["shop"]) and fallback["prediction"]
-    assert refused["prediction"] is None and "nothing stands in for shop" in refused["refused"]
+    assert refused["prediction"] is None and "nothing replaces shop" in refused["refused"]
     assert later["fallback"] == ["shop"] and later["refused"] is None
 
 
@@ -332,10 +332,10 @@ def test_files_that_changed_since_the_training_are_refused(trained):
     path = trained.folder / "shop.csv"
     frame = polars.read_csv(path)
     frame.with_columns(x2=frame["x2"] + 1.0 * (frame["client"] == frame["client"][0])).write_csv(path)
-    with pytest.raises(ConfigError, match=r"shop.*begun with something else \(features"):
+    with pytest.raises(ConfigError, match=r"shop.*holds a run with other settings \(features"):
         predicting_party(trained.party("shop"))
     frame.reverse().write_csv(path)
-    with pytest.raises(ConfigError, match=r"begun with something else \((features|ids)"):
+    with pytest.raises(ConfigError, match=r"holds a run with other settings \((features|ids)"):
         predicting_party(trained.party("shop"))
     frame.write_csv(path)
     predicting_party(trained.party("shop"))
@@ -363,7 +363,7 @@ def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
         trained.address = (server.out / "address").read_text()
         early = predicting_party(trained.party("shop"))
         answering = asyncio.ensure_future(early.run())
-        await until(lambda: "training has not ended here" in trained.logs["shop"].getvalue())
+        await until(lambda: "the server is still training" in trained.logs["shop"].getvalue())
         assert not answering.done() and not training.done()
         for task in (answering, training):
             task.cancel()
@@ -376,9 +376,9 @@ def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
 
 def test_nothing_trained_nothing_predicted(folder):
     world = World(folder)
-    with pytest.raises(ConfigError, match="training has not ended here"):
+    with pytest.raises(ConfigError, match="training in this folder has not ended"):
         predicting_server(world.server())
-    with pytest.raises(ConfigError, match="nothing was trained here"):
+    with pytest.raises(ConfigError, match="this folder holds no trained model"):
         predicting_party(world.party("bank"))
     assert not (folder / "run").exists(), "no folder that a training would take for its own"
 

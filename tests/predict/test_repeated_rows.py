@@ -148,7 +148,7 @@ def test_a_private_step_never_has_a_row_twice():
     """Its gradient would count twice in the sum, and move it by 4G."""
     made = guard(local_updates="dp-sgd", dp_sgd=DpSgd(1.0, 10.0))
     release = made.plan(STEP, np.array([1, 2, 1]))
-    with pytest.raises(LocalProtocolError, match="a row is twice in a step"):
+    with pytest.raises(LocalProtocolError, match="a row occurs twice in a step"):
         made.stepped(release, pytest.fail, pytest.fail)
     assert made.ledger.account.mu == 0
 

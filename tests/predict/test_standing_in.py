@@ -76,8 +76,8 @@ def test_the_cache_forgets_the_oldest():
         ([SENT, FALLBACK], ["shop"], ""),
         ([LACKS, LACKS], [], "no party has this id"),
         ([LACKS, AWAY], ["shop"], "no party that answered has this id; away: shop"),
-        ([SENT, AWAY], ["shop"], "nothing stands in for shop"),
-        ([SENT, LACKS], [], "nothing stands in for shop"),
+        ([SENT, AWAY], ["shop"], "nothing replaces shop"),
+        ([SENT, LACKS], [], "nothing replaces shop"),
     ],
 )
 def test_a_refusal_says_why(codes, away, words):

@@ -202,7 +202,7 @@ def predicting(members):
 
 
 def test_weights_that_were_summed_without_a_party_do_not_predict():
-    with pytest.raises(ConfigError, match="'p1': the last sums .* with these weights were not over all parties"):
+    with pytest.raises(ConfigError, match="'p1': the last sums .* with these weights left out some parties"):
         predicting([0, 1])
     assert len(predicting([0, 1, 2])) == 3
 

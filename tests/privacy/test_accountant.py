@@ -72,13 +72,13 @@ def test_by_record_only_its_own_row_counts_and_the_worst_record_is_told():
     ids=lambda event: type(event).__name__,
 )
 def test_what_is_not_known_raises_and_is_never_zero(event):
-    with pytest.raises(UnknownMechanism, match="not accounted, which is not ε = 0"):
+    with pytest.raises(UnknownMechanism, match="not accounted for, which does not mean ε = 0"):
         mu_of(dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(1.0), event]))
 
 
 def test_an_unknown_mechanism_or_no_noise_raises():
     account = Account(False, 10, 10)
-    with pytest.raises(UnknownMechanism, match="mechanism 'laplace' is not known"):
+    with pytest.raises(UnknownMechanism, match="unknown mechanism 'laplace'"):
         account.add("laplace", 1.0, 1.0, "train", None)
     with pytest.raises(UnknownMechanism, match="has no bound"):
         account.square_with("gaussian", 1.0, 0.0, "train", None)

@@ -23,7 +23,7 @@ _OPEN = []
 
 
 @pytest.fixture
-def kept(tmp_path):
+def written(tmp_path):
     ledger = Ledger(TERMS)
     path = tmp_path / "deep" / "ledger.jsonl"
     ledger.keep(LedgerFile(path))
@@ -53,8 +53,8 @@ def test_it_is_on_the_disk_before_the_receipt_is_given(tmp_path, monkeypatch):
     ledger.close()
 
 
-def test_what_was_written_counts_after_a_restart(kept):
-    ledger, receipts, path = kept
+def test_what_was_written_counts_after_a_restart(written):
+    ledger, receipts, path = written
     again = reopened(path)
     assert again.head == receipts[-1] and again.account.mu == ledger.account.mu
     assert enter(again).startswith("6:")
@@ -64,8 +64,8 @@ def test_what_was_written_counts_after_a_restart(kept):
     assert account.mu == pytest.approx(0.4 * 6**0.5) == lines[-1]["mu"]
 
 
-def test_a_budget_stops_the_line_that_would_exceed_it_and_writes_nothing(kept):
-    ledger, _, path = kept
+def test_a_budget_stops_the_line_that_would_exceed_it_and_writes_nothing(written):
+    ledger, _, path = written
     before = path.read_bytes()
     assert enter(ledger, most=0.4 * 5.99**0.5) is None
     assert path.read_bytes() == before
@@ -79,16 +79,16 @@ def change(path, line, **fields):
 
 
 @pytest.mark.parametrize("line", [0, 1, 3, 5])
-def test_an_edited_line_is_named(kept, line):
-    change(kept[2], line, noise=50.0)
+def test_an_edited_line_is_named(written, line):
+    change(written[2], line, noise=50.0)
     with pytest.raises(
         CheckpointError, match=f"ledger.jsonl: line {line + 1} does not follow from the lines before it"
     ):
-        reopened(kept[2])
+        reopened(written[2])
 
 
-def test_a_line_taken_out_or_put_in_is_named(kept):
-    path = kept[2]
+def test_a_line_taken_out_or_put_in_is_named(written):
+    path = written[2]
     lines = path.read_text().splitlines(keepends=True)
     for altered, named in ((lines[:2] + lines[3:], 3), (lines[:3] + lines[2:], 4), (lines[1:], 1), (["{}\n"], 1)):
         path.write_text("".join(altered))
@@ -96,13 +96,13 @@ def test_a_line_taken_out_or_put_in_is_named(kept):
             read_ledger(path)
 
 
-def test_one_that_was_rolled_back_is_refused_by_the_receipt(kept):
-    _, receipts, path = kept
+def test_one_that_was_rolled_back_is_refused_by_the_receipt(written):
+    _, receipts, path = written
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:4]))
     again = reopened(path)
     again.require(receipts[2])
-    with pytest.raises(CheckpointError, match="ends with line 4, but line 6 was written before: it was rolled back"):
+    with pytest.raises(CheckpointError, match="ends with line 4, but line 6 was written: the file was rolled back"):
         again.require(receipts[-1])
     enter(again, rows=9)
     with pytest.raises(CheckpointError, match="line 5 is not the one that was written"):
@@ -110,8 +110,8 @@ def test_one_that_was_rolled_back_is_refused_by_the_receipt(kept):
     again.close()
 
 
-def test_a_line_cut_off_while_it_was_written_never_left(kept):
-    _, receipts, path = kept
+def test_a_line_cut_off_while_it_was_written_never_left(written):
+    _, receipts, path = written
     with path.open("a") as file:
         file.write('{"n": 6, "what": "ba')
     again = reopened(path)
@@ -121,25 +121,25 @@ def test_a_line_cut_off_while_it_was_written_never_left(kept):
     again.close()
 
 
-def test_two_processes_do_not_write_one_ledger(kept):
+def test_two_processes_do_not_write_one_ledger(written):
     second = Ledger(TERMS)
     with pytest.raises(CheckpointError, match="another process writes this ledger"):
-        second.keep(LedgerFile(kept[2]))
-    assert enter(kept[0]).startswith("6:"), "the first goes on"
+        second.keep(LedgerFile(written[2]))
+    assert enter(written[0]).startswith("6:"), "the first goes on"
 
 
-def test_other_terms_are_refused_with_the_key(kept):
-    with pytest.raises(CheckpointError, match="line 1: a ledger with noise = 5.0, now it is 0.5"):
-        reopened(kept[2], TERMS | {"noise": 0.5})
+def test_other_terms_are_refused_with_the_key(written):
+    with pytest.raises(CheckpointError, match="line 1: this ledger has noise = 5.0, but the config has 0.5"):
+        reopened(written[2], TERMS | {"noise": 0.5})
 
 
-def test_a_full_disk_uploads_nothing(kept, monkeypatch):
+def test_a_full_disk_uploads_nothing(written, monkeypatch):
     def full(file, data):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(CheckpointError, match="cannot be written \\(No space left on device\\): nothing is uploaded"):
-        enter(kept[0])
+        enter(written[0])
 
 
 def test_rows_are_kept_where_records_are_counted_one_by_one(tmp_path):
@@ -153,10 +153,10 @@ def test_rows_are_kept_where_records_are_counted_one_by_one(tmp_path):
 
 
 def test_no_receipt_and_no_ledger(tmp_path):
-    with pytest.raises(CheckpointError, match="is no receipt"):
+    with pytest.raises(CheckpointError, match="is not a receipt"):
         Ledger(TERMS).require("nonsense")
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_ledger(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(CheckpointError, match="no ledger begins here"):
+    with pytest.raises(CheckpointError, match="this is not the first line of a ledger"):
         read_ledger(tmp_path / "empty.jsonl")

@@ -187,7 +187,7 @@ def test_the_weights_of_a_set_are_made_once_and_surplus_answers_are_those_of_the
 @pytest.mark.parametrize("who", [[0, 1, 2, 3, 3], [0, 1, 2, 3, 8], [-1, 0, 1, 2, 3], [0, 1, 2, 3]])
 def test_answers_of_nobody_or_of_one_party_twice_are_refused(who):
     code = LagrangeCode(2, 1, 8)
-    with pytest.raises(LocalProtocolError, match="do not go with the parties"):
+    with pytest.raises(LocalProtocolError, match="do not match the parties"):
         code.decode(uniform(seed("five"), (5, 2, 2)), who)
 
 
@@ -384,10 +384,10 @@ def test_feasible_codes_are_all_that_hold_what_was_asked():
 @pytest.mark.parametrize(
     ("segments", "colluders", "parties", "text"),
     [
-        (0, 1, 8, "at least 1 segment"),
+        (0, 1, 8, "1 or more segments"),
         (2, -1, 8, "0 to 7 of the 8 parties"),
         (1, 8, 8, "0 to 7 of the 8 parties"),
-        (4, 1, 8, r"2\(K\+T−1\)\+1 = 9 answers, and there are 8 parties"),
+        (4, 1, 8, r"2\(K\+T−1\)\+1 = 9 answers, but there are 8 parties"),
         (1, 0, 0, "0 parties"),
     ],
 )

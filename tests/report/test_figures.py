@@ -22,12 +22,12 @@ def rows(*values: float | None) -> list[dict[str, Any]]:
 
 
 def record(label: str = "vafl", **fields: Any) -> Record:
-    kept = {name: fields.pop(name) for name in ("rows", "timeline", "staleness") if name in fields}
+    given = {name: fields.pop(name) for name in ("rows", "timeline", "staleness") if name in fields}
     summary = {
         "status": "finished", "utilisation": {"server": 0.1, "a": 0.5, "b": 1.0}, "time_to_target_s": 2.0,
         "bytes_by_kind": {},
     }  # fmt: skip
-    return Record(label, summary | fields, **{"rows": [], **kept})
+    return Record(label, summary | fields, **{"rows": [], **given})
 
 
 def test_a_curve_of_one_run_is_its_rows() -> None:

@@ -93,7 +93,7 @@ def test_an_oracle_is_a_level(race: Page) -> None:
 def test_it_says_how_it_was_made(race: Page, folders: Path) -> None:
     assert "colonnade compare race.toml --protocols 'sync,ahead<1>' --seeds 2" in race.text
     assert (folders / "race" / "sync-seed0" / "config.toml").read_text() in race.text
-    assert "From Python: no command was typed." in Page(write_report(folders / "run")).text
+    assert "Made from Python, without a command." in Page(write_report(folders / "run")).text
 
 
 def test_winners_are_marked_and_named(race: Page) -> None:
@@ -165,7 +165,7 @@ def test_a_report_can_be_written_again(folders: Path) -> None:
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"DIR = '.*': holds neither a finished run nor a comparison"):
+    with pytest.raises(ConfigError, match=r"DIR = '.*': holds no finished run, comparison or attack"):
         write_report(tmp_path)
 
 
@@ -209,6 +209,6 @@ def test_it_says_what_each_method_reveals_with_its_settings(tmp_path: Path) -> N
     compare(tables, ["flex", "told"], 1, tmp_path / "race")
     text = Page(write_report(tmp_path / "race")).text
     assert "What it reveals" in text
-    kept, told = text.partition("What it reveals")[2].split("told", 1)
-    assert "gradient of its own block" in kept and "the labels themselves" not in kept
-    assert "the labels themselves" in told
+    flex, shared = text.partition("What it reveals")[2].split("told", 1)
+    assert "gradient of its own block" in flex and "the labels themselves" not in flex
+    assert "the labels themselves" in shared

@@ -18,12 +18,12 @@ def data():
     return colonnade.split(colonnade.load("wine"), parties=2)
 
 
-class Kept:
+class Recorder:
     """A tracker that keeps what it is sent."""
 
     def __init__(self, opening):
         self.opening, self.rows, self.id, self.ended = opening, [], opening.id or "id-1", None
-        KEPT.append(self)
+        RECORDED.append(self)
 
     def row(self, step, numbers):
         self.rows.append((step, numbers))
@@ -32,16 +32,16 @@ class Kept:
         self.ended = status, numbers
 
 
-KEPT: list[Kept] = []
+RECORDED: list[Recorder] = []
 
 
 @pytest.fixture
-def kept(monkeypatch):
+def recorded(monkeypatch):
     """Stands for a package that need not be installed: the tests of the real ones are below."""
-    KEPT.clear()
+    RECORDED.clear()
     monkeypatch.setitem(track.PACKAGES, "mlflow", "json")
-    monkeypatch.setitem(trackers.TRACKERS, "mlflow", Kept)
-    return KEPT
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", Recorder)
+    return RECORDED
 
 
 def test_a_missing_package_is_named_with_the_command(data, tmp_path, monkeypatch):
@@ -56,9 +56,9 @@ def test_a_missing_package_is_named_with_the_command(data, tmp_path, monkeypatch
         track.check_track(from_dict({"track": {"to": ["wandb", "wandb"]}}).track)
 
 
-def test_the_lines_of_the_metrics_are_sent_and_the_end(data, kept, tmp_path):
+def test_the_lines_of_the_metrics_are_sent_and_the_end(data, recorded, tmp_path):
     result = colonnade.train(data, "sync", track={"to": ["mlflow"], "project": "p"}, out=tmp_path / "run-7", **QUICK)
-    (one,) = kept
+    (one,) = recorded
     assert (one.opening.project, one.opening.name) == ("p", "run-7")
     sent = [(step, numbers["value"], numbers["loss"]) for step, numbers in one.rows]
     assert sent == list(result.metrics.select("update", "value", "loss").iter_rows())
@@ -67,32 +67,32 @@ def test_the_lines_of_the_metrics_are_sent_and_the_end(data, kept, tmp_path):
     assert json.loads((tmp_path / "run-7" / "track.json").read_text()) == {"mlflow": "id-1"}
 
 
-def test_every_run_of_a_race_is_tracked(data, kept):
+def test_every_run_of_a_race_is_tracked(data, recorded):
     colonnade.compare(data, ["sync", "vafl"], seeds=1, track=["mlflow"], **QUICK)
-    assert [one.opening.name for one in kept] == ["sync-seed0", "vafl-seed0"]
-    assert all(one.ended[0] == "finished" for one in kept)
+    assert [one.opening.name for one in recorded] == ["sync-seed0", "vafl-seed0"]
+    assert all(one.ended[0] == "finished" for one in recorded)
 
 
-def test_a_tracker_that_fails_is_given_up_and_named(data, kept, monkeypatch):
-    monkeypatch.setattr(Kept, "row", lambda self, step, numbers: 1 / 0)
+def test_a_tracker_that_fails_is_given_up_and_named(data, recorded, monkeypatch):
+    monkeypatch.setattr(Recorder, "row", lambda self, step, numbers: 1 / 0)
     result = colonnade.train(data, "sync", track=["mlflow"], **QUICK)
     assert result.summary["status"] == "finished"
-    assert result.summary["note"] == "tracking with mlflow was given up: ZeroDivisionError: division by zero"
-    assert kept[0].ended is None
+    assert result.summary["note"] == "tracking with mlflow stopped: ZeroDivisionError: division by zero"
+    assert recorded[0].ended is None
 
 
-def test_a_run_that_is_broken_off_is_told_and_goes_on(data, kept, tmp_path):
+def test_a_run_that_is_broken_off_is_told_and_goes_on(data, recorded, tmp_path):
     def broken(run):
         raise KeyboardInterrupt
 
     run = colonnade.prepare(data, "sync", track=["mlflow"], out=tmp_path / "run", **QUICK | {"updates": 600})
     with pytest.raises(KeyboardInterrupt):
         run.execute(broken)
-    assert kept[0].ended == ("stopped", {})
+    assert recorded[0].ended == ("stopped", {})
     again = track.Tracking(run.federation.config, tmp_path / "run")
     again.row({"update": 1, "missing": []})
     again.end("stopped")
-    assert kept[1].opening.id == "id-1"
+    assert recorded[1].opening.id == "id-1"
 
 
 SECRET = {

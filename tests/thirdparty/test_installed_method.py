@@ -28,7 +28,7 @@ def command(*arguments):
 
 command("protocols")
 settings = ["data.source=breast-cancer", "data.parties=3", "model.aggregate=mean", "train.learning_rate=0.1",
-            "train.epochs=3", "protocol.name=median", "protocol.kept=1"]
+            "train.epochs=3", "protocol.name=median", "protocol.taken=1"]
 command("run", "--out", "run", *(word for setting in settings for word in ("--set", setting)))
 race = ["data.source=breast-cancer", "data.parties=3", "train.updates=3"]
 command("compare", "--protocols", "sync,median", "--out", "race", *(word for one in race for word in ("--set", one)))
@@ -65,7 +65,7 @@ def test_the_package_brings_its_method_with_prediction_attack_and_page(installed
         timeout=240,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
-    assert "median" in told.stdout and "Left out" not in told.stdout
+    assert "median" in told.stdout and "Cannot be used" not in told.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
     assert (summary["protocol"], summary["status"]) == ("median", "finished") and summary["accuracy"] > 0.85
     raced = json.loads((tmp_path / "race" / "comparison.json").read_text(encoding="utf-8"))

@@ -153,9 +153,9 @@ class Evaluation:
         self.running = False
         self._validation, self._asked = 0, len(y_test)  # of this evaluation: validation rows, rows asked for
 
-    def lack(self, absent: Array) -> None:
+    def mark_absent(self, absent: Array) -> None:
         """Mark rows that parties lack; `absent` is bool (rows, parties)."""
-        self.table.lack(absent)
+        self.table.mark_absent(absent)
 
     def begin(
         self, present: Iterable[str], validation: int = 0, last: bool = False, best: int = 0

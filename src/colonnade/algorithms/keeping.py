@@ -11,11 +11,11 @@ from typing import Protocol
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import Component
 
-__all__ = ["Keeping", "Kept"]
+__all__ = ["BestWeights", "Keeping"]
 
 
 class Keeping(Protocol):
-    """A network whose weights `Kept` can copy and restore."""
+    """A network whose weights `BestWeights` can copy and restore."""
 
     def snapshot(self) -> list[Array]:
         """Return a copy of the weights that evaluation uses."""
@@ -25,7 +25,7 @@ class Keeping(Protocol):
 
 
 @dataclass(slots=True)
-class Kept(Component):
+class BestWeights(Component):
     """One role's copies of its weights, at the newest evaluation and at the best one."""
 
     number: int = 0  # number of the newest evaluation

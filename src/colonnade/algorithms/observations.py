@@ -5,7 +5,7 @@ how to write an upload, and what the server learns from its own jobs. docs/attac
 
     attacker                         uses
     a party that makes up uploads    `walk`, `asking`, `pen`, `answer`, `experiment`
-    an ear on a party's wire         `walk`, `upload`, `answer`
+    an eavesdropper on a wire        `walk`, `upload`, `answer`
     a curious server                 `walk`, `upload`, `sums`
 """
 

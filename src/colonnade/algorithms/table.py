@@ -88,12 +88,12 @@ class EmbeddingTable:
     def open(self, storage: Storage, name: str) -> None:
         """Open the table's file in `storage`. A table in memory does nothing."""
 
-    def lack(self, absent: Array) -> None:
+    def mark_absent(self, absent: Array) -> None:
         """Set blocks that their party lacks to NaN, whatever it sends; `absent` is bool (rows, parties)."""
-        self._lack(absent)
+        self._note_absent(absent)
         blank(self.values, absent, self.blocks)
 
-    def _lack(self, absent: Array) -> None:
+    def _note_absent(self, absent: Array) -> None:
         self._absent = absent
         if self.fill is not None:
             self.fill.missing -= np.count_nonzero(absent, axis=0)
@@ -158,7 +158,7 @@ class EmbeddingTable:
         if not self.clipped:
             return ""
         return (
-            f"{self.clipped} embeddings beyond ±{LARGEST_HALF:g} were cut off there (server.table_dtype = 'float16'): "
+            f"{self.clipped} embeddings beyond ±{LARGEST_HALF:g} were clipped (server.table_dtype = 'float16'): "
             "lower train.learning_rate, or set 'float32'"
         )
 
@@ -182,7 +182,7 @@ class EmbeddingTable:
         self.clipped = saved.get("clipped", 0)
         self._load_fill(saved)
 
-    def kept(self, saved: dict[str, Any]) -> None:
+    def checkpointed(self, saved: dict[str, Any]) -> None:
         """Learn that a checkpoint with this state is on the disk. A table in memory does nothing."""
 
 

@@ -17,7 +17,7 @@ from colonnade.protocol.errors import LocalProtocolError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.ports import Rows, Storage
 
-__all__ = ["FileTable", "Tabled", "Tables"]
+__all__ = ["FileTable", "Tables", "TablesInFiles"]
 
 PART_BYTES = 2**26  # size of one part when the whole table is read
 
@@ -47,7 +47,7 @@ class FileTable(EmbeddingTable):
     @property
     def _file(self) -> Rows:
         if self._opened is None:
-            raise LocalProtocolError("a table in a file is used before a driver has opened it")
+            raise LocalProtocolError("the table file was used before a driver opened it")
         return self._opened
 
     # What it holds
@@ -88,9 +88,9 @@ class FileTable(EmbeddingTable):
         """Return the last update at which any block was renewed. Reads the whole file."""
         return max(0, max(int(self._read(rows)["renewed"].max()) for rows in self._parts(0, self._rows)) - self._first)
 
-    def lack(self, absent: Array) -> None:
+    def mark_absent(self, absent: Array) -> None:
         """Read blocks that their party lacks as NaN, whatever it sends; `absent` is bool (rows, parties)."""
-        self._lack(absent)
+        self._note_absent(absent)
 
     def write(self, party: int, rows: Array, values: Array, k: int) -> None:
         """Store one party's rows as of update k."""
@@ -137,7 +137,7 @@ class FileTable(EmbeddingTable):
         self._load_fill(saved)
         self._forget()
 
-    def kept(self, saved: dict[str, Any]) -> None:
+    def checkpointed(self, saved: dict[str, Any]) -> None:
         """Release what is older than this state: its checkpoint is on the disk, so no role goes back further."""
         self._file.keep_from(saved["at"])
 
@@ -182,7 +182,7 @@ class Tables:
         return (FileTable if self.where == "file" and rows else EmbeddingTable)(rows, widths, dtype, fill)
 
 
-class Tabled:
+class TablesInFiles:
     """A server whose tables may be in files."""
 
     table: EmbeddingTable
@@ -193,10 +193,10 @@ class Tabled:
         self.table.open(storage, "train")
         self.evaluation.table.open(storage, "test")
 
-    def kept(self, state: dict[str, Any]) -> None:
+    def checkpointed(self, state: dict[str, Any]) -> None:
         """Pass the saved state on to both tables. See `protocol.role.Storing`."""
-        self.table.kept(state["table"])
-        self.evaluation.table.kept(state["evaluation"]["table"])
+        self.table.checkpointed(state["table"])
+        self.evaluation.table.checkpointed(state["evaluation"]["table"])
 
 
 def _last_of_each(rows: Array) -> tuple[Array, Array]:

@@ -5,7 +5,8 @@ attack            the input and the result of an attack, with its statistics
 label_inference   direct label inference (VFL-Cascaded Sec. VI-B): which attacker asks what, under which rules
 feature_inversion  a curious server and a decoder: columns from embeddings, against noise
 wires             the attacked method's `observations`: which rows, uploads and answers it has; refusals
-clients, ears     what attackers ask and read, as a party or on the wire
+clients           what attacking parties ask, and how they read the answers
+eavesdropper      what it reads on the wire of one party
 stage             the real roles in the simulator, one of them replaced by the attacker
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.observations import Answer, Pen
 from colonnade.attacks.clients import Client, Place
-from colonnade.attacks.ears import Ear
+from colonnade.attacks.eavesdropper import Eavesdropper
 from colonnade.attacks.wires import observations_of, read_answer, refuse_packed
 from colonnade.config.resolve import Federation
 from colonnade.drivers.row_file import FileStorage
@@ -228,7 +228,7 @@ class Stage:
                 show(float((client.guesses >= 0).mean()))
         return intruder
 
-    def listen(self, ear: Ear, show: Callable[[float], None] = lambda done: None) -> None:
+    def listen(self, eavesdropper: Eavesdropper, show: Callable[[float], None] = lambda done: None) -> None:
         """Run with benign parties only, until the eavesdropper has heard every row."""
         setting = self.setting
         assert setting.method.party is not None
@@ -237,12 +237,12 @@ class Stage:
 
         def tap(time: int, receiver: str, event: Event) -> None:
             if isinstance(event, Received) and {event.sender, receiver} == {name, SERVER}:
-                ear.hear(event.message)
+                eavesdropper.hear(event.message)
 
         simulator = self._simulator(roles, setting.config.clock, tap)
         with one_thread():
-            while not ear.sated and simulator.advance(SLICE_EVENTS):
-                show(float((ear.guesses >= 0).mean()))
+            while not eavesdropper.heard_all_rows and simulator.advance(SLICE_EVENTS):
+                show(float((eavesdropper.guesses >= 0).mean()))
 
     def _simulator(self, roles: list[Role], clock: ClockConfig, tap: Any) -> Simulator:
         codec = Codec((*self.setting.method.payloads, Refused))

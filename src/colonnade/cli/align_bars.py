@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from colonnade.cli.progress import bar_columns
+from colonnade.cli.progress_bars import bar_columns
 
 __all__ = ["Bars"]
 

@@ -14,8 +14,8 @@ def compare(
     protocols: Annotated[
         str | None,
         typer.Option(
-            help="Methods, or names under \\[methods], separated by commas; 'all': every method. Left out: those that "
-            "the config names, and swift,vafl,t-sync,sync."
+            help="Methods, or names under \\[methods], separated by commas; 'all': every method. Default: the methods "
+            "that the config names, and swift,vafl,t-sync,sync."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,

@@ -14,6 +14,6 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, a comparison or an attack.")],
 ) -> None:
     """Write a self-contained HTML page with the plots."""
-    from colonnade.cli.progress import report_with_bar
+    from colonnade.cli.progress_bars import report_with_bar
 
     say(f"Report: {report_with_bar(folder, console)}")

@@ -26,11 +26,14 @@ def run(
     seed: Seed = None,
     out: RunOut = None,
     driver: Annotated[
-        str, typer.Option(help="sim; processes: every role its own, over loopback; or ray: every role an actor.")
+        str,
+        typer.Option(
+            help="sim: one simulator; processes: one process per role, over loopback; ray: one Ray actor per role."
+        ),
     ] = "sim",
     workers: Workers = "1",
     address: Address = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Continue the stopped run in this folder.")] = None,
 ) -> None:
     """Train once.
 
@@ -39,7 +42,7 @@ def run(
       colonnade run race.toml --set protocol.name=t-sync --set protocol.t=3 --seed 1
       colonnade run race.toml --resume runs/race-1
     """
-    from colonnade.cli.progress import load_with_bar
+    from colonnade.cli.progress_bars import load_with_bar
     from colonnade.config.schema import from_dict, typed_tables
     from colonnade.deployment.up import refuse_network
     from colonnade.experiments.launch import Load, launch, load_ahead, record_of
@@ -47,9 +50,9 @@ def run(
     from colonnade.results.places import fresh_folder
 
     if driver not in ("sim", "processes", "ray"):
-        raise ConfigError("--driver", driver, "this release has 'sim', 'processes' and 'ray'")
+        raise ConfigError("--driver", driver, "use 'sim', 'processes' or 'ray'")
     if resume is not None and out is not None:
-        raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
+        raise ConfigError("--out", str(out), "--resume continues in its own folder; remove --out")
     before = tables_of(resume) if config is None and resume is not None else None
     tables = typed_tables(config, settings, {} if seed is None else {"train.seed": seed}, before)
     checked = from_dict(tables)
@@ -58,18 +61,22 @@ def run(
     load: Load = partial(load_with_bar, console=console)
     out = resume or out or fresh_folder(config.stem if config else "digits")
     if resume is not None and (over := record_of(checked, resume, driver)) is not None:
-        say(f"This run is over, and nothing was done. Its report: colonnade report {resume}")
+        say(f"This run had already ended. To see its report: colonnade report {resume}")
         if checked.predict.stay:
-            say(f"To answer questions: colonnade up --resume {resume} --predict")
+            say(f"To answer predictions: colonnade up --resume {resume} --predict")
         return _show(over, resume)
-    hands = parse_workers(workers)
-    if driver != "sim" and hands != 1:
-        raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
-    on_ray = "ray" in (hands, driver)
+    chosen = parse_workers(workers)
+    if driver != "sim" and chosen != 1:
+        raise ConfigError(
+            "--workers",
+            workers,
+            f"is for the simulator: with --driver {driver} every role has its own process; remove --workers",
+        )
+    on_ray = "ray" in (chosen, driver)
     if on_ray and resume is None:
         load = load_ahead(checked, out, load)
     with cluster(on_ray, address):
-        started = launch(checked, out, resume=resume is not None, load=load, driver=driver, workers=hands)
+        started = launch(checked, out, resume=resume is not None, load=load, driver=driver, workers=chosen)
         for note in started.notes:
             say(f"Note: {note}")
         note_command(out, typed_command())
@@ -84,7 +91,7 @@ def run(
 def _watch(started: "Run | FederationUp") -> "Summary":
     """Run to the end, under a bar or a table."""
     from colonnade.cli.live import up_with_table
-    from colonnade.cli.progress import run_with_bar
+    from colonnade.cli.progress_bars import run_with_bar
     from colonnade.experiments.run import Run
 
     return run_with_bar(started, console) if isinstance(started, Run) else up_with_table(started, console)
@@ -96,8 +103,8 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
 
     if stay and (out / "summary.json").is_file():
         return f"To answer again: {program()} up --resume {out} --predict"
-    kept = checkpoint_of(out, driver).is_file()
-    where = "go on from the last checkpoint" if kept else "begin this run again, which has no checkpoint yet"
+    has_checkpoint = checkpoint_of(out, driver).is_file()
+    where = "continue from the last checkpoint" if has_checkpoint else "start this run again (it has no checkpoint yet)"
     words = ["run", "--driver", driver, "--resume", str(out), *(["--address", address] if address else [])]
     return f"To {where}: {program()} {shlex.join(words)}"
 

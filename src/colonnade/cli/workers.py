@@ -12,7 +12,7 @@ def parse_workers(text: str) -> int | str:
     if text == "ray":
         return text
     if not text.isdecimal():
-        raise ConfigError("--workers", text, "must be a number, or 'ray'")
+        raise ConfigError("--workers", text, "give a number, or 'ray'")
     return int(text)
 
 
@@ -21,5 +21,5 @@ def cluster(wanted: bool, address: str | None) -> AbstractContextManager[None]:
     from colonnade.drivers.ray.cluster import connected
 
     if not wanted and address is not None:
-        raise ConfigError("--address", address, "is of a Ray cluster: add --workers ray, or --driver ray")
+        raise ConfigError("--address", address, "is the address of a Ray cluster: add --workers ray or --driver ray")
     return connected(address) if wanted else nullcontext()

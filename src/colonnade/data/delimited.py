@@ -16,7 +16,7 @@ import polars
 
 from colonnade.data.dialect import SAMPLE_LINES, USUAL, Dialect, separator_of
 from colonnade.data.formats import opened
-from colonnade.data.progress import Progress
+from colonnade.data.report_progress import ReportProgress
 from colonnade.data.table import Coder, Column, own_memory
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
@@ -32,7 +32,7 @@ Types = Mapping[str, type[polars.DataType]]
 class CsvFile:
     """A CSV file: the names of its columns, and its rows in pieces."""
 
-    def __init__(self, path: Path, progress: Progress, dialect: Dialect = USUAL) -> None:
+    def __init__(self, path: Path, progress: ReportProgress, dialect: Dialect = USUAL) -> None:
         self.path, self._progress, self._dialect = path, progress, dialect
         self._separator, self._blanks = ",", False
         self.names, self._start = self._header()
@@ -55,13 +55,15 @@ class CsvFile:
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{self.path}: cannot be read: {error}") from error
         if first.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in first:
-            raise DataError(f"{self.path}: cannot be read: it is no UTF-8 text (is it UTF-16, or not a CSV file?)")
+            raise DataError(
+                f"{self.path}: cannot be read: it is not UTF-8 text; save it as a UTF-8 CSV file (it may be UTF-16)"
+            )
         try:
             line = first.decode("utf-8-sig").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.path}: cannot be read: line 1 is no UTF-8 text ({error.reason})") from error
+            raise DataError(f"{self.path}: cannot be read: line 1 is not UTF-8 text ({error.reason})") from error
         if not line:
-            raise DataError(f"{self.path}: cannot be read: there is no line of column names")
+            raise DataError(f"{self.path}: cannot be read: it has no line of column names")
         self._look_at(line, sample)
         text = self._tidied(line.encode())
         cells = polars.read_csv(text, has_header=False, infer_schema=False, separator=self._separator).row(0)
@@ -181,7 +183,7 @@ def read_csv(
     features: Sequence[str],
     texts: Sequence[str],
     categorical: Sequence[str],
-    progress: Progress,
+    progress: ReportProgress,
     dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read some columns of a CSV file: `features` as a `Column` each, those in `texts` (label, id) as text."""
@@ -198,7 +200,7 @@ def read_csv(
 def _read(
     file: CsvFile, lines: int, features: Sequence[str], texts: Sequence[str], words: set[str]
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
-    kept: dict[str, list[polars.Series]] = {name: [] for name in texts}
+    text_parts: dict[str, list[polars.Series]] = {name: [] for name in texts}
     values: dict[str, Array] = {n: own_memory(lines, np.int32 if n in words else np.float32) for n in features}
     coders = {name: Coder() for name in features if name in words}
     numbers = {*features} - words
@@ -211,7 +213,7 @@ def _read(
                 values[name][place] = coders[name].encode(frame[name])
             else:
                 values[name][place] = frame[name].fill_null(float("nan")).to_numpy()
-        for name, parts in kept.items():
+        for name, parts in text_parts.items():
             parts.append(frame[name])
         rows += len(frame)
     columns = {
@@ -219,7 +221,7 @@ def _read(
         for name in features
     }
     empty = polars.Series(dtype=polars.String)
-    return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in kept.items()}
+    return columns, {name: polars.concat(parts) if parts else empty.rename(name) for name, parts in text_parts.items()}
 
 
 def _frame(file: CsvFile, line: int, piece: bytes, numbers: set[str]) -> polars.DataFrame:

@@ -13,7 +13,7 @@ from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import TABLES, format_of
 from colonnade.data.mapped import map_npy
 from colonnade.data.prepare import Prepared
-from colonnade.data.progress import silent
+from colonnade.data.report_progress import silent
 from colonnade.data.share import PartyShare
 from colonnade.data.table import Table
 from colonnade.data.tables import check_columns, column_names, npz_arrays, read_columns
@@ -49,7 +49,7 @@ def party_lookup(
     if share.prepared is None:
         texts = share.ids
         if texts is None:
-            raise DataError(f"{share.name}: its share has no ids; train again with this release")
+            raise DataError(f"{share.name}: its data have no ids; train again with this release")
         ids = clean_ids(texts, rules, share.name)
         return Lookup(_places(ids, 0), np.concatenate([share.train, share.test]), rules)
     places: dict[str, int] = {}

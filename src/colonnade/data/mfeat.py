@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from colonnade.data.dataset import Dataset, from_views
-from colonnade.data.progress import Progress
+from colonnade.data.report_progress import ReportProgress
 from colonnade.data.task import Array
 from colonnade.protocol.errors import DataError
 
@@ -16,7 +16,7 @@ VIEWS = ("fou", "fac", "kar", "pix", "zer", "mor")
 DIGITS = 10
 
 
-def read_mfeat(folder: Path, progress: Progress) -> Dataset:
+def read_mfeat(folder: Path, progress: ReportProgress) -> Dataset:
     """Read mfeat-fou.gz and the others; each is a view."""
     views = {}
     for place, view in enumerate(VIEWS):
@@ -35,7 +35,7 @@ def _read(path: Path) -> Array:
             warnings.simplefilter("ignore", UserWarning)  # about an empty file, which is refused below
             block: Array = np.loadtxt(file, dtype=np.float32, ndmin=2)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as numbers between blanks: {error}") from error
+        raise DataError(f"{path}: cannot be read as numbers separated by blanks: {error}") from error
     if not block.size:
         raise DataError(f"{path}: there are no rows")
     return block

@@ -24,7 +24,7 @@ import numpy as np
 import polars
 
 from colonnade.data.dataset import Dataset, View
-from colonnade.data.progress import Progress
+from colonnade.data.report_progress import ReportProgress
 from colonnade.data.task import Array, classification
 from colonnade.protocol.errors import DataError
 
@@ -57,7 +57,7 @@ class _Stays:
     empty: int  # number of stays that were left out
 
 
-def read_physionet(folder: Path, progress: Progress) -> Dataset:
+def read_physionet(folder: Path, progress: ReportProgress) -> Dataset:
     """Read set-a.tar.xz, set-b.tar.xz and the outcomes of both."""
     train, test = (_read_set(folder, part, progress) for part in "ab")
     low, high = _usual_range(train.hourly)
@@ -77,11 +77,11 @@ def read_physionet(folder: Path, progress: Progress) -> Dataset:
         columns,
         test_rows=len(test.died),
         views=views,
-        notes=(f"physionet2012: {left_out} stays without any measurement are left out",) if left_out else (),
+        notes=(f"physionet2012: {left_out} stays have no measurement and are left out",) if left_out else (),
     )
 
 
-def _read_set(folder: Path, part: str, progress: Progress) -> _Stays:
+def _read_set(folder: Path, part: str, progress: ReportProgress) -> _Stays:
     path = folder / f"set-{part}.tar.xz"
     text = _measurements(path, f"reading set {part}", progress)
     ids, hourly, measured = _hourly(path, text)
@@ -91,7 +91,7 @@ def _read_set(folder: Path, part: str, progress: Progress) -> _Stays:
     return _Stays(ids[measured], hourly[measured], died[measured], int((~measured).sum()))
 
 
-def _measurements(path: Path, what: str, progress: Progress) -> bytes:
+def _measurements(path: Path, what: str, progress: ReportProgress) -> bytes:
     """Return the lines of all stays in one text; each stay begins with its RecordID."""
     parts: list[bytes] = []
     try:

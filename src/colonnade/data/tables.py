@@ -16,7 +16,7 @@ from colonnade.data.dialect import USUAL, Dialect
 from colonnade.data.formats import is_parquet
 from colonnade.data.frames import PandasFrame, frame_of
 from colonnade.data.ids import ids_as_text
-from colonnade.data.progress import Progress, silent
+from colonnade.data.report_progress import ReportProgress, silent
 from colonnade.data.suggest import did_you_mean, listing
 from colonnade.data.table import MISSING, TEXT, Coder, Column, Table, column_of
 from colonnade.data.task import Array, Task, read_labels
@@ -56,7 +56,9 @@ def _views(path: Path, parts: Mapping[str, Any], keys: Sequence[str]) -> Dataset
     Arrays x_bank_test and x_shop_test are their test rows.
     """
     if "x" in parts:
-        raise DataError(f"{path}: there is an array 'x' beside '{keys[0]}'; give either one table or several views")
+        raise DataError(
+            f"{path}: has both an array 'x' and an array '{keys[0]}'; give either one table or several views"
+        )
     if "y" not in parts:
         raise DataError(f"{path}: there is no array 'y'")
     tests = [key for key in (f"{view}_test" for view in keys) if key in parts]
@@ -77,7 +79,7 @@ def read_table(
     *,
     id: str | None = None,
     categorical: Sequence[str] = (),
-    progress: Progress = silent,
+    progress: ReportProgress = silent,
     dialect: Dialect = USUAL,
     test: Path | None = None,
 ) -> Dataset:
@@ -86,13 +88,13 @@ def read_table(
     The rows of `test`, a file of the same format and columns, are the test set.
     """
     if label is None:
-        raise ConfigError("data.label", None, f"name the column of {path.name} that is to be predicted")
+        raise ConfigError("data.label", None, f"name the column of {path.name} to predict")
     names = column_names(path, progress, dialect)
     check_columns(path, names, label=label, id=id, categorical=categorical)
     aside = (label,) if id is None else (label, id)
     features = [name for name in names if name not in aside]
     if not features:
-        raise DataError(f"{path}: there is no column but the label")
+        raise DataError(f"{path}: it has no column besides the label")
     columns, texts = read_columns(path, features, aside, categorical, progress, dialect)
     test_rows = 0
     if test is not None:
@@ -110,7 +112,7 @@ Read = tuple[dict[str, Column], dict[str, polars.Series]]
 
 
 def _with_test_file(
-    files: tuple[Path, Path], first: Read, categorical: Sequence[str], progress: Progress, dialect: Dialect
+    files: tuple[Path, Path], first: Read, categorical: Sequence[str], progress: ReportProgress, dialect: Dialect
 ) -> tuple[dict[str, Column], dict[str, polars.Series], int]:
     """Join the columns of both files, test rows last; a column with text in one file has categories in both."""
     features, aside = list(first[0]), list(first[1])
@@ -167,11 +169,11 @@ def from_frame(
     """Make a dataset of a DataFrame, with the rules for Parquet files."""
     frame, where = frame_of(raw), Path(name)  # for messages
     if label is None:
-        raise ConfigError("label", None, "name the column of the DataFrame that is to be predicted")
+        raise ConfigError("label", None, "name the column of the DataFrame to predict")
     check_columns(where, frame.columns, label=label, id=id, categorical=categorical)
     features = [column for column in frame.columns if column not in (label, id)]
     if not features:
-        raise DataError(f"{name}: there is no column but the label")
+        raise DataError(f"{name}: it has no column besides the label")
     if not len(frame):
         raise DataError(f"{name}: there are no rows, shape (0, {len(features)})")
     try:
@@ -189,7 +191,7 @@ def read_columns(
     features: Sequence[str],
     aside: Sequence[str],
     categorical: Sequence[str],
-    progress: Progress,
+    progress: ReportProgress,
     dialect: Dialect = USUAL,
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read some columns of a .csv or .parquet: features as `Column` by name, in that order.
@@ -197,13 +199,13 @@ def read_columns(
     Columns in `aside` are returned as they are in the file.
     """
     if is_parquet(path):
-        columns, kept = _read_parquet(path, features, aside, categorical, progress)
+        columns, as_read = _read_parquet(path, features, aside, categorical, progress)
     else:
-        columns, kept = read_csv(path, features, aside, categorical, progress, dialect)
-    rows = len(next(iter(kept.values()))) if kept else len(next(iter(columns.values())).values)
+        columns, as_read = read_csv(path, features, aside, categorical, progress, dialect)
+    rows = len(next(iter(as_read.values()))) if as_read else len(next(iter(columns.values())).values)
     if not rows:
         raise DataError(f"{path}: there are no rows, shape (0, {len(features)})")
-    return columns, kept
+    return columns, as_read
 
 
 def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) -> tuple[str, ...]:
@@ -212,15 +214,19 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     for name, column in columns.items():
         texts = [text for text in column.categories or () if text != MISSING]
         if texts and name not in categorical and all(DECIMAL_COMMA.fullmatch(text) for text in texts):
-            notes.append(f"column '{name}' is taken for categories, for its numbers have a comma: set decimal = ','")
+            notes.append(
+                f"column '{name}' is treated as categories, because its numbers have a decimal comma: set decimal = ','"
+            )
         words = [text for text in texts if not NUMBER.fullmatch(text)]
         if name not in categorical and 0 < len(words) < len(texts) / 2:
             found = listing(words)
-            notes.append(f"column '{name}' is taken for categories, for it has texts that are no numbers: {found}")
+            notes.append(
+                f"column '{name}' is treated as categories, because it has texts that are not numbers: {found}"
+            )
     return tuple(notes)
 
 
-def column_names(path: Path, progress: Progress, dialect: Dialect = USUAL) -> list[str]:
+def column_names(path: Path, progress: ReportProgress, dialect: Dialect = USUAL) -> list[str]:
     """Return the names of all columns of a .csv or .parquet; raises DataError if two are equal."""
     if is_parquet(path):
         try:
@@ -254,26 +260,26 @@ def check_columns(
         if name is not None and name not in names:
             advice = f"no such column in {path.name}{did_you_mean(name, names)}: {listing(names)}"
             if all(NUMBER.fullmatch(one) for one in names):
-                advice += f"; if its first line is a row and has no names, set {section}.header = false"
+                advice += f"; if its first line holds values instead of names, set {section}.header = false"
             raise ConfigError(f"{section}.{key or what}", name, advice)
     if id is not None and id == label:
-        raise ConfigError(f"{section}.id", id, "is the label as well")
+        raise ConfigError(f"{section}.id", id, "must not be the label as well")
     for aside in (label, id):
         if aside in categorical:
             raise ConfigError(f"{section}.categorical", aside, "is the label or the id, not a feature")
 
 
 def _read_parquet(
-    path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: Progress
+    path: Path, features: Sequence[str], aside: Sequence[str], categorical: Sequence[str], progress: ReportProgress
 ) -> tuple[dict[str, Column], dict[str, polars.Series]]:
     """Read column by column, so that only one is in memory in its wider type."""
     columns: dict[str, Column] = {}
-    kept: dict[str, polars.Series] = {}
+    as_read: dict[str, polars.Series] = {}
     for place, name in enumerate((*features, *aside)):
         try:
             series = polars.read_parquet(path, columns=[name], memory_map=False).to_series()
             if name in aside:
-                kept[name] = series
+                as_read[name] = series
             else:
                 columns[name] = column_of(series, name in categorical)
         except (OSError, polars.exceptions.PolarsError) as error:
@@ -281,7 +287,7 @@ def _read_parquet(
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         progress("reading", (place + 1) / (len(features) + len(aside)))
-    return columns, kept
+    return columns, as_read
 
 
 def label_column(path: Path, label: polars.Series) -> tuple[Array, Task]:

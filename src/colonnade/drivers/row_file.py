@@ -35,13 +35,13 @@ __all__ = ["FileStorage", "RowFile"]
 class FileStorage:
     """Implements `protocol.ports.Storage` in a folder. Without a folder, tables are temporary files without a name."""
 
-    def __init__(self, folder: Path | None = None, *, anew: bool = True) -> None:
-        self._folder, self._anew = folder, anew  # anew: discard the files that are there
+    def __init__(self, folder: Path | None = None, *, empty: bool = True) -> None:
+        self._folder, self._empty = folder, empty  # empty: discard the files that are there
 
     def rows(self, name: str, count: int, row_bytes: int, hint: str = "") -> "RowFile":
         file = RowFile(count, row_bytes, hint)
         if self._folder is not None:
-            file.open(self._folder / "table", name, anew=self._anew)
+            file.open(self._folder / "table", name, empty=self._empty)
         return file
 
 
@@ -55,22 +55,22 @@ class RowFile:
         self._file = -1
         self._writes = 0  # to a file without a name
 
-    def open(self, folder: Path, name: str, *, anew: bool) -> None:
+    def open(self, folder: Path, name: str, *, empty: bool) -> None:
         """Use the file in this folder from now on.
 
-        If `anew`, the file starts empty. Otherwise it holds what the last process left, and `back_to` must take it back
-        to the checkpoint. Raises CheckpointError if that file is missing or has another size.
+        If `empty`, discard what is there. Otherwise the file holds what the last process left, and `back_to` must take
+        it back to the checkpoint. Raises CheckpointError if that file is missing or has another size.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path = folder / f"{name}.rows"
-        if anew:
+        if empty:
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.stat().st_size != self._size:
             raise CheckpointError(
-                f"{path}: missing, or of another run: without it the run cannot go on; start a new run"
+                f"{path}: is missing or belongs to another run, so the run cannot continue; start a new run"
             )
         self._use(os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600))
-        self._undo = UndoLog(folder / name, self._write_all, anew=anew)
+        self._undo = UndoLog(folder / name, self._write_all, empty=empty)
 
     def _use(self, file: int) -> None:
         self._file = file
@@ -99,7 +99,7 @@ class RowFile:
         if self._undo is not None:
             self._undo.back_to(Position(*position), self._take_back)
         elif self._writes and position != self._writes:
-            raise CheckpointError("a table without a run folder cannot go back; give the run an --out")
+            raise CheckpointError("a table without a run folder cannot return to a checkpoint; add --out DIR")
         # else: the caller reads the state of a run only for its networks
 
     def keep_from(self, position: Any) -> None:
@@ -163,8 +163,8 @@ class RowFile:
         which = where if file == self._file else where.with_suffix(".undo")
         return CheckpointError(
             f"{which}: cannot be written ({error.strerror}): {wanted / mb:.3f} MB more are needed now, up to "
-            f"{rest / mb:.1f} MB for the rest of the table, and {free / mb:.1f} MB are free there; make room, then go "
-            f"on from the checkpoint (--resume, or start the server again){self._hint}"
+            f"{rest / mb:.1f} MB for the rest of the table, and {free / mb:.1f} MB are free there; free some "
+            f"space, then continue from the checkpoint (--resume, or start the server again){self._hint}"
         )
 
 

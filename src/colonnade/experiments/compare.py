@@ -123,7 +123,7 @@ def contestants(tables: Mapping[str, Any], labels: Sequence[str]) -> list[Contes
     shared.pop("name", None)
     for key, value in shared.items():
         if not any(key in keys for keys in known.values()):
-            raise ConfigError(f"protocol.{key}", value, f"none of {', '.join(labels)} has this key")
+            raise ConfigError(f"protocol.{key}", value, f"no method of {', '.join(labels)} has this key")
     result = []
     for label in labels:
         fields = {key: value for key, value in shared.items() if key in known[label]}
@@ -250,7 +250,7 @@ def _sort_out(entries: Sequence[Entry], load: Load) -> None:
     if len(groups) == 1:  # the error is in the config, not in the methods
         raise next(iter(errors.values()))
     listed = "".join(f"\n  {', '.join(labels)}: {reason}" for reason, labels in groups.items())
-    raise ConfigError("--protocols", ",".join(reasons), f"none of them can run with these data and settings:{listed}")
+    raise ConfigError("--protocols", ",".join(reasons), f"no method can run with these data and settings:{listed}")
 
 
 def ranking_of(entries: Sequence[Entry]) -> Ranking:

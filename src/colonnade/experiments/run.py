@@ -22,8 +22,8 @@ from colonnade.drivers.ledger_file import LedgerFile
 from colonnade.drivers.row_file import FileStorage
 from colonnade.drivers.simulator import Simulator
 from colonnade.drivers.simulator import checkpoint as simulator_checkpoint
+from colonnade.drivers.simulator.cpu_loads import ended_note
 from colonnade.drivers.simulator.lanes import Lanes
-from colonnade.drivers.simulator.traces import ended_note
 from colonnade.experiments.interrupt import on_first_interrupt
 from colonnade.models.network import draw_in_turn
 from colonnade.protocol.codec import Codec
@@ -121,9 +121,13 @@ class Run:
             self.note = (
                 f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'no party'} and cannot continue"
             )
-        traces = ended_note({node.role.name: node.pace.trace_s for node in self.simulator.nodes}, self.clock_s)
-        lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
-        self.note = "; ".join(filter(None, (self.note, lost, traces)))
+        loads = ended_note({node.role.name: node.pace.load_s for node in self.simulator.nodes}, self.clock_s)
+        lost = (
+            f"workers were lost {self._losses} times, and the run continued from its last checkpoint"
+            if self._losses
+            else ""
+        )
+        self.note = "; ".join(filter(None, (self.note, lost, loads)))
         summary = self.summary()
         self._tracking.end(self.status, summary)
         summary["note"] = "; ".join(filter(None, (summary["note"], self._tracking.note)))
@@ -144,14 +148,14 @@ class Run:
         if self.stopping:
             raise KeyboardInterrupt
         try:
-            with self._hired():
+            with self._with_workers():
                 while self.simulator.advance(SLICE_EVENTS):
                     if on_progress is not None and not self.stopping:
                         on_progress(self)
                     if self.folder is not None and (self.stopping or self._checkpoint_due()):
                         content = self._checkpoint()
                         self.folder.save_checkpoint(content)
-                        simulator_checkpoint.kept(self.simulator, content["simulator"])
+                        simulator_checkpoint.tell_checkpointed(self.simulator, content["simulator"])
                         self._saved_at = time.perf_counter()
                     if self.stopping:
                         raise KeyboardInterrupt
@@ -176,14 +180,18 @@ class Run:
         self._wall_before, self._started = spent_s, time.perf_counter()
 
     @contextmanager
-    def _hired(self) -> Iterator[None]:
+    def _with_workers(self) -> Iterator[None]:
         """Provide the requested threads (torch lets the others run while it works), or Ray's workers."""
         if self.workers == 1 or self.federation.method.joint is not None:
             yield
             return
         if isinstance(self.workers, str):
             if self._guards():
-                raise ConfigError("--workers", self.workers, "privacy ledgers are written here: use threads")
+                raise ConfigError(
+                    "--workers",
+                    self.workers,
+                    "does not work with privacy ledgers, which this process writes; use threads",
+                )
             from colonnade.drivers.ray.hosts import away  # noqa: PLC0415 - an extra
 
             assert self.federation.method.party is not None
@@ -203,7 +211,7 @@ class Run:
         """Continue from the folder's checkpoint; False if there is none yet (the run starts from the beginning)."""
         assert self.folder is not None
         saved = self.folder.load_checkpoint()
-        self.keep_files(anew=saved is None)
+        self.keep_files(empty=saved is None)
         self.rows = self.folder.cut_back(saved["rows"] if saved else 0)
         if saved is None:
             return False
@@ -219,15 +227,15 @@ class Run:
         guards = {node.role.name: node.guard for node in self.simulator.nodes}
         return {name: guard for name, guard in guards.items() if guard is not None and guard.on}
 
-    def keep_files(self, anew: bool = True) -> None:
+    def keep_files(self, empty: bool = True) -> None:
         """Keep privacy ledgers and tables in the folder."""
-        self.keep_ledgers(anew)
+        self.keep_ledgers(empty)
         assert self.folder is not None
         for node in self.simulator.nodes:
             if node.storing is not None:
-                node.storing.open(FileStorage(self.folder.path, anew=anew))
+                node.storing.open(FileStorage(self.folder.path, empty=empty))
 
-    def keep_ledgers(self, anew: bool = True) -> None:
+    def keep_ledgers(self, empty: bool = True) -> None:
         """Keep every party's privacy ledger in the folder.
 
         A run that restarts from the beginning repeats all its releases.
@@ -235,7 +243,7 @@ class Run:
         assert self.folder is not None
         for name, guard in self._guards().items():
             path = self.folder.path / "ledgers" / f"{name}.jsonl"
-            if anew:
+            if empty:
                 path.unlink(missing_ok=True)
             guard.keep(LedgerFile(path))  # one thread
 
@@ -386,7 +394,7 @@ def reopen(
 def check_workers(workers: int | str) -> None:
     """Raise ConfigError for a number of workers that cannot be."""
     if workers != RAY and not (isinstance(workers, int) and workers >= 1):
-        raise ConfigError("--workers", workers, f"1 or more, or {RAY!r}")
+        raise ConfigError("--workers", workers, f"must be 1 or more, or {RAY!r}")
 
 
 @contextmanager

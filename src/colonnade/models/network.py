@@ -76,7 +76,7 @@ class Network(Parameters):
             output: Tensor = compute(x)
         return output
 
-    def kept(self, result: Tensor) -> Tensor:
+    def preserved(self, result: Tensor) -> Tensor:
         """Return a result of the last pass in memory that the next pass does not overwrite."""
         return result.clone() if self._replayed else result
 
@@ -85,7 +85,7 @@ class Network(Parameters):
         self._tape = None  # an existing graph would disturb a recording
         output = self.run(self.tensor(x), seed)
         self._tape = (key, output)
-        values: Array = to_array(self.kept(output.detach()))
+        values: Array = to_array(self.preserved(output.detach()))
         return values
 
     def twin(self, dtype: torch.dtype = torch.float32) -> "Twin":
@@ -129,7 +129,7 @@ class Network(Parameters):
             part if part is not None else torch.zeros_like(parameter)
             for part, parameter in zip(parts, self.parameters, strict=True)
         ]
-        gradient: Array = to_array(self.kept(_flatten_dense_tensors(used)))  # type: ignore[no-untyped-call]
+        gradient: Array = to_array(self.preserved(_flatten_dense_tensors(used)))  # type: ignore[no-untyped-call]
         return gradient
 
     def private_gradient(

@@ -81,7 +81,7 @@ class ServerNetwork(Network):
 
         With a thousand parties, one block is written instead of a thousand.
         """
-        values: Array = to_array(gradient / self._parties if self._how == "mean" else self.kept(gradient))
+        values: Array = to_array(gradient / self._parties if self._how == "mean" else self.preserved(gradient))
         return values
 
     @torch.no_grad()

@@ -83,11 +83,11 @@ class TimerFired(msgspec.Struct, frozen=True, gc=False):
 class PeerJoined(msgspec.Struct, frozen=True, gc=False):
     """A peer is within reach, for the first time or again.
 
-    `anew`: one of the two lost its memory. Everything under way between them, in both directions, is gone.
+    `reset`: one of the two lost its memory. Everything under way between them, in both directions, is gone.
     """
 
     peer: str
-    anew: bool = False
+    reset: bool = False
 
 
 class PeerLost(msgspec.Struct, frozen=True, gc=False):

@@ -174,7 +174,7 @@ class Storing(Role, Protocol):
     def open(self, storage: Storage) -> None:
         """Use these tables from now on. The driver calls this before `load` and before any event."""
 
-    def kept(self, state: Any) -> None:
+    def checkpointed(self, state: Any) -> None:
         """The driver has written the result of `save` to the disk, and no longer needs an older state."""
 
 

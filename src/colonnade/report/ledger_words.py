@@ -14,14 +14,14 @@ from colonnade.report.privacy_words import number
 
 __all__ = ["ReadLedger", "ledger_in_words"]
 
-Line = Mapping[str, Any]
+LedgerLine = Mapping[str, Any]
 KINDS = {
     "warm-up": "training rows, once at the start",
     "batch": "rows of training batches",
     "fresh rows": "rows that the server asked for again",
-    "evaluation": "rows held out for judging",
+    "evaluation": "rows held out for evaluation",
     "prediction": "rows that predictions were asked for",
-    STEP: "steps of the party's own network: they send nothing, but shape what is sent later",
+    STEP: "steps of the party's own network: they send nothing, but change what is sent later",
 }
 
 
@@ -31,8 +31,8 @@ class ReadLedger:
 
     name: str
     digest: str  # sha256 of the file
-    terms: Line
-    lines: Sequence[Line]
+    terms: LedgerLine
+    lines: Sequence[LedgerLine]
     account: Account
 
 
@@ -63,14 +63,14 @@ def _leaves(ledger: ReadLedger) -> Part:
     return Part("What left this party", [text], Grid(head, rows, ("releases", "rows")))
 
 
-def _kind_row(what: str, lines: Sequence[Line]) -> tuple[str, ...]:
+def _kind_row(what: str, lines: Sequence[LedgerLine]) -> tuple[str, ...]:
     own = [line for line in lines if line["what"] == what]
     rows = sum(line["rows"] for line in own)
     return what, KINDS.get(what, ""), f"{len(own):,}", f"{rows:,}", _moment(own[0]), _moment(own[-1])
 
 
 def _newest(ledger: ReadLedger, last: int, delta: float) -> Part:
-    text = "Δ: how far one record can move it. μ and ε: of everything up to and including the line."
+    text = "Δ: how much one record can change the release. μ and ε: of everything up to and including the line."
     head = ("n", "UTC", "what", "rows", "Δ", "noise", "μ", "ε")
     shown = ledger.lines[-last:] if last > 0 else []
     rows = [
@@ -99,5 +99,5 @@ def _meaning() -> Part:
     return Part("ε and δ: the formal guarantee", [text])
 
 
-def _moment(line: Line) -> str:
+def _moment(line: LedgerLine) -> str:
     return str(line["time"][:16]).replace("T", " ")

@@ -50,16 +50,16 @@ def settings_of(config: Config) -> dict[str, str]:
     """Return the settings that are sent, by their dotted keys."""
     tables = to_dict(config)
     data, clock = tables["data"], tables["clock"]
-    kept: dict[str, Any] = {f"{part}.{key}": value for part in ("protocol", "model", "train", "privacy")
+    sent: dict[str, Any] = {f"{part}.{key}": value for part in ("protocol", "model", "train", "privacy")
                             for key, value in tables[part].items()}  # fmt: skip
-    kept |= {f"data.{key}": data[key] for key in _OF_DATA if key in data}
+    sent |= {f"data.{key}": data[key] for key in _OF_DATA if key in data}
     if (source := config.data.source) is not None:  # from Python the data are passed in, and have no name
-        kept["data.source"] = source if source in CATALOGUE else "(a file)"
-    kept["data.split"] = config.data.split if isinstance(config.data.split, str) else "by columns"
+        sent["data.source"] = source if source in CATALOGUE else "(a file)"
+    sent["data.split"] = config.data.split if isinstance(config.data.split, str) else "by columns"
     for part in ("compute", "network"):
         entries = clock[part] if isinstance(clock[part], list) else [clock[part]]
-        kept[f"clock.{part}"] = [{key: one[key] for key in _OF_CLOCK if key in one} for one in entries]
-    return {key: _text(value) for key, value in kept.items()}
+        sent[f"clock.{part}"] = [{key: one[key] for key in _OF_CLOCK if key in one} for one in entries]
+    return {key: _text(value) for key, value in sent.items()}
 
 
 def _text(value: Any) -> str:
@@ -97,7 +97,7 @@ class Tracking:
     @property
     def note(self) -> str:
         """For the run's summary; "" if no tracker failed."""
-        return "; ".join(f"tracking with {name} was given up: {why}" for name, why in self.failed.items())
+        return "; ".join(f"tracking with {name} stopped: {why}" for name, why in self.failed.items())
 
     @contextmanager
     def open(self, folder: Path | None) -> Iterator[None]:
@@ -122,7 +122,7 @@ class Tracking:
         try:
             last.result(FAREWELL_S)
         except TooLate:
-            self.failed |= dict.fromkeys(self._trackers, f"it did not take everything within {FAREWELL_S:g} s")
+            self.failed |= dict.fromkeys(self._trackers, f"it did not accept all data within {FAREWELL_S:g} s")
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._thread = None
 

@@ -87,8 +87,8 @@ def picture(node):
 def assert_same(after, before):
     """Two pictures; acknowledgements that came alone are not logged, so more may wait to be sent again."""
     for name, again in after["outboxes"].items():
-        kept = before["outboxes"][name]
-        assert len(again) >= len(kept) and again[len(again) - len(kept) :] == kept
+        queued = before["outboxes"][name]
+        assert len(again) >= len(queued) and again[len(again) - len(queued) :] == queued
     for picture in (before, after):
         del picture["outboxes"]
         places = picture["positions"].items()
@@ -106,14 +106,14 @@ class Post:
         """A stream between the server and this party opens."""
         server, party = self.nodes["server"], self.nodes[name]
         here, there = server.peers[name], party.peers["server"]
-        anew = not here.conversation.goes_on_with(there.conversation.position())
+        reset = not here.conversation.goes_on_with(there.conversation.position())
         self.number += 1
-        number = here.conversation.number if not anew and here.conversation.number > 0 else self.number
-        server.joined(here, number, anew)
-        here.conversation.heard(0 if anew else there.conversation.received)
-        party.joined(there, number, anew)
+        number = here.conversation.number if not reset and here.conversation.number > 0 else self.number
+        server.joined(here, number, reset)
+        here.conversation.heard(0 if reset else there.conversation.received)
+        party.joined(there, number, reset)
         there.conversation.heard(here.conversation.received)
-        return anew
+        return reset
 
     def carry(self, sender, receiver, most=10**9):
         """Deliver up to so many of what waits."""

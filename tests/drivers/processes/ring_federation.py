@@ -54,18 +54,18 @@ PAYLOADS = (Token, Lap, Result, Numbered)
 
 
 class Plain:
-    """What all roles here do alike: their state is `kept`, and nothing is computed."""
+    """What all roles here do alike: they save the fields in `saved_names`, and nothing is computed."""
 
-    kept: tuple[str, ...] = ()
+    saved_names: tuple[str, ...] = ()
 
     def compute(self, job):
         raise NotImplementedError
 
     def save(self):
-        return {name: getattr(self, name) for name in self.kept}
+        return {name: getattr(self, name) for name in self.saved_names}
 
     def load(self, saved):
-        for name in self.kept:
+        for name in self.saved_names:
             setattr(self, name, saved[name])
 
     def validate(self):
@@ -79,7 +79,7 @@ class RingServer(Plain):
     """Takes the results, and ends when it has them all."""
 
     name = "server"
-    kept = ("results", "laps")
+    saved_names = ("results", "laps")
 
     def __init__(self, tokens):
         self.tokens, self.results, self.laps = tokens, {}, 0
@@ -98,7 +98,7 @@ class RingServer(Plain):
 class RingParty(Plain):
     """Changes each token in its own way and passes it on after a while; each begins one."""
 
-    kept = ("hops", "waiting", "joined", "lost")
+    saved_names = ("hops", "waiting", "joined", "lost")
 
     def __init__(self, name, parties, hops, delay_ns=0):
         self.name, self.parties, self.limit, self.delay_ns = name, parties, hops, delay_ns
@@ -138,7 +138,7 @@ def ring(parties=PARTIES, hops=30, delay_ns=0):
 class Talker(Plain):
     """Sends `count` numbers to each of its peers, `burst` at every tick, and keeps what it hears."""
 
-    kept = ("sent", "heard", "events")
+    saved_names = ("sent", "heard", "events")
 
     def __init__(self, name, peers, count, burst=1, padding=b"", tick_ns=500_000):
         self.name, self.peers, self.count, self.burst = name, tuple(peers), count, burst
@@ -158,8 +158,8 @@ class Talker(Plain):
                 raise RemoteProtocolError(sender, "sent the number of the beast")
             case Received(sender=sender, message=message):
                 self.heard.setdefault(sender, []).append(message.number)
-            case PeerJoined(peer=peer, anew=anew):
-                self.events.append(f"{peer} joined{' anew' * anew}")
+            case PeerJoined(peer=peer, reset=reset):
+                self.events.append(f"{peer} joined{' after a reset' * reset}")
             case PeerLost(peer=peer):
                 self.events.append(f"{peer} lost")
         return []

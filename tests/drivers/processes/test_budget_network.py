@@ -140,7 +140,7 @@ def check(found, folder):
     assert len(uploads) + found.kills <= len(lines) <= len(uploads) + 2 * found.kills + 1
     server = found.post.nodes["server"].role
     withdrawn = server.state.withdrawn
-    assert list(withdrawn) == ["party-2"] and "its privacy budget has no room" in withdrawn["party-2"]
+    assert list(withdrawn) == ["party-2"] and "its privacy budget does not allow another upload" in withdrawn["party-2"]
     assert sum(isinstance(message, Withdrawn) for message in found.received) == 1
     assert isinstance(found.received[-1], Withdrawn), "nothing comes after it"
     assert server.evaluation.missing == ["party-2"]
@@ -176,7 +176,9 @@ def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, too
         path = tmp_path / "party-2" / "ledger.jsonl"
         whole = path.read_text()
         path.write_text("".join(whole.splitlines(keepends=True)[:2]))
-        with pytest.raises(CheckpointError, match=r"ledger.jsonl: ends with line 2, but line \d was written before"):
+        with pytest.raises(
+            CheckpointError, match=r"ledger.jsonl: ends with line 2, but line \d was written: the file was rolled back"
+        ):
             found.start("party-2")
         os.close(found.post.nodes["party-2"]._lock)  # its process ends
         found.post.nodes["party-2"].role.guard.ledger.close()
@@ -261,5 +263,5 @@ def test_real_processes_killed_with_signal_9(data, tmp_path):
     assert epsilon_of(account.mu, DELTA) <= BUDGET["epsilon"]
     assert summary["privacy"]["parties"]["party-2"]["mu"] == pytest.approx(account.mu)
     assert summary["weights_sha256"] is None, "a digest of weights that nobody perturbed is not told"
-    assert "party-2 withdrew: its privacy budget has no room" in summary["note"]
+    assert "party-2 withdrew: its privacy budget does not allow another upload" in summary["note"]
     print(f"{len(uploads)} uploads, {len(releases)} lines, {len(kills)} kills, ε = {epsilon_of(account.mu, DELTA):.2f}")

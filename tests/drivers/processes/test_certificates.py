@@ -206,7 +206,7 @@ def test_requests_that_are_not_signed(federation, tmp_path):
     for key in (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())):
         with pytest.raises(ConfigError, match="P-256"):
             sign(own_request(csr, "bank", key), federation, now=NOW)
-    with pytest.raises(ConfigError, match="one name"):
+    with pytest.raises(ConfigError, match="one valid member name"):
         sign(own_request(csr, subject=[(NameOID.COMMON_NAME, "a"), (NameOID.COMMON_NAME, "b")]), federation, now=NOW)
     assert set(read_members(federation / "members.toml")) == {"server", "hospital"}
 
@@ -216,9 +216,9 @@ def test_signing_again_needs_renew_and_a_first_time_refuses_it(federation, tmp_p
     before = snapshot(federation)
     with pytest.raises(ConfigError, match="--renew"):
         sign(csr, federation, now=NOW)
-    with pytest.raises(ConfigError, match="nothing to renew"):
+    with pytest.raises(ConfigError, match="no certificate to renew"):
         sign(request("bank", tmp_path), federation, renew=True, now=NOW)
-    with pytest.raises(ConfigError, match="capitals"):
+    with pytest.raises(ConfigError, match="upper and lower case"):
         sign(request("Hospital", tmp_path), federation, now=NOW)
     assert snapshot(federation) == before
 
@@ -324,8 +324,8 @@ HEX = "ab" * 32
         ("", "one table"),
         (f"[members]\na = '{HEX}'\n[others]\n", "one table"),
         ("[members", "not TOML"),
-        ("[members]\na = 3", "a: 64 small hex"),
-        (f"[members]\na = '{HEX.upper()}'", "a: 64 small hex"),
+        ("[members]\na = 3", "a: must be 64 lower-case hex"),
+        (f"[members]\na = '{HEX.upper()}'", "a: must be 64 lower-case hex"),
         (f"[members]\n'a b' = '{HEX}'", "'a b'"),
         (f"[members]\na = '{HEX}'\nb = '{HEX}'", "same fingerprint"),
     ],
@@ -427,7 +427,9 @@ def test_dates_are_checked_to_the_second(federation):
     first, last = whole - timedelta(minutes=5), whole + 365 * DAY
     load(federation, now=first)
     load(federation, now=last)
-    with pytest.raises(ConfigError, match="only from 2031-05-01 11:55 UTC, and the clock says 2031-05-01 11:54 UTC"):
+    with pytest.raises(
+        ConfigError, match="only from 2031-05-01 11:55 UTC, but this machine's clock shows 2031-05-01 11:54 UTC"
+    ):
         load(federation, now=first - timedelta(seconds=1))
     with pytest.raises(ConfigError, match="expired on 2032-04-30 12:00 UTC; .*certs sign hospital.csr --renew"):
         load(federation, now=last + timedelta(seconds=1))

@@ -39,7 +39,7 @@ def test_killed_and_cut_off_swift_finishes_and_takes_each_update_once(chaos: Mod
     outcome = chaos.run_one(config, tmp_path / "run", faults)
     assert not outcome.problems, "\n".join(outcome.problems)
     assert outcome.restarts == 2
-    assert outcome.anew == 0  # nobody has lost its memory
+    assert outcome.resets == 0  # nobody has lost its memory
     assert outcome.accuracy > 0.93  # calm: 0.96
 
 

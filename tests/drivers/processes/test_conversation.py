@@ -17,7 +17,7 @@ class Side:
 
     def __init__(self, peer):
         self.conversation = Conversation(peer, max_queue=10_000)
-        self.taken, self.anews, self.said, self.next = [], 0, 0, 0
+        self.taken, self.resets, self.said, self.next = [], 0, 0, 0
 
     def put(self):
         self.said += 1
@@ -39,12 +39,12 @@ class Side:
             self.conversation.received = sequence
             self.taken.append(int(data))
 
-    def begin(self, number, anew):
-        self.conversation.begin(number, anew)
-        self.anews += anew
+    def begin(self, number, reset):
+        self.conversation.begin(number, reset)
+        self.resets += reset
 
 
-class Line:
+class Link:
     """An unreliable pipe in both directions between a server and a party, with the handshake of the real one."""
 
     def __init__(self, seed=0):
@@ -58,18 +58,18 @@ class Line:
         self.pipes = None
         server, party = self.server.conversation, self.party.conversation
         hello = party.position()
-        anew = not server.goes_on_with(hello)
+        reset = not server.goes_on_with(hello)
         self.numbers += 1
-        number = server.number if not anew and server.number > 0 else self.numbers
-        self.server.begin(number, anew)
-        server.heard(0 if anew else hello.received)
+        number = server.number if not reset and server.number > 0 else self.numbers
+        self.server.begin(number, reset)
+        server.heard(0 if reset else hello.received)
         if welcome_lost:
             return
         welcome = server.position()
-        assert anew or party.agrees(welcome)
-        self.party.begin(welcome.number, anew)
+        assert reset or party.agrees(welcome)
+        self.party.begin(welcome.number, reset)
         party.heard(welcome.received)
-        self.server.next, self.party.next = (0 if anew else hello.received) + 1, welcome.received + 1
+        self.server.next, self.party.next = (0 if reset else hello.received) + 1, welcome.received + 1
         self.pipes = {self.party: deque(), self.server: deque()}
 
     def cut(self):
@@ -109,21 +109,21 @@ class Line:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_everything_arrives_once_and_in_order(seed):
-    line = Line(seed)
+    line = Link(seed)
     for _ in range(300):
         line.step()
     line.settle()
     for side, other in ((line.server, line.party), (line.party, line.server)):
         assert other.taken == list(range(1, side.said + 1))
         assert not side.conversation.outbox and side.conversation.acknowledged == side.said
-        assert side.anews == side.conversation.lost == 0
+        assert side.resets == side.conversation.lost == 0
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
 def test_a_side_that_was_rolled_back_is_noticed_or_says_so(seed, server_falls, knows_it):
     """Who knows that its newest part may be missing gives up; else positions tell, unless nothing differs."""
-    line = Line(seed)
+    line = Link(seed)
     line.connect()
     for _ in range(60):
         line.step()
@@ -141,13 +141,13 @@ def test_a_side_that_was_rolled_back_is_noticed_or_says_so(seed, server_falls, k
         fallen.conversation.give_up()
         for _ in range(20):
             fallen.put()
-    before = line.server.anews, line.party.anews
+    before = line.server.resets, line.party.resets
     line.connect()
-    began_anew = (line.server.anews, line.party.anews) != before
-    assert line.server.anews == line.party.anews or not knows_it
+    was_reset = (line.server.resets, line.party.resets) != before
+    assert line.server.resets == line.party.resets or not knows_it
     if knows_it or forgotten or other.conversation.number == GIVEN_UP:
-        assert began_anew
-    if not began_anew:
+        assert was_reset
+    if not was_reset:
         assert not moved or not forgotten
     line.settle()
     for conversation in (line.server.conversation, line.party.conversation):
@@ -157,29 +157,29 @@ def test_a_side_that_was_rolled_back_is_noticed_or_says_so(seed, server_falls, k
 
 
 def test_a_first_contact_keeps_what_was_queued():
-    line = Line()
+    line = Link()
     for _ in range(3):
         line.party.put()
         line.server.put()
     assert line.party.conversation.number == NEVER_MET
     line.connect()
     line.settle()
-    assert line.server.taken == line.party.taken == [1, 2, 3] and line.party.anews == 0
+    assert line.server.taken == line.party.taken == [1, 2, 3] and line.party.resets == 0
 
 
 def test_a_welcome_that_was_lost_at_the_first_contact_loses_nothing():
-    line = Line()
+    line = Link()
     line.party.put()
     line.server.put()
     line.connect(welcome_lost=True)
     line.server.put()
     line.connect()
     line.settle()
-    assert (line.server.taken, line.party.taken, line.server.anews) == ([1], [1, 2], 0)
+    assert (line.server.taken, line.party.taken, line.server.resets) == ([1], [1, 2], 0)
 
 
-def test_a_party_without_its_memory_begins_anew():
-    line = Line()
+def test_a_party_without_its_memory_resets_the_conversation():
+    line = Link()
     line.party.put()
     line.connect()
     line.settle()
@@ -188,12 +188,12 @@ def test_a_party_without_its_memory_begins_anew():
     line.party.put()
     line.connect()
     line.settle()
-    assert line.server.anews == line.party.anews == 1
-    assert line.party.conversation.lost == 1, "what it queued before, the role says again when told of `anew`"
+    assert line.server.resets == line.party.resets == 1
+    assert line.party.conversation.lost == 1, "what it queued before, the role says again when told of the reset"
 
 
-def test_a_server_without_its_memory_begins_anew():
-    line = Line()
+def test_a_server_without_its_memory_resets_the_conversation():
+    line = Link()
     line.server.put()
     line.connect()
     line.settle()
@@ -201,18 +201,18 @@ def test_a_server_without_its_memory_begins_anew():
     line.server = Side("bank")
     line.connect()
     line.settle()
-    assert line.server.anews == line.party.anews == 1
+    assert line.server.resets == line.party.resets == 1
 
 
-def test_both_given_up_begin_anew():
-    line = Line()
+def test_both_given_up_are_reset():
+    line = Link()
     line.connect()
     for side in (line.server, line.party):
         side.put()
         side.conversation.give_up()
     assert line.server.conversation.number == line.party.conversation.number == GIVEN_UP
     line.connect()
-    assert line.server.anews == line.party.anews == 1 and line.server.conversation.number > 0
+    assert line.server.resets == line.party.resets == 1 and line.server.conversation.number > 0
 
 
 def test_overflow_and_giving_up():
@@ -249,7 +249,7 @@ def test_repeats_are_dropped_and_gaps_refused():
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=4, max_size=4))
 def test_no_claimed_position_breaks_anything(numbers):
-    line = Line()
+    line = Link()
     line.server.put()
     line.connect()
     other = Position(*numbers)

@@ -17,9 +17,9 @@ from colonnade.deployment.party_training import training_party
 from colonnade.deployment.server_training import training_server
 from colonnade.drivers.processes import dial, sealing
 from colonnade.drivers.processes.certificates import throw_away
-from colonnade.drivers.processes.line import SEALED
 from colonnade.drivers.processes.logs import Log
 from colonnade.drivers.processes.node import Node
+from colonnade.drivers.processes.sealed_line import SEALED
 from colonnade.drivers.processes.sealing import Announcement, Session
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Kind, open_envelope, read_relay
@@ -203,7 +203,7 @@ def assert_no_key_opens(recording):
         for initiator in (True, False):
             own = Session("lab", "bank", "", X25519PrivateKey.generate(), key, initiator=initiator)
             for frame in frames.values():
-                with pytest.raises(RemoteProtocolError, match="does not open"):
+                with pytest.raises(RemoteProtocolError, match="cannot be decrypted"):
                     own.open(own.id + frame[8:])
 
 

@@ -254,12 +254,12 @@ class Killing:
 
 
 def test_one_killed_in_its_local_phase_is_left_out_and_comes_back(tmp_path, tools):
-    """labels = "server", real processes: SIGKILL between Begin and bell; rounds go on without it, then with it."""
+    """labels = "server", real processes: SIGKILL between BeginPhase and bell; rounds go on without it, then with it."""
     killing = Killing(from_dict(UP), tmp_path / "run")
     summary = asyncio.run(asyncio.wait_for(killing.run(tools), PATIENCE_S))
     assert summary["status"] == "finished" and summary["updates"] == 80 and summary["messages_given_up"] == 0
     assert len(set(killing.away())) >= 2, "rounds went on without it"
     assert killing.rows()[-1]["missing"] == [], "it is back"
     events = [json.loads(line)["event"] for line in (tmp_path / "run/nodes/party-2/log.jsonl").read_text().splitlines()]
-    assert events.count("going on") == 1 and "conversations restart" not in " ".join(events)
+    assert events.count("continuing") == 1 and "conversations restart" not in " ".join(events)
     assert summary["accuracy"] > 0.6

@@ -239,7 +239,7 @@ def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: P
         "does not expect a Gradient": [fuzz.message_frame(bytes(codec.encode(Gradient(0, 0, values))))],
         "sends message 2 after 0": [fuzz.message_frame(upload(codec), 2)],
         "sends message 18446744073709551615 after 1": [ok, fuzz.message_frame(upload(codec), 2**64 - 1)],
-        "not yet sent": [fuzz.message_frame(upload(codec), 1, 2**64 - 1)],
+        "not sent to it yet": [fuzz.message_frame(upload(codec), 1, 2**64 - 1)],
         "acknowledges": [seal_envelope(Kind.ACK, 0, 2**63)],
         "not a Colonnade frame": [fuzz.message_frame(b"garbage" * 9)],
         "unknown kind 99": [b"\x63" + bytes(40)],
@@ -340,7 +340,7 @@ def test_who_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.M
             assert call.done()
         call = mallory.call()
         await call.done_writing()
-        assert "before it said hello" in await fuzz.answer_of(call)
+        assert "before its hello" in await fuzz.answer_of(call)
         await here.until(lambda: here.server.service._calls.get(mallory.name) == 0)
 
     log = live(tmp_path, act)
@@ -365,7 +365,7 @@ def test_who_calls_too_often_at_once_keeps_nobody_out(tmp_path: Path) -> None:
             await channel.close()
 
     log = live(tmp_path, act, hostile=2)
-    assert len([line for line in events(log, "refused") if "too many calls" in line["cause"]]) == 1
+    assert len([line for line in events(log, "refused") if "too many connections" in line["cause"]]) == 1
 
 
 def test_who_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
             await call.write(fuzz.message_frame(upload(codec), sequence))
             await here.until(lambda before=before: conversation.sent > before)
         await call.write(seal_envelope(Kind.ACK, 0, conversation.sent))
-        assert "not yet sent" in await fuzz.answer_of(call)
+        assert "not sent to it yet" in await fuzz.answer_of(call)
 
     live(tmp_path, act, max_in_flight=2, max_queue=64)
 
@@ -452,7 +452,7 @@ def test_who_never_reads_holds_few_calls(tmp_path: Path) -> None:
         (await mallory.join()).cancel()
 
     log = live(tmp_path, act)
-    assert [line for line in events(log, "refused") if "too many calls" in line["cause"]]
+    assert [line for line in events(log, "refused") if "too many connections" in line["cause"]]
 
 
 def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
             if sequence % 50 == 0:
                 await here.until(lambda sequence=sequence: peer.conversation.received >= sequence)
                 acknowledged = min(peer.stream._next - 1, peer.conversation.sent)
-                assert len(node.role.state.line) <= 4
+                assert len(node.role.state.queue) <= 4
         await here.until(lambda: peer.conversation.received == 3001)
         await here.goes_on()
         assert peer.stream is not None  # all of that was allowed
@@ -530,7 +530,7 @@ class Deaf:
 
 
 def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
-    """They are logged before they are refused; the log begins anew when it is long."""
+    """They are logged before they are refused; the log starts again when it is long."""
 
     async def run() -> int:
         limits = Limits(max_log_mb=0.1, checkpoint_s=3600.0)

@@ -186,7 +186,7 @@ def test_the_boot_id_stays_the_same():
 
 def test_another_file_is_refused(tmp_path):
     (tmp_path / "log").write_bytes(b"x" * 100)
-    with pytest.raises(CheckpointError, match="log: not a log of this release"):
+    with pytest.raises(CheckpointError, match="log: not a journal of this release"):
         read_journal(tmp_path / "log", CODEC)
 
 

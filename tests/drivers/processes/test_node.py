@@ -60,7 +60,7 @@ class Toy:
 
     def __init__(self, name="server"):
         self.name = name
-        self.heard, self.sums, self.queue, self.busy, self.anews, self.resumed = [], [], [], False, 0, 0
+        self.heard, self.sums, self.queue, self.busy, self.resets, self.resumed = [], [], [], False, 0, 0
         self.entropy = b""
 
     def handle(self, event, now):
@@ -75,8 +75,8 @@ class Toy:
                 return self._done(token, value)
             case TimerFired(name=name):
                 return [Send("bank", number(-1)), SetTimer(f"{name}+", now + FAR)]
-            case PeerJoined(peer=peer, anew=anew):
-                self.anews += anew
+            case PeerJoined(peer=peer, reset=reset):
+                self.resets += reset
                 return [Send(peer, number(0))]
             case PeerLost():
                 return [Emit(Add(-1))]
@@ -122,7 +122,7 @@ class Toy:
         return Add(job.value * 2)
 
     def save(self):
-        return {name: getattr(self, name) for name in ("heard", "sums", "queue", "busy", "anews")}
+        return {name: getattr(self, name) for name in ("heard", "sums", "queue", "busy", "resets")}
 
     def load(self, saved):
         for name, value in saved.items():
@@ -150,9 +150,9 @@ class Bank:
         self.node.open()
         return self.node
 
-    def meet(self, anew=False, number=7):
-        self.node.joined(self.node.peers["bank"], number, anew)
-        self.sequence = 0 if anew else self.sequence
+    def meet(self, reset=False, number=7):
+        self.node.joined(self.node.peers["bank"], number, reset)
+        self.sequence = 0 if reset else self.sequence
 
     def say(self, value):
         self.sequence += 1
@@ -309,7 +309,9 @@ def test_two_nodes_on_one_state_are_refused(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path)
         first = bank.start()
-        with pytest.raises(CheckpointError, match="another process uses this state; stop it, or choose another folder"):
+        with pytest.raises(
+            CheckpointError, match="another process uses this folder; stop it, or choose another folder"
+        ):
             bank.start()
         first.close()
         bank.start().close()
@@ -321,7 +323,7 @@ def test_another_federations_state_is_refused(tmp_path, tools):
     async def run():
         Bank(tools, tmp_path).start().close()
         other = tools.make_node(Toy(), PAYLOADS, tmp_path, ["bank", "hospital"])
-        with pytest.raises(CheckpointError, match="of a federation with bank, clinic; use another folder"):
+        with pytest.raises(CheckpointError, match="belongs to a federation with bank, clinic; use another folder"):
             other.open()
         os.close(other._lock)
 
@@ -444,7 +446,7 @@ def test_a_finished_node_takes_nothing_more_and_stays_finished(tmp_path, tools):
     asyncio.run(run())
 
 
-def test_a_lost_tail_makes_all_conversations_begin_anew(tmp_path, tools, monkeypatch):
+def test_a_lost_tail_makes_all_conversations_reset(tmp_path, tools, monkeypatch):
     async def run():
         bank = Bank(tools, tmp_path)
         bank.start()
@@ -456,16 +458,16 @@ def test_a_lost_tail_makes_all_conversations_begin_anew(tmp_path, tools, monkeyp
         conversations = {name: peer.conversation for name, peer in node.peers.items()}
         assert conversations["bank"].number == GIVEN_UP and conversations["bank"].lost == 2
         assert conversations["clinic"].number == 0, "never met: nothing of it can be lost"
-        bank.meet(anew=True, number=8)
+        bank.meet(reset=True, number=8)
         bank.say(2)
-        assert node.role.heard == [1, 2] and node.role.anews == 1
+        assert node.role.heard == [1, 2] and node.role.resets == 1
         bank.restart()
         node.close()
 
     asyncio.run(run())
 
 
-def test_flooding_an_absent_peer_begins_anew_rather_than_growing(tmp_path, tools):
+def test_flooding_an_absent_peer_resets_the_conversation_rather_than_growing(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path, Limits(max_queue=5, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5))
         bank.start()
@@ -478,7 +480,7 @@ def test_flooding_an_absent_peer_begins_anew_rather_than_growing(tmp_path, tools
         assert conversation.lost > 0
         tools.kill(bank.node)
         bank.start()  # the replay gives up nothing by itself
-        bank.meet(anew=True, number=9)
+        bank.meet(reset=True, number=9)
         assert len(bank.node.peers["bank"].conversation.outbox) == 1
         bank.node.close()
 

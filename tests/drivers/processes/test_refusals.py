@@ -287,11 +287,11 @@ def test_a_member_with_another_certificate_than_the_one_on_the_list(federation: 
     """The authority may have been tricked into signing twice: the list knows only one."""
     before = len(federation.refused())
     members = federation.certificates / "members.toml"
-    kept = members.read_bytes()
+    original = members.read_bytes()
     own = federation.certificates / f"{federation.parties[0]}.pem"
     pem = own.read_bytes()
     twin = make_identity(federation.parties[0], tmp_path, federation.certificates, renew=True)
-    members.write_bytes(kept)
+    members.write_bytes(original)
     own.write_bytes(pem)
     assert "not the one in the list of members" in knock(federation.address, twin)
     logged_once(federation, before, "not the one in the list")
@@ -358,10 +358,10 @@ def party_of(federation: Federation, name: str, **settings: Any) -> PartyHost[Pa
 @pytest.mark.parametrize(
     ("index", "changes", "words"),
     [
-        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "use the same release"]),
+        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "install the same release"]),
         (3, {"width": 31}, ["width 31 of float32", "expected 32 of float32"]),
         (4, {"dtype": "float16"}, ["width 32 of float16", "expected 32 of float32"]),
-        (5, {"rows": 7}, ["has 7 rows, the server 1797", "align"]),
+        (5, {"rows": 7}, ["has 7 rows, the server has 1797", "align"]),
         (6, {"ids_sha256": "0" * 64}, ["ids"]),
         (7, {"shared": {}}, ["the shared config differs", "there", "here"]),
     ],
@@ -433,8 +433,8 @@ def test_a_storm_of_guests_leaves_the_server_as_it_was(federation: Federation, t
     federation.goes_on()
     until(lambda: federation.descriptors() <= before + 4, "closing of the guests' connections")
     causes = [line["cause"] for line in federation.refused()[lines:]]
-    assert "too many calls at the same time" in causes
-    assert len(causes) <= 6  # of two hundred; one that was heard before may be counted anew
+    assert "too many connections at the same time" in causes
+    assert len(causes) <= 6  # of two hundred; one that was heard before may be counted again
 
 
 def test_refusals_are_answered_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +484,7 @@ def test_a_complaint_is_written_once_and_new_ones_do_not_fill_the_log(monkeypatc
     for number in range(5000):
         once.warning("refused", peer="mallory", cause="x" * number)
     assert len(lines) <= 3 + Once.MAX_LINES
-    assert "no more are written" in lines[-1][0]
+    assert "are not written for a while" in lines[-1][0]
     clock[0] += 61.0
     once.warning("refused", peer="mallory", cause="again")
     assert lines[-1][1]["cause"] == "again"
@@ -499,5 +499,5 @@ def test_a_cut_call_of_grpcs_own_is_no_page_of_traceback() -> None:
     ours = [cut[0], '  File "colonnade/drivers/node.py", line 1, in y\n', "    code\n", cut[2]]
     other = [*cut[:2], "ValueError: another\n"]
     assert list(_without_cut_calls(["before\n", *cut, "after\n"])) == ["before\n", "after\n"]
-    for kept in (ours, other, cut[:2]):
-        assert list(_without_cut_calls(kept)) == kept
+    for said in (ours, other, cut[:2]):
+        assert list(_without_cut_calls(said)) == said

@@ -36,7 +36,7 @@ class Talker:
 
     def __init__(self, name, peers, count, burst=1, size=0):
         self.name, self.peers, self.count, self.burst, self.size = name, peers, count, burst, size
-        self.sent, self.heard, self.anews = 0, {peer: [] for peer in peers}, 0
+        self.sent, self.heard, self.resets = 0, {peer: [] for peer in peers}, 0
 
     def handle(self, event, now):
         match event:
@@ -50,8 +50,8 @@ class Talker:
             case Received(sender=sender, message=message):
                 self.heard[sender].append(message.number)
                 return []
-            case PeerJoined(anew=anew):
-                self.anews += anew
+            case PeerJoined(reset=reset):
+                self.resets += reset
                 return []
             case PeerLost() | Resumed():
                 return []
@@ -60,10 +60,10 @@ class Talker:
         raise NotImplementedError
 
     def save(self):
-        return {"sent": self.sent, "heard": self.heard, "anews": self.anews}
+        return {"sent": self.sent, "heard": self.heard, "resets": self.resets}
 
     def load(self, saved):
-        self.sent, self.heard, self.anews = saved["sent"], saved["heard"], saved["anews"]
+        self.sent, self.heard, self.resets = saved["sent"], saved["heard"], saved["resets"]
 
     def validate(self):
         pass
@@ -176,8 +176,8 @@ def test_everything_arrives_once_and_in_order_while_streams_are_dropped(seed, ce
             for name in PARTIES:
                 assert made.role("server").heard[name] == list(range(1, count + 1))
                 assert made.role(name).heard["server"] == list(range(1, count + 1))
-                assert made.role(name).anews == 0
-            assert made.role("server").anews == 0
+                assert made.role(name).resets == 0
+            assert made.role("server").resets == 0
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -204,7 +204,7 @@ def test_a_party_and_a_server_that_are_killed_go_on(certificates, tmp_path, tool
             await tools.until(lambda: made.all_heard(count), "all messages")
             for name in PARTIES:
                 assert made.role("server").heard[name] == made.role(name).heard["server"] == list(range(1, count + 1))
-            assert made.role("server").anews == 0
+            assert made.role("server").resets == 0
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -274,7 +274,7 @@ def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates,
             made.dial("bank")
             made.dialled["bank"]._complaints.warning = lambda text, **more: causes.append(more["cause"])
             await tools.until(lambda: len(causes) >= 8, "eight refusals, longer than it would wait for nobody")
-            assert set(causes) == {"training begins when all are here; missing: clinic"}
+            assert set(causes) == {"the run begins when all parties are connected; missing: clinic"}
             made.dial("clinic")
             await tools.until(lambda: made.all_heard(20), "all messages")
 
@@ -393,7 +393,7 @@ def test_one_way_traffic_is_acknowledged_too(certificates, tmp_path, tools):
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_floods_an_absent_peer_begins_anew_rather_than_growing(certificates, tmp_path, tools):
+def test_who_floods_an_absent_peer_resets_the_conversation_rather_than_growing(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     async def run():
@@ -403,20 +403,20 @@ def test_who_floods_an_absent_peer_begins_anew_rather_than_growing(certificates,
             clinic = made.nodes["server"].peers["clinic"]
             assert len(clinic.conversation.outbox) <= 20 and clinic.conversation.lost > 0
             made.dial("clinic")
-            await tools.until(lambda: made.role("clinic").anews == 1, "the clinic's being told")
-            assert made.role("server").anews == 1 and not clinic.conversation.outbox
+            await tools.until(lambda: made.role("clinic").resets == 1, "the clinic's being told")
+            assert made.role("server").resets == 1 and not clinic.conversation.outbox
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_floods_a_present_peer_begins_anew_and_what_arrives_is_in_order(certificates, tmp_path, tools):
+def test_who_floods_a_present_peer_resets_the_conversation_and_what_arrives_is_in_order(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     class Flood(Talker):
         """Says at every new beginning which number comes next: nothing is left out unnoticed after it."""
 
         def handle(self, event, now):
-            if isinstance(event, PeerJoined) and event.anew:
+            if isinstance(event, PeerJoined) and event.reset:
                 self.heard[event.peer].append(0)
             return super().handle(event, now)
 

@@ -228,7 +228,7 @@ def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_pa
     assert command.children() == {}
     for name in ("server", "party-2"):
         lines = (out / "nodes" / name / "log.jsonl").read_text().splitlines()
-        assert "going on" in [json.loads(line)["event"] for line in lines]
+        assert "continuing" in [json.loads(line)["event"] for line in lines]
 
     report = colonnade("report", out)
     assert report.ended()[0] == 0 and (out / "report.html").stat().st_size > 10_000
@@ -285,5 +285,5 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
 
     over = colonnade("up", "--resume", out)
     code, said = over.ended()
-    assert code == 0 and "This run is over" in said and "sync: finished" in said
+    assert code == 0 and "This run had already ended" in said and "sync: finished" in said
     assert record_of(out) == record

@@ -8,7 +8,7 @@ from colonnade.protocol.messages import Array, Message, Payload
 __all__ = [
     "PAYLOADS",
     "Aligned",
-    "Begin",
+    "BeginAlignment",
     "Declare",
     "Done",
     "Invalid",
@@ -30,7 +30,7 @@ class Declare(Message, frozen=True):
     count: int
 
 
-class Begin(Message, frozen=True):
+class BeginAlignment(Message, frozen=True):
     """Server → parties: all members are here, in the order of the ring, with the number of ids of each."""
 
     members: tuple[str, ...]
@@ -124,5 +124,5 @@ class Aligned(Payload, frozen=True):
 
 
 PAYLOADS = (
-    Declare, Begin, Secret, Points, Raised, Places, Done, Trouble, Own, Invalid, Match, Matched, Aligned,
+    Declare, BeginAlignment, Secret, Points, Raised, Places, Done, Trouble, Own, Invalid, Match, Matched, Aligned,
 )  # fmt: skip

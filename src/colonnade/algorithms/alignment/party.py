@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from colonnade.algorithms.alignment.member import Member
 from colonnade.algorithms.alignment.messages import (
     Aligned,
-    Begin,
+    BeginAlignment,
     Declare,
     Done,
     Invalid,
@@ -60,24 +60,26 @@ class AligningParty(Chassis[State]):
         """Take new entropy, from which new secrets derive."""
         self.member.renew(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
-        """`anew`: everything under way with this peer is gone."""
-        if not anew:
+    def joined(self, peer: str, reset: bool) -> None:
+        """`reset`: everything under way with this peer is gone."""
+        if not reset:
             return
         if self.member.ring is not None:
-            raise RemoteProtocolError(peer, "restarted in the middle")
+            raise RemoteProtocolError(
+                peer, "restarted in the middle of the alignment; run colonnade align again on every member"
+            )
         if peer == SERVER:
             self.send(SERVER, Declare(self._count))
 
     # Messages; the ring defines which member may send what.
 
-    @on(Begin, ANYONE)
-    def begin(self, sender: str, message: Begin) -> None:
+    @on(BeginAlignment, ANYONE)
+    def begin(self, sender: str, message: BeginAlignment) -> None:
         """Start to raise points: all members are here."""
         ring = Ring(message.members, message.counts)
         fits = len(ring.members) == len(ring.counts) == len(set(ring.members)) and self.name in ring.members
         if sender != SERVER or self.member.ring is not None or not fits or ring.count(self.name) != self._count:
-            raise RemoteProtocolError(sender, "begins what cannot be begun")
+            raise RemoteProtocolError(sender, "starts an alignment that does not fit this party")
         self.do(self.member.begin(ring))
         early, self.state.early = self.state.early, []
         for other, earlier in early:

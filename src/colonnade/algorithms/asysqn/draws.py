@@ -13,7 +13,7 @@ from colonnade.protocol.seeds import generator
 
 __all__ = ["Draws"]
 
-KEPT = 8  # newest batches to keep, because each is asked for several times
+CACHED = 8  # newest batches to keep, because each is asked for several times
 
 
 class Draws:
@@ -21,15 +21,15 @@ class Draws:
 
     def __init__(self, rows: int, batch_size: int, seed: int, *path: str | int) -> None:
         self._rows, self._batch_size, self._seed, self._path = rows, min(batch_size, rows), seed, path
-        self._kept: dict[int, Rows] = {}
+        self._cached: dict[int, Rows] = {}
 
     def batch(self, position: int) -> Rows:
         """The rows of batch number `position`."""
-        found = self._kept.get(position)
+        found = self._cached.get(position)
         if found is None:
             draw = generator(self._seed, *self._path, position)
             found = draw.choice(self._rows, self._batch_size, replace=False, shuffle=False).astype(np.int32)
-            if len(self._kept) >= KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[position] = found
+            if len(self._cached) >= CACHED:
+                del self._cached[next(iter(self._cached))]
+            self._cached[position] = found
         return found

@@ -35,7 +35,7 @@ from colonnade.algorithms.asysqn.contributor import (
 )
 from colonnade.algorithms.asysqn.estimator import OwnNumbersDiverged
 from colonnade.algorithms.asysqn.messages import (
-    Begin,
+    BeginTraining,
     Differs,
     Diverged,
     FullPass,
@@ -115,9 +115,9 @@ class Party(Contributor[State]):
         """Take the new key."""
         self._key.renew(entropy)
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A conversation restarts, and everything under way in it is gone. The coordinator reports lost parties."""
-        if not anew:
+        if not reset:
             return
         if peer in self.names:
             self._regroup(list(self.state.members), {self.names.index(peer)})
@@ -166,12 +166,12 @@ class Party(Contributor[State]):
         state.ready, state.blocked, state.holding, state.round, state.judging = [], None, 0, 0, 0
         state.early, state.begun, state.members, state.judges = NO_BATCH, False, (), ()
 
-    @on(Begin, SERVER)
-    def begin(self, sender: str, message: Begin) -> None:
+    @on(BeginTraining, SERVER)
+    def begin(self, sender: str, message: BeginTraining) -> None:
         """Train; a party that already trains only takes over the list of members."""
         self.check_members(message.members)
         if not message.unit > 0:
-            raise RemoteProtocolError(SERVER, f"a unit of {message.unit} nonzeros")
+            raise RemoteProtocolError(SERVER, f"sends an invalid unit of {message.unit} nonzeros")
         self.state.unit, self.state.begun = message.unit, True
         self._regroup(message.members, set())
         if self.estimator.wants_reference and not self.state.lane:
@@ -368,7 +368,7 @@ class Party(Contributor[State]):
         if values.shape != (rows,) or values.dtype != np.float64 or not all_finite(values):
             raise RemoteProtocolError(sender, f"margins of shape {values.shape}, expected ({rows},) finite numbers")
         if not message.barrier and not self.options.synchronous:
-            raise RemoteProtocolError(sender, "margins of a round, in a method without rounds")
+            raise RemoteProtocolError(sender, "sends margins of a round, but this method has no rounds")
         self._start(message)
 
     def _start(self, totals: Totals) -> None:
@@ -410,7 +410,7 @@ class Party(Contributor[State]):
         if not self.options.synchronous:
             raise self.unexpected(sender, message)
         if message.number < 1 or not 0 <= message.initiator < len(self.names):
-            raise RemoteProtocolError(SERVER, f"a round that cannot be: {message!r}")
+            raise RemoteProtocolError(SERVER, f"starts an impossible round: {message!r}")
         state = self.state
         self.abandon_training()
         if not self.estimator.wants_reference:

@@ -96,8 +96,8 @@ class Chassis(Generic[S]):
     def resumed(self, entropy: bytes) -> None:
         """Take the new key after a restart. Produce no effects."""
 
-    def joined(self, peer: str, anew: bool) -> None:
-        """Handle a peer that is within reach. `anew`: the conversation restarted, so messages in transit are gone."""
+    def joined(self, peer: str, reset: bool) -> None:
+        """Handle a peer within reach. `reset`: the conversation starts again, and messages in transit are gone."""
 
     def peer_lost(self, peer: str) -> None:
         """Handle a peer that is out of reach."""
@@ -132,7 +132,7 @@ class Chassis(Generic[S]):
         elif isinstance(event, TimerFired):
             self._timer_fired(event)
         elif isinstance(event, PeerJoined):
-            self.joined(event.peer, event.anew)
+            self.joined(event.peer, event.reset)
         elif isinstance(event, PeerLost):
             self.peer_lost(event.peer)
         elif isinstance(event, Started):
@@ -244,12 +244,14 @@ class Chassis(Generic[S]):
         changing = [name for name, value in vars(self).items() if isinstance(value, _CHANGING)]
         if changing:
             raise LocalProtocolError(
-                f"{self.name}: {', '.join(changing)} may change, and no checkpoint would hold it; make it a field of "
-                f"the state, or a tuple"
+                f"{self.name}: {', '.join(changing)} may change, but is not saved in checkpoints; make it a "
+                "field of the state, or a tuple"
             )
         object.__setattr__(self, "_sealed", True)
 
     def __setattr__(self, name: str, value: object) -> None:
         if self._sealed:
-            raise LocalProtocolError(f"{self.name}: {name} is no field of the state, so no checkpoint would hold it")
+            raise LocalProtocolError(
+                f"{self.name}: {name} is not a field of the state, so checkpoints would not save it"
+            )
         object.__setattr__(self, name, value)

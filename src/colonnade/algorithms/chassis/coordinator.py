@@ -16,12 +16,12 @@ from colonnade.algorithms.chassis.base import Chassis, RoleState
 from colonnade.algorithms.chassis.rules import PARTY, done, job, on, timer
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Evaluation
-from colonnade.algorithms.keeping import Kept
+from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.leaving import LONGEST, Withdrawn
 from colonnade.algorithms.method import Options, ServerSetup
-from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
 from colonnade.algorithms.table import Staleness
 from colonnade.algorithms.training import Training
+from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
 from colonnade.models import ServerNetwork
 from colonnade.protocol.events import TimerFired
 from colonnade.protocol.messages import EvaluationReply
@@ -51,7 +51,7 @@ class Counting(Chassis[C], Generic[C]):
         super().__init__(SERVER, dict.fromkeys(parties, PARTY), state)
         self.training, self.names = training, tuple(parties)
         self.index = MappingProxyType({name: index for index, name in enumerate(parties)})
-        self.progress, self.staleness = Progress(training), Staleness(len(parties))
+        self.progress, self.staleness = TrainingProgress(training), Staleness(len(parties))
 
     # What a method defines.
 
@@ -131,10 +131,10 @@ class Counting(Chassis[C], Generic[C]):
         """Set the timers of limits and intervals in seconds."""
         self.do(self.progress.timers())
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Note that a party is present."""
         self.state.present[peer] = True
-        if anew:
+        if reset:
             self.forget(peer)
         self.advance()
 
@@ -184,7 +184,7 @@ def evaluation_of(setup: ServerSetup[Options]) -> Evaluation:
     tests = setup.tables.to_judge(len(setup.y_test), setup.widths)
     evaluation = Evaluation(setup.parties, setup.widths, setup.y_test, setup.training.metric, tests)
     if setup.absent is not None:
-        evaluation.lack(setup.absent[1])
+        evaluation.mark_absent(setup.absent[1])
     return evaluation
 
 
@@ -195,7 +195,7 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     def __init__(self, setup: ServerSetup[Options], state: D, evaluation: Evaluation, *, everyone: bool) -> None:
         super().__init__(setup.parties, setup.training, state)
-        self.evaluation, self.everyone, self.keeps = evaluation, everyone, Kept()
+        self.evaluation, self.everyone, self.best_weights = evaluation, everyone, BestWeights()
 
     def here(self) -> list[str]:
         """Return the parties that the server counts on."""
@@ -203,11 +203,11 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
 
     # Coming and going.
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Note that a party is present, unless it has withdrawn."""
         if peer not in self.state.withdrawn:
             self.state.present[peer] = True
-        if anew:
+        if reset:
             self.do(self.evaluation.lose(peer))
             self.forget(peer)
         self.advance()
@@ -244,7 +244,7 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         """Ask the present parties for the validation rows; at the end, for the test rows too."""
         last, best = bool(self.progress.ending), self.progress.best if self.training.patience else 0
         if self.training.patience:
-            self.keeps.evaluation(self.evaluation.number + 1, best, last, self.network)
+            self.best_weights.evaluation(self.evaluation.number + 1, best, last, self.network)
         self.do(self.evaluation.begin(self.state.present, self.training.validation, last, best))
 
     @on(EvaluationReply, PARTY)
@@ -269,9 +269,9 @@ class Coordinator(Encoding, Counting[D], Generic[D]):
         """Open the file of the evaluation's table. See `protocol.role.Storing`."""
         self.evaluation.table.open(storage, "test")
 
-    def kept(self, state: dict[str, Any]) -> None:
+    def checkpointed(self, state: dict[str, Any]) -> None:
         """Pass the saved state on to the evaluation's table. See `protocol.role.Storing`."""
-        self.evaluation.table.kept(state["evaluation"]["table"])
+        self.evaluation.table.checkpointed(state["evaluation"]["table"])
 
     def told(self) -> RoleSummary:
         """Report the weights and the parties that have left."""

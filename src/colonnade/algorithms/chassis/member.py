@@ -10,7 +10,7 @@ from colonnade.algorithms.chassis.base import Chassis, RoleState
 from colonnade.algorithms.chassis.rules import PARTY, Sender, done, job, on
 from colonnade.algorithms.encoding import Encoding
 from colonnade.algorithms.evaluation import EvaluateRows, Reading, RowsRead
-from colonnade.algorithms.keeping import Kept
+from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.leaving import Withdrawn
 from colonnade.algorithms.method import Options, PartySetup
 from colonnade.privacy.guard import Release, Released, Withheld
@@ -64,7 +64,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
         self.guard = setup.guard()
         self.gated = self.guard.on
         self.reading = Reading(self.x_test.shape[0], self.guard)
-        self.keeps = Kept()
+        self.best_weights = BestWeights()
 
     # What a method defines.
 
@@ -72,8 +72,8 @@ class Member(Encoding, Chassis[P], Generic[P]):
         """Start the party's work."""
         raise NotImplementedError
 
-    def anew(self) -> None:
-        """Send again what may be lost, since the conversation with the server restarted."""
+    def conversation_reset(self) -> None:
+        """Send again what may be lost, since the conversation with the server was reset."""
         raise NotImplementedError
 
     def told(self) -> RoleSummary:
@@ -85,11 +85,11 @@ class Member(Encoding, Chassis[P], Generic[P]):
     def started(self, entropy: bytes) -> None:
         self.begin()
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Handle the server within reach. The driver keeps messages in transit, unless one role has lost its state."""
-        if anew and peer == SERVER:
+        if reset and peer == SERVER:
             self.do(self.reading.cancel())
-            self.anew()
+            self.conversation_reset()
 
     # The guard.
 
@@ -107,7 +107,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
                     self.send(SERVER, Withdrawn(why))
             case WorkDone(result=result):
                 self.guard.note(result)
-            case PeerJoined(peer=peer, anew=True) if peer == SERVER and self.state.withdrawn:
+            case PeerJoined(peer=peer, reset=True) if peer == SERVER and self.state.withdrawn:
                 self.send(SERVER, Withdrawn(self.state.withdrawn))  # the server may have forgotten
         return bool(self.state.withdrawn)
 
@@ -126,7 +126,7 @@ class Member(Encoding, Chassis[P], Generic[P]):
         """Embed held-out rows, beside other work."""
         effects = self.reading.begin(message)
         if self.training.patience:
-            self.keeps.evaluation(message.number, message.best, message.last, self.network)
+            self.best_weights.evaluation(message.number, message.best, message.last, self.network)
         self.do(effects)
 
     @job(EvaluateRows, released=True)

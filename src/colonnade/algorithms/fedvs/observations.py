@@ -11,7 +11,7 @@ from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import average
 from colonnade.algorithms.fedvs.config import FedvsOptions, PlainOptions
 from colonnade.algorithms.fedvs.messages import EXCHANGE, Decode, FetchData, Gradient, Prepared
-from colonnade.algorithms.fedvs.plain_messages import Begin
+from colonnade.algorithms.fedvs.plain_messages import BeginRound
 from colonnade.algorithms.fedvs.plain_messages import Upload as PlainUpload
 from colonnade.algorithms.observations import (
     CODED,
@@ -58,7 +58,7 @@ def read_answer(message: Message) -> Answer | None:
 
 def read_plain_answer(message: Message) -> Answer | None:
     """∇_H, or the start of the next round if this one left the party out."""
-    if isinstance(message, Begin):
+    if isinstance(message, BeginRound):
         return Answer(message.round - 1, None, message.round)
     return read_answer(message)
 

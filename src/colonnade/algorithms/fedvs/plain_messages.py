@@ -6,10 +6,10 @@ from colonnade.algorithms.fedvs.messages import Gradient, Stepped
 from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["PLAIN_PAYLOADS", "Average", "Averaged", "Begin", "Embed", "Embedded", "Learn", "Upload"]
+__all__ = ["PLAIN_PAYLOADS", "Average", "Averaged", "BeginRound", "Embed", "Embedded", "Learn", "Upload"]
 
 
-class Begin(Message, frozen=True):
+class BeginRound(Message, frozen=True):
     """Server → party: continue at this round."""
 
     round: int
@@ -64,4 +64,4 @@ class Averaged(Payload, frozen=True):
     buffers: list[Array]
 
 
-PLAIN_PAYLOADS = (Begin, Upload, Gradient, Embed, Embedded, Learn, Stepped, Average, Averaged)
+PLAIN_PAYLOADS = (BeginRound, Upload, Gradient, Embed, Embedded, Learn, Stepped, Average, Averaged)

@@ -13,7 +13,7 @@ from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.config import PlainOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import Gradient, Stepped
-from colonnade.algorithms.fedvs.plain_messages import Begin, Embed, Embedded, Learn, Upload
+from colonnade.algorithms.fedvs.plain_messages import BeginRound, Embed, Embedded, Learn, Upload
 from colonnade.algorithms.method import SERVER, PartySetup
 from colonnade.algorithms.sane import LARGEST, are_sane
 from colonnade.models import Network, party_module
@@ -113,8 +113,8 @@ class PlainParty(Member[State]):
         self.network.apply(result.gradient, self.training.rule.rate(self.rate, result.update), result.buffers)
         self.begin()
 
-    @on(Begin, SERVER)
-    def told_to_begin(self, sender: str, message: Begin) -> None:
+    @on(BeginRound, SERVER)
+    def told_to_begin(self, sender: str, message: BeginRound) -> None:
         """The server is at this round."""
         self._go_on(message.round)
 
@@ -131,7 +131,7 @@ class PlainParty(Member[State]):
             self.cancel(s.jobs)
         self.begin()
 
-    def anew(self) -> None:
+    def conversation_reset(self) -> None:
         """The upload may be lost: embed the batch again."""
         if self.state.doing == WAITING:
             self.begin()

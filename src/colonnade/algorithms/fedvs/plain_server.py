@@ -11,7 +11,7 @@ from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.config import PlainOptions
 from colonnade.algorithms.fedvs.holdings import LAST_ROUND
 from colonnade.algorithms.fedvs.messages import Gradient
-from colonnade.algorithms.fedvs.plain_messages import Average, Averaged, Begin, Upload
+from colonnade.algorithms.fedvs.plain_messages import Average, Averaged, BeginRound, Upload
 from colonnade.algorithms.fedvs.server import averaging_network
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.sane import LARGEST, are_sane
@@ -69,10 +69,10 @@ class PlainServer(Coordinator[State]):
         self._check(sender, message)
         s = self.state
         if message.round < s.following:
-            return self.send(sender, Begin(s.following))
+            return self.send(sender, BeginRound(s.following))
         if message.round > s.following:  # this server has lost its memory of some rounds
             for name in s.uploads:
-                self.send(name, Begin(message.round))
+                self.send(name, BeginRound(message.round))
             s.following, s.uploads = message.round, {}
         s.uploads[sender] = message.values
         self.advance()
@@ -125,7 +125,7 @@ class PlainServer(Coordinator[State]):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; lower train.learning_rate")
         self.network.apply(result.theta_0, self.training.rule.rate(self.training.server_rate, k), result.buffers)
         self.counted(len(result.h) * len(s.summed), [result.loss])
-        gradient, over = Gradient(s.round, k, s.round, s.summed, result.h), Begin(s.following)
+        gradient, over = Gradient(s.round, k, s.round, s.summed, result.h), BeginRound(s.following)
         for n, name in enumerate(self.names):
             if n in s.summed:
                 self.send(name, gradient)

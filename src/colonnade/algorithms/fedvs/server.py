@@ -17,7 +17,6 @@ from math import inf, isfinite
 
 from colonnade.algorithms.chassis import PARTY, Counting, CountingState, done, job, on, timer
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated
-from colonnade.algorithms.fedvs.agreement import Agreement, mutually_prepared
 from colonnade.algorithms.fedvs.answered import free_position, in_use, tells_apart
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, average
@@ -37,6 +36,7 @@ from colonnade.algorithms.fedvs.messages import (
     Shared,
 )
 from colonnade.algorithms.fedvs.pace import Pace
+from colonnade.algorithms.fedvs.sum_agreement import SumAgreement, mutually_prepared
 from colonnade.algorithms.fedvs.testing import TEST_DEADLINE, CodedEvaluation
 from colonnade.algorithms.method import SERVER, Options, ServerSetup
 from colonnade.data.suggest import listing
@@ -107,8 +107,8 @@ class Server(Counting[State]):
         self.walk = SegmentWalk(len(setup.y_train), training, self.code.segments)
         self.seed = derive(training.seed, "layers", SERVER)
         self.costs = Costs(self.code, training.batch_size, self.width, options.work == "delays")
-        self.agreement = Agreement(False, setup.parties, self.code.needed, self.least)
-        self.tested = Agreement(True, setup.parties, self.code.needed, self.least)
+        self.agreement = SumAgreement(False, setup.parties, self.code.needed, self.least)
+        self.tested = SumAgreement(True, setup.parties, self.code.needed, self.least)
         self.evaluation = CodedEvaluation(setup, self.tested, self.fewest)
 
     # Preparing: Alg. 1 l. 1–10.
@@ -119,7 +119,7 @@ class Server(Counting[State]):
         s, n = self.state, self.index[sender]
         known = set(message.held) <= set(range(len(self.names))) and n in message.held
         if not (known and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
-            raise RemoteProtocolError(sender, f"prepared for what cannot be: {message!r:.120}")
+            raise RemoteProtocolError(sender, f"reports an impossible preparation: {message!r:.120}")
         s.prepared[n] = message.held
         self.agreement.newest = max(self.agreement.newest, (message.round, message.attempt))
         self.evaluation.skip_to(message.tested)
@@ -257,7 +257,7 @@ class Server(Counting[State]):
         weights = self._weights()
         position = free_position(self.walk, s.position, s.asked_for, weights, self.least)
         if position is None:
-            return self.end("no rows are left that can be summed over the parties that are here")
+            return self.end("no rows are left that can be summed over the connected parties")
         s.position = position
         s.asked_for.append((position, weights))
         s.doing = ANSWERING
@@ -398,10 +398,10 @@ class Server(Counting[State]):
 
     # Parties that come and go.
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """A party is here: there may now be enough to begin."""
-        super().joined(peer, anew)
-        if not anew and self.state.doing == PREPARING:
+        super().joined(peer, reset)
+        if not reset and self.state.doing == PREPARING:
             self._share()
 
     def forget(self, peer: str) -> None:
@@ -409,7 +409,7 @@ class Server(Counting[State]):
         s, n = self.state, self.index[peer]
         s.prepared.pop(n, None)
         self.pace.forget(n)
-        self._tests(self.evaluation.lose(self.now, s.present, anew=True))
+        self._tests(self.evaluation.lose(self.now, s.present, reset=True))
         if s.doing in (SHARING, AGREED, ANSWERING) and n in self.agreement.among:
             self._try_again([peer])
 
@@ -503,7 +503,7 @@ class Server(Counting[State]):
             return ""
         missing = ", ".join(f"{name} ({count}×)" for name, count in sorted(s.missed.items())) or "none"
         return (
-            f"rounds were tried again {s.retries}×, where fewer than {self.code.needed} could answer in time; "
+            f"rounds were repeated {s.retries} times, because fewer than {self.code.needed} parties answered in time; "
             f"missing: {missing}; if they are only slow, raise protocol.deadline_s"
         ) + self._longer()
 

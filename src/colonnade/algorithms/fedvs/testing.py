@@ -12,10 +12,10 @@ from math import nan
 import numpy as np
 
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Scores
-from colonnade.algorithms.fedvs.agreement import Agreement
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.held_out import HeldOut
 from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Answer, Declined, DecodedTest, DecodeTest, Holding
+from colonnade.algorithms.fedvs.sum_agreement import SumAgreement
 from colonnade.algorithms.method import ServerSetup
 from colonnade.models import ServerNetwork
 from colonnade.models.metrics import measure
@@ -36,7 +36,7 @@ class CodedEvaluation(Component):
     """Runs one evaluation after another. The agreement saves itself."""
 
     setup: ServerSetup[FedvsOptions] = field(metadata=UNSAVED)
-    agreement: Agreement = field(metadata=UNSAVED)
+    agreement: SumAgreement = field(metadata=UNSAVED)
     fewest: int = field(metadata=UNSAVED)  # parties that an exchange needs
     held_out: HeldOut = field(init=False, metadata=UNSAVED)
     patience: int | None = None  # ns until the deadline of an exchange; None: no deadline
@@ -178,11 +178,11 @@ class CodedEvaluation(Component):
             return [*self.agreement.ask(), *self._set_timer(now)]
         return self._settle(now, present)
 
-    def lose(self, now: int, present: Collection[str], *, anew: bool = False) -> list[Effect]:
-        """A party is gone, or has lost its memory (`anew`)."""
+    def lose(self, now: int, present: Collection[str], *, reset: bool = False) -> list[Effect]:
+        """A party is gone, or has lost its memory (`reset`)."""
         if not self.running or self.complete or self.agreement.decodable():
             return []
-        if anew or self.agreement.hopeless(present):
+        if reset or self.agreement.hopeless(present):
             return self._once_more(now, present)
         if self.agreement.evaluators:
             return []

@@ -11,7 +11,7 @@ from colonnade.data.task import Kind
 from colonnade.privacy.guard import Receipted, Released
 from colonnade.protocol.messages import Array, Message, Payload
 
-__all__ = ["FLEX_PAYLOADS", "Begin", "BeginWithGradient", "BeginWithSnapshot", "Late", "LocalStep", "LocalStepped",
+__all__ = ["FLEX_PAYLOADS", "BeginPhase", "BeginWithGradient", "BeginWithSnapshot", "Late", "LocalStep", "LocalStepped",
            "Open", "Opened", "Ready", "ServerStep", "Snapshot"]  # fmt: skip
 
 
@@ -34,12 +34,12 @@ class Ready(Message, frozen=True):
 class Late(Message, frozen=True):
     """Party → server: the bell rang before the party had done one step; do not wait for it."""
 
-    plainly: ClassVar[str] = "that the party has not finished a step in time; no data"
+    plainly: ClassVar[str] = "a notice that the party has not finished a step in time; no data"
 
     phase: int
 
 
-class Begin(Message, frozen=True):
+class BeginPhase(Message, frozen=True):
     """Server → party: start the local phase of a round."""
 
     phase: int
@@ -51,7 +51,7 @@ class Begin(Message, frozen=True):
     scale: float  # factor of the party's rate; 0: only measure
 
 
-class BeginWithGradient(Begin, frozen=True):
+class BeginWithGradient(BeginPhase, frozen=True):
     """Server → party, if labels stay at the server: ∂ℓ/∂h of the party's block at the round's start."""
 
     values: Array
@@ -68,7 +68,7 @@ class Snapshot(Payload, frozen=True):
     outputs: int
 
 
-class BeginWithSnapshot(Begin, frozen=True):
+class BeginWithSnapshot(BeginPhase, frozen=True):
     """Server → party: Alg. 1 l. 9, as printed."""
 
     snapshot: Snapshot

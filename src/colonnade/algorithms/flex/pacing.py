@@ -25,7 +25,7 @@ from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import UNSAVED, Component
 
-__all__ = ["Pacing", "Plan", "best_timeout", "steps_within", "useful_steps"]
+__all__ = ["Pacing", "PhaseSettings", "best_timeout", "steps_within", "useful_steps"]
 
 USEFUL_STEPS = {"server": 12.0, "shared": 20.0}  # c, by `labels`: a gradient that is never renewed loses its use sooner
 USEFUL_NORMALISED = {"server": 0.3, "shared": 1.0}  # c if the optimiser of any role normalises
@@ -80,7 +80,7 @@ def useful_steps(options: RoundOptions, optimisers: Iterable[OptimiserSpec]) -> 
     return table[options.labels]
 
 
-class Plan(NamedTuple):
+class PhaseSettings(NamedTuple):
     """The settings of a phase."""
 
     timeout_s: float  # 0: no bell
@@ -127,11 +127,11 @@ class Pacing(Component):
     def _knows_no_speed(self, parties: Collection[str]) -> bool:
         return self.options.needs_speeds and not any(name in self.step_s for name in parties)
 
-    def plan(self, parties: Collection[str], server: str) -> Plan:
+    def plan(self, parties: Collection[str], server: str) -> PhaseSettings:
         """Return the settings of these parties' next phase."""
         options, roles = self.options, [*parties, server]
         if self._knows_no_speed(parties):
-            return Plan(0.0, MEASURED_STEPS, MEASURED_STEPS, dict.fromkeys(roles, 0.0))
+            return PhaseSettings(0.0, MEASURED_STEPS, MEASURED_STEPS, dict.fromkeys(roles, 0.0))
         if options.timeout_s == AUTO:
             known = [self.step_s[name] for name in parties if name in self.step_s]
             self.timeout_s = best_timeout(known, self.longest_round_trip_s(parties), self.worth, self.timeout_s)
@@ -143,7 +143,7 @@ class Pacing(Component):
         else:
             scales = {name: self._scale(name) for name in roles}
         limit, server_limit = self._limits(parties, server, measures)
-        return Plan(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
+        return PhaseSettings(self.timeout_s if options.rings else 0.0, limit, server_limit, scales)
 
     def longest_round_trip_s(self, parties: Collection[str]) -> float:
         """Return the longest measured round trip of these parties, in seconds."""

@@ -36,13 +36,13 @@ from colonnade.algorithms.flex.messages import (
     ServerStep,
     Snapshot,
 )
-from colonnade.algorithms.flex.pacing import Pacing, Plan, useful_steps
+from colonnade.algorithms.flex.pacing import Pacing, PhaseSettings, useful_steps
 from colonnade.algorithms.method import SERVER, ServerSetup
 from colonnade.algorithms.networks import server_network
 from colonnade.algorithms.sane import LARGEST, are_sane
-from colonnade.algorithms.table_file import Tabled
-from colonnade.algorithms.vafl.line import STEPS
+from colonnade.algorithms.table_file import TablesInFiles
 from colonnade.algorithms.vafl.messages import Skip
+from colonnade.algorithms.vafl.request_queue import STEPS
 from colonnade.models import ServerNetwork, block_of
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS
@@ -93,7 +93,7 @@ class State(CoordinatorState):
     late_uploads: int = 0
 
 
-class Server(Tabled, Coordinator[State]):
+class Server(TablesInFiles, Coordinator[State]):
     """Holds θ_0, the labels, the newest embeddings and the measured speed of every role."""
 
     def __init__(self, setup: ServerSetup[RoundOptions]) -> None:
@@ -156,9 +156,9 @@ class Server(Tabled, Coordinator[State]):
 
     def _check_report(self, sender: str, message: Ready) -> None:
         if not 1 <= message.steps < STEPS:
-            raise RemoteProtocolError(sender, f"reports τ = {message.steps} local steps; one is the least")
+            raise RemoteProtocolError(sender, f"reports τ = {message.steps} local steps; it must be 1 or more")
         if not 0 < message.weight <= MOST_WEIGHT:
-            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; a gradient's weight is above 0")
+            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; it must be above 0")
         if not (0 <= message.step_s <= LONGEST_S and 0 <= message.held_s <= LONGEST_S):
             raise RemoteProtocolError(sender, f"reports steps of {message.step_s} s, {message.held_s} s in all")
 
@@ -194,7 +194,9 @@ class Server(Tabled, Coordinator[State]):
         known = [self.pacing.step_s[name] for name in self.names if name in self.pacing.step_s]
         quickest = min(known, default=0.0)
         if not isinstance(timeout_s, str) and quickest > timeout_s:
-            advice = f"no party finished a step within it: the quickest took {quickest:.3g} s; give more, or use 'auto'"
+            advice = (
+                f"no party finished a step in this time: the fastest took {quickest:.3g} s; raise it, or use 'auto'"
+            )
             raise ConfigError("protocol.timeout_s", timeout_s, advice)
 
     @property
@@ -283,21 +285,21 @@ class Server(Tabled, Coordinator[State]):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; {LOWER}")
         s.opened, s.opened_at, s.doing = opened, self.now, LOCAL
         s.phase += 1
-        plan = self.pacing.plan(s.taken, SERVER)
-        s.unreported |= dict.fromkeys(s.taken, Begun(s.phase, s.round, plan.timeout_s, not s.measures))
-        self._tell_all(plan, opened)
-        bell = self.local.begin(self.now, s.phase, plan.timeout_s, plan.server_limit, plan.scales[SERVER])
+        settings = self.pacing.plan(s.taken, SERVER)
+        s.unreported |= dict.fromkeys(s.taken, Begun(s.phase, s.round, settings.timeout_s, not s.measures))
+        self._tell_all(settings, opened)
+        bell = self.local.begin(self.now, s.phase, settings.timeout_s, settings.server_limit, settings.scales[SERVER])
         self.do(bell)
         if self.network.theta.numel():
             self._step()
         elif not bell:
             self._finish()
 
-    def _tell_all(self, plan: Plan, opened: Opened) -> None:
+    def _tell_all(self, settings: PhaseSettings, opened: Opened) -> None:
         """Send every party of the round its gradient, or the whole snapshot."""
         s, snapshot = self.state, self._snapshot() if self.options.labels == "shared" else None
         for name in s.taken:
-            head = (s.phase, s.round, s.following, self.k, plan.timeout_s, plan.limit, plan.scales[name])
+            head = (s.phase, s.round, s.following, self.k, settings.timeout_s, settings.limit, settings.scales[name])
             if snapshot is None:
                 values = block_of(opened.h, self.table.blocks[self.index[name]])
                 self.send(name, BeginWithGradient(*head, values))

@@ -11,11 +11,11 @@ import torch
 from colonnade.algorithms.batches import Walk
 from colonnade.algorithms.chassis import Chassis, RoleState, done, job, timer
 from colonnade.algorithms.evaluation import Evaluated, Scores
-from colonnade.algorithms.keeping import Kept
+from colonnade.algorithms.keeping import BestWeights
 from colonnade.algorithms.method import SERVER, Options, PartySetup, ServerSetup
 from colonnade.algorithms.networks import party_rate
 from colonnade.algorithms.prediction.predictor import Predictor, TrainedRoles
-from colonnade.algorithms.progress import END_TIMER, EVALUATE_TIMER, Progress
+from colonnade.algorithms.training_progress import END_TIMER, EVALUATE_TIMER, TrainingProgress
 from colonnade.models import Network, Objective, ServerNetwork, aggregated_width, party_module, server_module
 from colonnade.models.metrics import measure
 from colonnade.models.server import aggregate
@@ -103,7 +103,7 @@ class Centralised(Chassis[RoleState]):
         )
         self._rates = (training.server_rate, *(party_rate(training, p.index, p.train) for p in parties))
         self._walk = Walk(training.rows, training.batch_size, training.seed, "batches")
-        self.progress, self.keeps = Progress(training), Kept()
+        self.progress, self.best_weights = TrainingProgress(training), BestWeights()
 
     def started(self, entropy: bytes) -> None:
         """Evaluate the untrained model and start the first batch."""
@@ -155,9 +155,9 @@ class Centralised(Chassis[RoleState]):
             self._judge()
 
     def _judge(self) -> None:
-        number, last = self.keeps.number + 1, bool(self.progress.ending)
+        number, last = self.best_weights.number + 1, bool(self.progress.ending)
         if self._training.patience:
-            self.keeps.evaluation(number, self.progress.best, last, self)
+            self.best_weights.evaluation(number, self.progress.best, last, self)
         self.work(EVALUATION, 0.0, Judge(last, number), aside=True)
 
     def snapshot(self) -> list[Array]:

@@ -14,8 +14,8 @@ from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.lockstep.config import SyncOptions
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.table import blank
-from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, Skip
+from colonnade.algorithms.vafl.request_queue import QueuedRequest
 from colonnade.algorithms.vafl.stepping import Stepping, SteppingState
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 
@@ -24,7 +24,7 @@ __all__ = ["LockStepServer", "RoundState", "Server"]
 
 @dataclass(slots=True, kw_only=True)
 class RoundState(SteppingState):
-    """The state beside the line: the round of all parties."""
+    """The state beside the queue: the round of all parties."""
 
     round: int = 0  # the first round that is not complete
 
@@ -41,38 +41,41 @@ class LockStepServer(Stepping[T], Generic[T]):
 
     @on(Embeddings, PARTY)
     def embeddings(self, sender: str, message: Embeddings) -> None:
-        """Put a party's batch in line until the batches of all others are there."""
+        """Put a party's batch in the queue until the batches of all others are there."""
         message = self.decoded(sender, message)
         self.check_upload(sender, message)
         if message.batch:
-            self.state.line.add(self.request_of(self.index[sender], message))
+            self.state.queue.add(self.request_of(self.index[sender], message))
             self._leave_behind()
         self.advance()
 
     def check_upload(self, sender: str, message: Embeddings) -> None:
         """Raise RemoteProtocolError if a party sends other rows than the rest of its round."""
         super().check_upload(sender, message)
-        other = self.state.line.beside(self.index[sender])  # all requests in line wait for one step, with the same rows
+        # All requests in the queue wait for one step, with the same rows.
+        other = self.state.queue.beside(self.index[sender])
         if not message.batch or other is None or other.step != message.step:
             return
         if not np.array_equal(other.rows, message.rows[: message.batch]):
-            raise RemoteProtocolError(sender, f"sent other rows for step {other.step} than the others")
+            raise RemoteProtocolError(
+                sender, f"sent rows for step {other.step} that differ from the other parties' rows"
+            )
 
-    def request_of(self, party: int, message: Embeddings) -> Request:
+    def request_of(self, party: int, message: Embeddings) -> QueuedRequest:
         """Return a request that keeps the values, since there is no table."""
         rows, values = message.rows[: message.batch], message.values[: message.batch]
-        return Request(party, message.step, rows, values, learn=True, reply=message.reply)
+        return QueuedRequest(party, message.step, rows, values, learn=True, reply=message.reply)
 
     def advance(self) -> None:
-        """Step when all batches are in line, after the last round is evaluated if an evaluation is due."""
+        """Step when all batches are in the queue, after the last round is evaluated if an evaluation is due."""
         s = self.state
-        if s.working or self.progress.ending or self.evaluation.running or not s.line.has(len(self.names)):
+        if s.working or self.progress.ending or self.evaluation.running or not s.queue.has(len(self.names)):
             return
         if s.due:
             self.settle()
             if self.progress.ending or self.evaluation.running:
                 return
-        s.taken = s.line.take(len(self.names))
+        s.taken = s.queue.take(len(self.names))
         self.run_pass([self._batch()])
 
     def _batch(self) -> Batch:
@@ -83,27 +86,27 @@ class LockStepServer(Stepping[T], Generic[T]):
             blank(h, self.absent[rows], self.blocks)
         return Batch(h, self.targets[rows])
 
-    def concluded(self, taken: list[Request]) -> None:
+    def concluded(self, taken: list[QueuedRequest]) -> None:
         """Close a round."""
         self.state.round = max(self.state.round, taken[0].step + 1)
         self._leave_behind()
 
     def _leave_behind(self) -> None:
         """Tell the parties behind the newest step to skip to it."""
-        newest, behind = self.state.line.leave_behind(self.state.round)
+        newest, behind = self.state.queue.leave_behind(self.state.round)
         for request in behind:
             self.send(self.names[request.party], Skip(newest))
 
     def forget(self, peer: str) -> None:
         """Drop the party's requests, since the conversation restarted. A step in progress uses what the party sent."""
-        self.state.line.drop(self.index[peer])
+        self.state.queue.drop(self.index[peer])
 
     def validate(self) -> None:
-        """Raise LocalProtocolError unless all requests in line wait for one step that is not done."""
+        """Raise LocalProtocolError unless all requests in the queue wait for one step that is not done."""
         super().validate()
-        rounds = {request.step for request in self.state.line}
+        rounds = {request.step for request in self.state.queue}
         if len(rounds) > 1 or any(step < self.state.round for step in rounds):
-            raise LocalProtocolError(f"server: steps {sorted(rounds)} in line for round {self.state.round}")
+            raise LocalProtocolError(f"server: steps {sorted(rounds)} queued for round {self.state.round}")
 
 
 class Server(LockStepServer[RoundState]):

@@ -23,13 +23,13 @@ from colonnade.protocol.messages import Array
 from colonnade.protocol.role import SERVER, RoleSummary
 from colonnade.protocol.saved import transient
 
-__all__ = ["AskingServer", "AskingState", "PredictServer", "Request"]
+__all__ = ["AskingServer", "AskingState", "PredictServer", "PredictionRequest"]
 
 CHUNK_NUMBERS = 2**20  # in one answer of a party
 
 
 @dataclass(slots=True)
-class Request:
+class PredictionRequest:
     """A request without an answer yet."""
 
     ids: list[str]
@@ -43,7 +43,7 @@ class Request:
 class AskingState(RoleState):
     """State of every predicting server. The process saves nothing of it."""
 
-    requests: dict[int, Request] = transient(dict)
+    requests: dict[int, PredictionRequest] = transient(dict)
 
 
 S = TypeVar("S", bound=AskingState)
@@ -62,7 +62,7 @@ class AskingServer(Chassis[S], Generic[S]):
 
     # What a method defines.
 
-    def conclude(self, number: int, request: Request) -> None:
+    def conclude(self, number: int, request: PredictionRequest) -> None:
         """Answer a request for which all parties have answered or are away."""
         raise NotImplementedError
 
@@ -86,9 +86,9 @@ class AskingServer(Chassis[S], Generic[S]):
         """End the wait for the request with this number at its deadline."""
         self.too_late(int(timer))
 
-    def joined(self, peer: str, anew: bool) -> None:
+    def joined(self, peer: str, reset: bool) -> None:
         """Stop waiting for a party that has restarted, since it has forgotten the questions."""
-        if anew:
+        if reset:
             self._lose(peer)
 
     def peer_lost(self, peer: str) -> None:
@@ -98,7 +98,7 @@ class AskingServer(Chassis[S], Generic[S]):
     def _asked(self, asked: Asked) -> None:
         rows, here = len(asked.ids), [name for name in self.parties if name in asked.here]
         what = np.full((rows, len(self.parties)), AWAY, np.uint8)
-        request = Request(asked.ids, np.zeros((rows, sum(self._widths)), np.float32), what)
+        request = PredictionRequest(asked.ids, np.zeros((rows, sum(self._widths)), np.float32), what)
         self.state.requests[asked.number] = request
         request.away = [name for name in self.parties if name not in asked.here]
         for name in here:
@@ -133,7 +133,7 @@ class AskingServer(Chassis[S], Generic[S]):
     def _check(self, sender: str, found: Found, rows: int) -> None:
         has, values, width = found.has, found.values, self._widths[self.index[sender]]
         if has.shape != (rows,) or has.dtype != np.bool_:
-            raise RemoteProtocolError(sender, f"says of {has.shape} ids whether it has them, asked for {rows}")
+            raise RemoteProtocolError(sender, f"answers for {has.shape} ids, but was asked for {rows}")
         expected = (int(has.sum()), width)
         if values.shape != expected or values.dtype != np.float32 or not are_sane(values):
             raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} sane float32")
@@ -201,7 +201,7 @@ class PredictServer(AskingServer[AskingState]):
         """Update the cache with a party's answer."""
         self.stand_ins.sent(party, ids, found.has, found.values)
 
-    def conclude(self, number: int, request: Request) -> None:
+    def conclude(self, number: int, request: PredictionRequest) -> None:
         """Let the policy fill in what is missing, and run the network."""
         self.stand_ins.fill(request.h, request.what, request.ids)
         self.forget_timer(str(number))

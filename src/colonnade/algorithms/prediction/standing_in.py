@@ -30,11 +30,11 @@ class Cache:
 
     def keep(self, party: int, id: str, block: Array) -> None:
         """Store the block as the newest one."""
-        kept = self._of[party]
-        kept[id] = block
-        kept.move_to_end(id)
-        if len(kept) > self._rows:
-            kept.popitem(last=False)
+        blocks = self._of[party]
+        blocks[id] = block
+        blocks.move_to_end(id)
+        if len(blocks) > self._rows:
+            blocks.popitem(last=False)
 
     def forget(self, party: int, id: str) -> None:
         """Drop the block of an id that the party no longer has."""
@@ -80,9 +80,9 @@ class StandIns:
     def _fill_one(self, h: Array, what: Array, row: int, party: int, block: slice, id: str) -> None:
         for step in self._policy:
             if step == "cached" and self.cache is not None and what[row, party] == AWAY:
-                kept = self.cache.get(party, id)
-                if kept is not None:
-                    h[row, block], what[row, party] = kept, CACHED
+                cached = self.cache.get(party, id)
+                if cached is not None:
+                    h[row, block], what[row, party] = cached, CACHED
                     return
             elif step == "fallback" and party in self.fallback:
                 h[row, block], what[row, party] = self.fallback[party], FALLBACK
@@ -96,4 +96,7 @@ def why_refused(what: Array, parties: Sequence[str], away: Sequence[str]) -> str
     if not (what <= CACHED).any():
         return "no party has this id" if not away else f"no party that answered has this id; away: {', '.join(away)}"
     missing = [name for name, code in zip(parties, what, strict=True) if code > CACHED]
-    return f"rests on too few parties: nothing stands in for {', '.join(missing)} (predict.away, predict.min_parties)"
+    return (
+        f"too few parties have this id, and nothing replaces {', '.join(missing)}; see predict.away and "
+        "predict.min_parties"
+    )

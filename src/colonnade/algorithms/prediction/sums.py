@@ -15,7 +15,7 @@ from colonnade.algorithms.chassis import PARTY, RoleState, job
 from colonnade.algorithms.prediction.messages import Computed, Find, Found
 from colonnade.algorithms.prediction.party import MAX_ASKED, AnsweringParty
 from colonnade.algorithms.prediction.predictor import RowsById
-from colonnade.algorithms.prediction.server import AskingServer, AskingState, Request
+from colonnade.algorithms.prediction.server import AskingServer, AskingState, PredictionRequest
 from colonnade.algorithms.prediction.standing_in import AWAY, SENT
 from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import RemoteProtocolError
@@ -58,14 +58,16 @@ class SumParty(AnsweringParty[P], Generic[P]):
     def check_sum(self, ids: list[str]) -> None:
         """Raise RemoteProtocolError for a sum over too many ids, or over ids that the party lacks."""
         if not 0 < len(ids) <= MAX_ASKED or (self.table.find(ids) < 0).any():
-            raise RemoteProtocolError(SERVER, f"asks for a sum of {len(ids)} ids, too many or not all of this party")
+            raise RemoteProtocolError(
+                SERVER, f"asks for a sum of {len(ids)} ids: too many, or this party does not have all of them"
+            )
 
 
 @dataclass(slots=True)
 class Sums:
     """The second half of a request."""
 
-    request: Request
+    request: PredictionRequest
     values: Array  # sums of all its ids: (rows, *shape)
     rows: dict[int, Array] = field(default_factory=dict)  # nonce → rows that are not summed yet
 
@@ -95,7 +97,7 @@ class SumServer(AskingServer[S], Generic[S]):
         """Take the key that makes this process's nonces unique."""
         self._key.renew(entropy)
 
-    def conclude(self, number: int, request: Request) -> None:
+    def conclude(self, number: int, request: PredictionRequest) -> None:
         """Start the second half, for the ids that all parties have."""
         common = np.flatnonzero((request.what == SENT).all(1))
         values = np.zeros((len(request.ids), *self.shape), self._dtype)

@@ -125,7 +125,7 @@ class InFlight(FirstOrder[S], Generic[S]):
         self.held.release(s.flights.pop(0).step)
         self.go_on()
 
-    def anew(self) -> None:
+    def conversation_reset(self) -> None:
         """Upload all unanswered batches again."""
         s = self.state
         lost = [flight for flight in s.flights if flight.values is None]

@@ -1,6 +1,6 @@
 """Smaller batches for slow parties: the server measures how fast each party uploads, and tells the slow ones.
 
-A party's pace is the median time between its uploads, per row, over the last KEPT of them. A party that takes twice as
+A party's pace is the median time between its uploads, per row, over its last RECENT ones. A party that takes twice as
 long as the fastest gets half batches. It then takes more steps with the same work.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["Paces", "Stride", "sizes"]
 HALVINGS = 1  # of a batch, at most: quarters were not faster than halves, and more of the table was stale
 SMALLEST = 4  # rows: BatchNorm needs a few
 AGAIN = 0.75  # fraction of the pace that made batches smaller; below it they grow again
-KEPT = 9  # intervals per party
+RECENT = 9  # intervals per party
 
 
 def sizes(batch_size: int) -> list[int]:
@@ -58,10 +58,10 @@ class Paces(Component):
         last, self.last[party] = self.last[party], now
         if last is None:
             return None
-        kept = self.intervals[party]
-        kept.append((now - last) / rows)
-        del kept[:-KEPT]
-        self.medians[party] = median(kept)
+        recent = self.intervals[party]
+        recent.append((now - last) / rows)
+        del recent[:-RECENT]
+        self.medians[party] = median(recent)
         halved = self._halvings(party)
         if halved == self.halved[party] and self.known[party]:
             return None

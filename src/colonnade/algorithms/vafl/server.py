@@ -1,6 +1,6 @@
 """The VAFL server: Alg. 1 lines 8–13 and Alg. 2, with the bounded delay of Sec. 2.3.
 
-Uploads wait in line. When t distinct parties have one in it (t = 1 for `vafl`), the server takes their batches and
+Uploads wait in a queue. When t distinct parties have one in it (t = 1 for `vafl`), the server takes their batches and
 asks again for rows older than D. One pass over the table's rows gives both gradients.
 
 The staleness of the uploader's own rows depends on `in_flight`:
@@ -19,11 +19,11 @@ import numpy as np
 from colonnade.algorithms.batches import Rows
 from colonnade.algorithms.chassis import PARTY, on
 from colonnade.algorithms.method import Options, ServerSetup
-from colonnade.algorithms.table_file import Tabled
+from colonnade.algorithms.table_file import TablesInFiles
 from colonnade.algorithms.vafl.config import VaflOptions
-from colonnade.algorithms.vafl.line import Line, Request
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, FreshRequest, Pace, Query
 from colonnade.algorithms.vafl.pacing import Paces
+from colonnade.algorithms.vafl.request_queue import QueuedRequest, RequestQueue
 from colonnade.algorithms.vafl.stepping import Stepping, SteppingState
 from colonnade.protocol.errors import LocalProtocolError, RemoteProtocolError
 from colonnade.protocol.role import RoleSummary
@@ -33,9 +33,9 @@ __all__ = ["Server", "TableServer", "TableState"]
 
 @dataclass(slots=True, kw_only=True)
 class TableState(SteppingState):
-    """The state beside the line: queries and fresh rows."""
+    """The state beside the queue: queries and fresh rows."""
 
-    last: dict[int, Request] = field(default_factory=dict)  # each party's last upload, for queries (†)
+    last: dict[int, QueuedRequest] = field(default_factory=dict)  # each party's last upload, for queries (†)
     asked: dict[str, int] = field(default_factory=dict)  # parties asked for fresh rows → request number
     requests: int = 0
     fresh_rows: int = 0  # rows asked for because of D
@@ -44,7 +44,7 @@ class TableState(SteppingState):
 T = TypeVar("T", bound=TableState)
 
 
-class TableServer(Tabled, Stepping[T], Generic[T]):
+class TableServer(TablesInFiles, Stepping[T], Generic[T]):
     """Holds θ_0, the labels and the table."""
 
     def __init__(
@@ -52,14 +52,14 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         fill: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(setup, state, everyone=everyone)
-        self.t, self.max_delay, self.pipelined = t, max_delay, state.line.most > 1
+        self.t, self.max_delay, self.pipelined = t, max_delay, state.queue.most > 1
         self.table = setup.tables.to_train(self.rows, setup.widths, fill)
         if setup.absent is not None:
-            self.table.lack(setup.absent[0])
+            self.table.mark_absent(setup.absent[0])
 
     @on(Embeddings, PARTY)
     def embeddings(self, sender: str, message: Embeddings) -> None:
-        """Alg. 1 l. 8: store the rows. A batch among them waits in line for its step."""
+        """Alg. 1 l. 8: store the rows. A batch among them waits in the queue for its step."""
         s, party = self.state, self.index[sender]
         message = self.decoded(sender, message)
         self.check_upload(sender, message)
@@ -68,7 +68,7 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
             return self._fresh(sender, message.request)
         if message.batch:
             s.last[party] = request = self.request_of(party, message)
-            s.line.add(request)
+            s.queue.add(request)
         self.advance()
 
     @on(Query, PARTY)
@@ -77,22 +77,22 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         last = self.state.last.get(self.index[sender])
         if last is None or last.step != message.step:
             raise RemoteProtocolError(sender, f"queries step {message.step}, which it has not uploaded")
-        self.state.line.add(Request(last.party, last.step, last.rows, None, learn=False, reply=True))
+        self.state.queue.add(QueuedRequest(last.party, last.step, last.rows, None, learn=False, reply=True))
         self.advance()
 
     def advance(self) -> None:
-        """Alg. 2 l. 9: take the first t distinct parties' requests from the line, if they are there."""
+        """Alg. 2 l. 9: take the first t distinct parties' requests from the queue, if they are there."""
         s = self.state
         if s.working or s.taken or self.progress.ending:
             return
         needed = self._needed()
-        if not s.line.has(needed):
+        if not s.queue.has(needed):
             return
         if s.due:
             self.settle()
             if self.progress.ending:
                 return
-        s.taken = s.line.take(needed)
+        s.taken = s.queue.take(needed)
         if self.max_delay is not None:
             self._ask_for_fresh_rows(self.max_delay)
         if not s.asked:
@@ -106,7 +106,7 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         """Run the newest embeddings of the taken rows through θ_0."""
         self.run_pass([self._batch(group) for group in self.groups()])
 
-    def _batch(self, group: list[Request]) -> Batch:
+    def _batch(self, group: list[QueuedRequest]) -> Batch:
         """Gather a batch from the table. The uploaders' own rows do not count as stale."""
         k, rows, uploaders = self.k, group[0].rows, [request.party for request in group]
         if not self.pipelined:
@@ -119,7 +119,7 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
             self.staleness.add_others(ages, uploaders)
         return Batch(self.table.gather(rows), self.targets[rows], len(group))
 
-    def concluded(self, taken: list[Request]) -> None:
+    def concluded(self, taken: list[QueuedRequest]) -> None:
         """Settle what is due at once, while training continues."""
         if self.state.due:
             self.settle()
@@ -184,7 +184,7 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         """Drop the party's requests, since the conversation restarted. A step in progress uses what the party sent."""
         # DEVIATION: the paper's parties never forget. None is sent back: one that forgot continues from its own state.
         s, party = self.state, self.index[peer]
-        s.line.drop(party)
+        s.queue.drop(party)
         s.last.pop(party, None)
         if s.asked.pop(peer, None) is not None:
             assert self.max_delay is not None
@@ -200,7 +200,7 @@ class TableServer(Tabled, Stepping[T], Generic[T]):
         """Raise LocalProtocolError if an invariant between two events is broken."""
         super().validate()
         if self.state.asked and self.state.working:
-            raise LocalProtocolError("server: a step is running although fresh rows are outstanding")
+            raise LocalProtocolError("server: a step is running although requested rows have not arrived")
         if self.k < self.table.newest():
             raise LocalProtocolError("server: a row was renewed in the future")
 
@@ -214,7 +214,7 @@ class Server(TableServer[TableState]):
     def __init__(self, setup: ServerSetup[VaflOptions]) -> None:
         options = setup.options
         t, everyone = options.threshold(len(setup.parties)), options.on_lost == "wait"
-        state, fill = TableState(line=Line(options.in_flight)), options.table == "mean"
+        state, fill = TableState(queue=RequestQueue(options.in_flight)), options.table == "mean"
         super().__init__(setup, state, t=t, max_delay=options.max_delay, everyone=everyone, fill=fill)
         self.paces = Paces(setup.parties) if options.smaller_batches else None
 

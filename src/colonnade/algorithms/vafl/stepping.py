@@ -1,4 +1,4 @@
-"""A server that steps θ_0 with uploads that wait in line. VAFL and the lock-step baseline share it.
+"""A server that steps θ_0 with uploads that wait in a queue. VAFL and the lock-step baseline share it.
 
 ONE pass over a step's rows gives both gradients. The server then steps θ_0, and each uploader gets the gradient of its
 own block.
@@ -15,8 +15,8 @@ from colonnade.algorithms.chassis import Coordinator, CoordinatorState, done, ev
 from colonnade.algorithms.method import Options, ServerSetup
 from colonnade.algorithms.networks import server_network
 from colonnade.algorithms.table import blocks_of
-from colonnade.algorithms.vafl.line import Line, Request, check_upload
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, Gradient, Step, Stepped
+from colonnade.algorithms.vafl.request_queue import QueuedRequest, RequestQueue, check_upload
 from colonnade.data.suggest import listing
 from colonnade.models import ServerNetwork, block_of
 from colonnade.models.on_device import on_device
@@ -31,8 +31,8 @@ __all__ = ["Stepping", "SteppingState", "mean_over_uploads", "seed_of"]
 class SteppingState(CoordinatorState):
     """The requests that wait, and those of the running step."""
 
-    line: Line = field(default_factory=Line)
-    taken: list[Request] = field(default_factory=list)
+    queue: RequestQueue = field(default_factory=RequestQueue)
+    taken: list[QueuedRequest] = field(default_factory=list)
     working: bool = False
 
 
@@ -58,13 +58,13 @@ class Stepping(Coordinator[T], Generic[T]):
         """Raise RemoteProtocolError for what cannot be an upload of this party. Call it before changing state."""
         check_upload(sender, message, self.rows, self.widths[self.index[sender]])
 
-    def request_of(self, party: int, message: Embeddings) -> Request:
-        """Return the request that puts an upload in line."""
-        return Request(party, message.step, message.rows[: message.batch], None, learn=True, reply=message.reply)
+    def request_of(self, party: int, message: Embeddings) -> QueuedRequest:
+        """Return the request that puts an upload in the queue."""
+        return QueuedRequest(party, message.step, message.rows[: message.batch], None, learn=True, reply=message.reply)
 
-    def groups(self) -> list[list[Request]]:
+    def groups(self) -> list[list[QueuedRequest]]:
         """Group the taken requests that are about the same rows. Each group shares one pass."""
-        groups: dict[bytes, list[Request]] = {}
+        groups: dict[bytes, list[QueuedRequest]] = {}
         for request in self.state.taken:
             groups.setdefault(request.rows.tobytes(), []).append(request)
         return list(groups.values())
@@ -104,7 +104,11 @@ class Stepping(Coordinator[T], Generic[T]):
         self.conclude(result.losses, result.theta_0, result.buffers, answers)
 
     def conclude(
-        self, losses: list[float], theta_0: Array, buffers: list[Array], answers: Sequence[tuple[Request, Message]]
+        self,
+        losses: list[float],
+        theta_0: Array,
+        buffers: list[Array],
+        answers: Sequence[tuple[QueuedRequest, Message]],
     ) -> None:
         """Step θ_0, count the update and send the answers; raise TrainingDiverged if a loss is not finite."""
         s, training = self.state, self.training
@@ -120,11 +124,11 @@ class Stepping(Coordinator[T], Generic[T]):
         self.concluded(taken)
         self.advance()
 
-    def answer(self, request: Request, k: int, values: Array) -> Message:
+    def answer(self, request: QueuedRequest, k: int, values: Array) -> Message:
         """Alg. 1 l. 13: return what the uploader gets. A method may override it to answer differently."""
         return Gradient(request.step, k, values)
 
-    def concluded(self, taken: list[Request]) -> None:
+    def concluded(self, taken: list[QueuedRequest]) -> None:
         """React to the end of a step. The default does nothing."""
 
     def divergence(self) -> str:
@@ -138,14 +142,14 @@ class Stepping(Coordinator[T], Generic[T]):
 
     def waits_for(self) -> list[str]:
         """Name the parties that the next step still needs, for display."""
-        have = {request.party for request in self.state.line}
+        have = {request.party for request in self.state.queue}
         names = self.here() or self.names  # if no party is present, any would do
         return [name for name in names if self.index[name] not in have]
 
     def validate(self) -> None:
         """Raise LocalProtocolError if an invariant between two events is broken."""
         if self.state.working and not self.state.taken:
-            raise LocalProtocolError("server: a step is running about nothing")
+            raise LocalProtocolError("server: a step is running without a batch")
         parties = [request.party for request in self.state.taken]
         if len(set(parties)) != len(parties):
             raise LocalProtocolError("server: a party was taken twice for one step")

@@ -119,7 +119,7 @@ class TableWalker(Walker[T], Generic[T]):
         s.asides += 1
         s.answers[self._renew("answer", "fresh rows", rows, s.asides, aside=True)] = (message.request, rows)
 
-    def anew(self) -> None:
+    def conversation_reset(self) -> None:
         """Drop all requests of the server, and send again what may be lost."""
         s = self.state
         for token in s.answers:
@@ -128,7 +128,7 @@ class TableWalker(Walker[T], Generic[T]):
         if s.warmed < len(self.x):
             s.warmed = 0  # a piece is always running; the next one begins here
         else:
-            super().anew()
+            super().conversation_reset()
 
     def validate(self) -> None:
         """Raise LocalProtocolError unless the warm-up is within the rows."""

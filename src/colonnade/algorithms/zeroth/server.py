@@ -17,8 +17,8 @@ from colonnade.algorithms.chassis import done, job
 from colonnade.algorithms.encoding import arrived
 from colonnade.algorithms.lockstep.server import LockStepServer, RoundState
 from colonnade.algorithms.method import SERVER, ServerSetup
-from colonnade.algorithms.vafl.line import Request
 from colonnade.algorithms.vafl.messages import Batch, Embeddings, Query
+from colonnade.algorithms.vafl.request_queue import QueuedRequest
 from colonnade.algorithms.vafl.server import TableServer, TableState
 from colonnade.algorithms.vafl.stepping import Stepping, SteppingState, mean_over_uploads, seed_of
 from colonnade.algorithms.vafl.walker import FORWARD_SHARE
@@ -112,18 +112,18 @@ class Probing(Stepping[T], Generic[T]):
         options, party = self.options, self.index[sender]
         rows = message.rows[: message.batch]
         if len(rows) < options.min_batch:
-            cause = f"asks about {len(rows)} rows at once; the rule protocol.min_batch wants {options.min_batch}"
+            cause = f"asks about {len(rows)} rows at once; protocol.min_batch = {options.min_batch}"
             raise RemoteProtocolError(sender, cause)
         if len(np.unique(rows)) < len(rows):
-            raise RemoteProtocolError(sender, "asks about a row twice in one batch; every row once is the rule")
+            raise RemoteProtocolError(sender, "asks about a row twice in one batch; each row may occur once")
         asked = self.questions.counts[party]
         allowed = int(asked.sum() // len(asked)) + 1 + options.extra_queries
         most = int(asked[rows].max(initial=0)) + 1
         if most > allowed:
-            cause = f"asks about a row {most} times; the rule protocol.extra_queries allows {allowed} by now"
+            cause = f"asks about a row {most} times; protocol.extra_queries allows {allowed} so far"
             raise RemoteProtocolError(sender, cause)
 
-    def request_of(self, party: int, message: Embeddings) -> Request:
+    def request_of(self, party: int, message: Embeddings) -> QueuedRequest:
         """Return a request with ĉ, which is used in this step only, and count the question."""
         request = super().request_of(party, message)
         assert isinstance(message, Probe)
@@ -152,7 +152,7 @@ class Probing(Stepping[T], Generic[T]):
             return 1.0
         return FORWARD_SHARE * (self.options.server_directions + self.network.averages)
 
-    def _probed(self, request: Request) -> ProbedBlock:
+    def _probed(self, request: QueuedRequest) -> ProbedBlock:
         block = self.blocks[request.party]
         assert request.perturbed is not None
         return ProbedBlock(block.start, block.stop, request.perturbed)

@@ -87,9 +87,9 @@ class Conversation:
         met = self.number in (NEVER_MET, other.number)
         return met and self.acknowledged <= other.received <= self.sent and other.acknowledged <= self.received
 
-    def begin(self, number: int, anew: bool) -> None:
-        """Use this number from now on. If `anew`, discard the queued messages."""
-        if anew:
+    def begin(self, number: int, reset: bool) -> None:
+        """Use this number from now on. If `reset`, discard the queued messages."""
+        if reset:
             self.give_up()
         self.number = number
 

@@ -85,8 +85,8 @@ class Journal:
                 parts = [_HEAD.pack(DONE, now), _NUMBERS.pack(token, 0, 0), *self._codec.encode(result).parts()]
             case TimerFired(name=name, due=due):
                 parts = [_HEAD.pack(TIMER, now), _NUMBERS.pack(due, 0, 0), _name(name)]
-            case PeerJoined(peer=peer, anew=anew):
-                numbers = _NUMBERS.pack(record.conversation, anew, 0)
+            case PeerJoined(peer=peer, reset=reset):
+                numbers = _NUMBERS.pack(record.conversation, reset, 0)
                 parts = [_HEAD.pack(JOINED, now), numbers, _name(peer)]
             case PeerLost(peer=peer):
                 parts = [_HEAD.pack(LOST, now), _NUMBERS.pack(0, 0, 0), _name(peer)]
@@ -137,7 +137,7 @@ def read_journal(path: Path, codec: Codec, number: int = 0) -> tuple[bool, list[
             return False, []
         magic, found, boot, _ = _HEADER.unpack(header)
         if magic != _MAGIC:
-            raise CheckpointError(f"{path}: not a log of this release")
+            raise CheckpointError(f"{path}: not a journal of this release")
         if found != number:
             return False, []
         seed = xxh3_64_intdigest(header)

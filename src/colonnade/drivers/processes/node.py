@@ -131,7 +131,7 @@ class Node:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = lock_file(self.folder / "lock")
         if self._storing is not None:
-            self._storing.open(FileStorage(self.folder, anew=not self._checkpoint_path.exists()))
+            self._storing.open(FileStorage(self.folder, empty=not self._checkpoint_path.exists()))
         known = self._recover()
         if self.error is not None:
             return  # it had failed earlier; its files stay unchanged and report the failure at every start
@@ -197,7 +197,7 @@ class Node:
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         if self._storing is not None:
-            self._storing.kept(saved["role"])
+            self._storing.checkpointed(saved["role"])
         if old is not None:
             old.close()
         self._plan_checkpoint(path.stat().st_size)
@@ -231,7 +231,9 @@ class Node:
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:
             raise CheckpointError(f"{path}: not a checkpoint of this release")
         if set(saved["peers"]) != set(self.peers):
-            raise CheckpointError(f"{path}: of a federation with {', '.join(saved['peers'])}; use another folder")
+            raise CheckpointError(
+                f"{path}: belongs to a federation with {', '.join(saved['peers'])}; use another folder"
+            )
         for name in _PLAIN:
             setattr(self, name, saved[name])
         self.role.load(saved["role"])
@@ -295,22 +297,22 @@ class Node:
         acknowledged, size = conversation.acknowledged, len(body)
         self._give(Record(self.clock(), event, conversation.number, sequence, acknowledged, size, evaluation), body)
 
-    def joined(self, peer: Peer, number: int, anew: bool, heard: int = 0) -> None:
+    def joined(self, peer: Peer, number: int, reset: bool, heard: int = 0) -> None:
         """Take note of a stream to a peer that has received `heard` messages.
 
         The role gets PeerJoined, unless it never noticed that the peer was away.
         """
         conversation = peer.conversation
-        known = 0 if anew else heard - conversation.acknowledged  # had arrived, but the acknowledgement was lost
-        if not anew:
+        known = 0 if reset else heard - conversation.acknowledged  # had arrived, but the acknowledgement was lost
+        if not reset:
             conversation.heard(heard)  # first: the role may add to a full queue
         if self.finished or self.error is not None:
-            conversation.begin(number, anew)  # nothing more is journalled: the peer is only told that it is over
-        elif anew or not peer.present or conversation.number != number:
-            self._give(Record(self.clock(), PeerJoined(peer.name, anew), number))
-        if anew:
+            conversation.begin(number, reset)  # nothing more is journalled: the peer is only told that it is over
+        elif reset or not peer.present or conversation.number != number:
+            self._give(Record(self.clock(), PeerJoined(peer.name, reset), number))
+        if reset:
             conversation.heard(heard)
-        fields = {"anew": anew, "known": known}
+        fields = {"reset": reset, "known": known}
         self.log.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
 
     def lost(self, peer: Peer) -> None:
@@ -394,8 +396,8 @@ class Node:
                 self.jobs.settle(token)
             case TimerFired(name=name):
                 self.timers.pop(name, None)
-            case PeerJoined(peer=name, anew=anew):
-                self.peers[name].conversation.begin(record.conversation, anew)
+            case PeerJoined(peer=name, reset=reset):
+                self.peers[name].conversation.begin(record.conversation, reset)
                 self.peers[name].present = True
             case PeerLost(peer=name):
                 self.peers[name].present = False
@@ -451,7 +453,7 @@ class Node:
         self.log.warning("too many messages wait: the conversation will restart", peer=peer.name)
         peer.conversation.give_up()
         if peer.stream is not None:
-            peer.stream.drop("too many messages wait for it")
+            peer.stream.drop("too many messages wait for this peer")
 
     def _count_evaluation(self, peer: Peer, size: int) -> None:
         self.traffic.evaluation_bytes += size

@@ -37,7 +37,17 @@ from colonnade.drivers.processes.wire import (
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
 
-__all__ = ["BROKEN", "FAREWELL_S", "JOIN", "SERVICE", "STATUS", "Later", "Service", "channel_options", "until_it_ends"]
+__all__ = [
+    "BROKEN",
+    "FAREWELL_S",
+    "JOIN",
+    "SERVICE",
+    "STATUS",
+    "RetryLater",
+    "Service",
+    "channel_options",
+    "until_it_ends",
+]
 
 SERVICE, JOIN, STATUS = "colonnade.Federation", "Join", "Status"
 HANDSHAKE_S = 10.0
@@ -72,7 +82,7 @@ def channel_options(max_message_bytes: int, heartbeat_s: float, lost_after_s: fl
     ]
 
 
-class Later(str):
+class RetryLater(str):
     """A difference that may pass with time: a party that is refused for it may try again."""
 
     __slots__ = ()
@@ -136,7 +146,11 @@ class Service:
         except RuntimeError:
             port = 0
         if not port:
-            raise ConfigError("network.address", address, "cannot listen there: is another server running on it?")
+            raise ConfigError(
+                "network.address",
+                address,
+                "cannot listen there: another server may use this port; stop it, or choose another port",
+            )
         await self._server.start()
         return f"{address.rpartition(':')[0]}:{port}"
 
@@ -168,7 +182,7 @@ class Service:
         context.add_done_callback(lambda _: self._hung_up(caller))  # later than our end, if the guest does not read
         try:
             if self._calls[caller] > MAX_CALLS:
-                self._complaints.warning("refused", peer=name, cause="too many calls at the same time")
+                self._complaints.warning("refused", peer=name, cause="too many connections at the same time")
                 return  # without an answer: such a caller must not keep others out
             peer = self._known(name, context)
             hello = await self._hello(name, context)
@@ -198,11 +212,11 @@ class Service:
         async with asyncio.timeout(HANDSHAKE_S):
             data = await context.read()
         if data is grpc.aio.EOF:
-            raise Refused("left before it said hello", final=False)
+            raise Refused("closed the connection before its hello", final=False)
         hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
         differs = self._terms(name, hello)
         if differs:
-            raise Refused(str(differs), final=not isinstance(differs, Later))
+            raise Refused(str(differs), final=not isinstance(differs, RetryLater))
         if not self._admit_late:
             await self._wait_for_all(name)
         return hello
@@ -219,7 +233,7 @@ class Service:
             async with asyncio.timeout(AT_DOOR_S):
                 await self._all_came.wait()
         except TimeoutError:
-            cause = f"training begins when all are here; missing: {', '.join(self._missing())}"
+            cause = f"the run begins when all parties are connected; missing: {', '.join(self._missing())}"
             raise Refused(cause, final=False, waited=True) from None
         finally:
             self._at_door.remove(name)
@@ -233,18 +247,18 @@ class Service:
         while peer.stream is not None:
             if self._instances.get(peer.name) != hello.instance or time.monotonic() > until:
                 raise Refused(f"{peer.name!r} is connected already", final=False)
-            peer.stream.drop("it has connected again")
+            peer.stream.drop("the party has connected again")
             await asyncio.sleep(0.005)
         self._instances[peer.name] = hello.instance
 
     async def _converse(self, peer: Peer, hello: Hello, context: Any) -> None:
         conversation, node = peer.conversation, self._node
-        anew = not conversation.goes_on_with(hello.position)
-        number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(2**62) + 1
+        reset = not conversation.goes_on_with(hello.position)
+        number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(2**62) + 1
         peer.last_heard = time.monotonic()
         peer.met = True
-        heard = 0 if anew else hello.position.received
-        node.joined(peer, number, anew, heard)
+        heard = 0 if reset else hello.position.received
+        node.joined(peer, number, reset, heard)
         outlet = self.relay.outlet(peer.name) if self.relay is not None else None
         stream = peer.stream = Stream(node, peer, context.write, heard, outlet)
         if self._end is not None:
@@ -252,7 +266,7 @@ class Service:
         clock = node.clock()
         self.attendance.came(peer.name, clock)
         try:
-            welcome = Welcome(anew, conversation.position(), self._run, clock)
+            welcome = Welcome(reset, conversation.position(), self._run, clock)
             await context.write(control(Kind.WELCOME, welcome))
             if self.relay is not None:
                 self.relay.connected(peer.name, stream)
@@ -269,7 +283,7 @@ class Service:
         while True:
             data = await context.read()
             if data is grpc.aio.EOF:
-                return "it hung up"
+                return "the party closed the connection"
             kind = stream.take(data)
             if kind == Kind.MESSAGE:
                 await stream.answer()
@@ -279,7 +293,7 @@ class Service:
             elif kind == Kind.RELAY and self.relay is not None:
                 self.relay.forward(peer.name, open_envelope(data, peer.name).body)
             elif kind != Kind.ACK:
-                raise RemoteProtocolError(peer.name, f"frame of kind {Kind(kind).name} from a party that is welcome")
+                raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
 
     # Refusals
 
@@ -313,7 +327,9 @@ class Service:
         name = _common_name(context)
         pinned = self._members.get(name or "", "")
         if (name != self._identity.name and name not in self._node.peers) or pinned not in ("", _fingerprint(context)):
-            self._complaints.warning("refused", peer=name, host=_host(context), cause="asks for status")
+            self._complaints.warning(
+                "refused", peer=name, host=_host(context), cause="asked for the status, but is not a member"
+            )
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
         return msgspec.json.encode(self._status())
 

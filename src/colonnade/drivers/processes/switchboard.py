@@ -3,11 +3,11 @@
 import time
 
 from colonnade.drivers.processes.identity import Identity
-from colonnade.drivers.processes.line import Line
 from colonnade.drivers.processes.logs import Once
 from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import FarPeer, Stream
 from colonnade.drivers.processes.relay import Room
+from colonnade.drivers.processes.sealed_line import SealedLine
 from colonnade.drivers.processes.sealing import Signet
 from colonnade.drivers.processes.wire import Envelope, Kind, Presence, read_control, read_relay, relay
 from colonnade.protocol.errors import RemoteProtocolError
@@ -21,13 +21,13 @@ class Switchboard:
     def __init__(self, node: Node, identity: Identity, members: dict[str, str], server: str = "server") -> None:
         self._server, self._signet, self._complaints = server, Signet(identity, members), Once(node.log)
         self._peers = {peer.name: peer for peer in node.peers.values() if isinstance(peer, FarPeer)}
-        self.lines = {name: Line(self, node, peer, self._signet) for name, peer in self._peers.items()}
+        self.lines = {name: SealedLine(self, node, peer, self._signet) for name, peer in self._peers.items()}
         self.room = Room(node.limits, len(self.lines) + 1)
         self.flying = 0  # bytes on all lines without an acknowledgement
         self._stream: Stream | None = None
         self._connections: dict[str, int] = {}  # number of each party's connection, as the server counts
-        self._ready: dict[Line, None] = {}  # the line whose turn it is comes first
-        self._crowded: set[Line] = set()  # lines that wait for room
+        self._ready: dict[SealedLine, None] = {}  # the line whose turn it is comes first
+        self._crowded: set[SealedLine] = set()  # lines that wait for room
         self.refusals = 0
         self.stale = 0  # frames of sessions that are over
 
@@ -72,9 +72,9 @@ class Switchboard:
     def refused(self, error: RemoteProtocolError) -> None:
         """Drop the frame, count it and log it once."""
         self.refusals += 1
-        self._complaints.warning("refused what came over the relay", peer=error.peer, cause=error.cause)
+        self._complaints.warning("refused a relayed frame", peer=error.peer, cause=error.cause)
 
-    def wants(self, line: Line) -> None:
+    def wants(self, line: SealedLine) -> None:
         """Tell that a line has something to write."""
         self._ready[line] = None
         if self._stream is not None:
@@ -91,7 +91,7 @@ class Switchboard:
                 return relay(line.name, *frame)
         return None
 
-    def has_room(self, line: Line, size: int) -> bool:
+    def has_room(self, line: SealedLine, size: int) -> bool:
         """Whether `size` more bytes may be in flight. If not, the line is called again when there is room."""
         if self.flying + size <= self.room.sender:
             return True
@@ -106,6 +106,6 @@ class Switchboard:
             self.wants(line)
 
     @staticmethod
-    def _leave(line: Line, peer: FarPeer) -> None:
+    def _leave(line: SealedLine, peer: FarPeer) -> None:
         peer.here = False
         line.leave()

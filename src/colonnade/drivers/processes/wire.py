@@ -49,7 +49,7 @@ __all__ = [
     "seal_message",
 ]
 
-PROTOCOL = 4  # version of this file; the codec has its own
+PROTOCOL = 5  # version of this file; the codec has its own
 MAX_CONTROL_BYTES = 2**20
 MAX_CLOCK_NS = 2**58  # nine years
 MAX_BIN_MS = 2**30
@@ -113,7 +113,7 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The server's answer to a HELLO that it accepts."""
 
-    anew: bool
+    reset: bool
     position: Position  # the server's; its number is valid from now on
     run: str = ""  # a server that starts a new run has another
     clock: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLOCK_NS)] = 0  # the run's, in ns, when this was written
@@ -225,4 +225,4 @@ def read_relay(body: memoryview, peer: str) -> tuple[str, memoryview]:
     try:
         return str(body[1:end], "utf-8"), body[end:]
     except UnicodeDecodeError:
-        raise CodecError(peer, "RELAY with a name that is none") from None
+        raise CodecError(peer, "RELAY with an invalid name") from None

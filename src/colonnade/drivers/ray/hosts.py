@@ -15,7 +15,7 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from colonnade.drivers.simulator.engine import Simulator
-from colonnade.drivers.simulator.node import Node
+from colonnade.drivers.simulator.simulated_node import SimulatedNode
 from colonnade.protocol.errors import ColonnadeError, ConfigError, WorkerLost
 from colonnade.protocol.events import Effect, Event, WorkDone
 from colonnade.protocol.messages import Payload
@@ -137,7 +137,7 @@ def _fetch(reference: Any) -> Any:
     except RayError as error:
         cause = error
     _dismiss()
-    raise WorkerLost(f"a Ray worker is gone ({type(cause).__name__})")
+    raise WorkerLost(f"a Ray worker was lost ({type(cause).__name__})")
 
 
 def _cpus() -> float:
@@ -151,15 +151,15 @@ def _hosts(count: int) -> list[Any]:
     There may be fewer than `count`, if CPUs are taken.
     """
     session = ray.get_runtime_context().get_job_id()
-    if _kept.get("session") != session:
-        _kept.update(session=session, hosts=[])
-    hosts: list[Any] = _kept["hosts"]
+    if _reused.get("session") != session:
+        _reused.update(session=session, hosts=[])
+    hosts: list[Any] = _reused["hosts"]
     hosts += [ray.remote(Host).options(num_cpus=1).remote() for _ in range(len(hosts), count)]
     up = _up(hosts)
     for host in hosts:
         if host not in up:
             ray.kill(host)
-    _kept["hosts"] = up
+    _reused["hosts"] = up
     return up[:count]
 
 
@@ -171,7 +171,7 @@ def _up(hosts: list[Any]) -> list[Any]:
     up = [asked[reference] for reference in done if _answers(reference)]
     if not up:
         _dismiss()
-        advice = f"no CPU of the cluster, which has {_cpus():g}, came free within {ROOM_S:.0f} s: try again later"
+        advice = f"none of the cluster's {_cpus():g} CPUs became free within {ROOM_S:.0f} s: try again later"
         raise ConfigError("--workers", "ray", advice)
     return up
 
@@ -186,12 +186,12 @@ def _answers(reference: Any) -> bool:
 
 def _dismiss() -> None:
     """Kill all hosts: those that are left hold only a part of the state."""
-    for host in _kept.pop("hosts", []):
+    for host in _reused.pop("hosts", []):
         ray.kill(host)
-    _kept.clear()
+    _reused.clear()
 
 
-_kept: dict[str, Any] = {}
+_reused: dict[str, Any] = {}
 
 
 @contextmanager
@@ -216,7 +216,7 @@ def away(simulator: Simulator, make: Callable[[Any], Role], setups: dict[str, An
     _come_home(simulator, nodes)
 
 
-def _come_home(simulator: Simulator, nodes: Sequence[Node]) -> None:
+def _come_home(simulator: Simulator, nodes: Sequence[SimulatedNode]) -> None:
     for node in nodes:
         if isinstance(node.role, Away):
             node.role, node.start = node.role.come_home(), None

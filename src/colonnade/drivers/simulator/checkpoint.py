@@ -6,11 +6,11 @@ A simulator that was made in the same way and loads this state continues bit for
 from typing import Any
 
 from colonnade.drivers.simulator.engine import Simulator, finished
-from colonnade.drivers.simulator.node import Job
+from colonnade.drivers.simulator.simulated_node import Job
 from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import PeerJoined, PeerLost, Received, Started, TimerFired, Work, WorkDone
 
-__all__ = ["kept", "load", "save", "work_in", "work_out"]
+__all__ = ["load", "save", "tell_checkpointed", "work_in", "work_out"]
 
 _PORT = ("busy_until", "receiving_until", "last_arrival")
 
@@ -67,11 +67,11 @@ def load(simulator: Simulator, state: dict[str, Any]) -> None:
         simulator.resume(node)
 
 
-def kept(simulator: Simulator, state: dict[str, Any]) -> None:
+def tell_checkpointed(simulator: Simulator, state: dict[str, Any]) -> None:
     """Tell the roles that this state is on the disk, so that they need not go back further."""
     for node, saved in zip(simulator.nodes, state["nodes"], strict=True):
         if node.storing is not None:
-            node.storing.kept(saved["role"])
+            node.storing.checkpointed(saved["role"])
 
 
 def work_out(work: Work, codec: Codec) -> tuple[Any, ...]:
@@ -94,8 +94,8 @@ def _event_out(event: Any, codec: Codec) -> Any:
             return "timer", name, due
         case Started(entropy=entropy):
             return "started", entropy
-        case PeerJoined(peer=peer, anew=anew):
-            return "joined", peer, anew
+        case PeerJoined(peer=peer, reset=reset):
+            return "joined", peer, reset
         case PeerLost(peer=peer):
             return "lost", peer
     return event  # "crash" and "restart"
@@ -111,8 +111,8 @@ def _event_in(fields: Any, codec: Codec) -> Any:
             return TimerFired(name, due)
         case ("started", entropy):
             return Started(entropy)
-        case ("joined", peer, anew):
-            return PeerJoined(peer, anew)
+        case ("joined", peer, reset):
+            return PeerJoined(peer, reset)
         case ("lost", peer):
             return PeerLost(peer)
     return fields

@@ -5,7 +5,7 @@ exponential  mean_s · Exp(1)
 poisson      unit_s · Poisson(mean_s / unit_s); VAFL's Poisson(2m)/2M is mean_s = m/M, unit_s = 1/2M
 lognormal    mean_s · exp(sigma·Z − sigma²/2)
 trace        mean_s of work at the speed 1 − cpu(t), cpu from `cpu` or `file` in percent, or as `unit` says, a value per
-             `interval_s`; a file is a CSV, or an archive of machines (see traces.py) with the number of one, `machine`
+             `interval_s`; a file is a CSV, or an archive of machines (see cpu_loads.py), with the number `machine`
 """
 
 from math import inf, isfinite
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from colonnade.data.suggest import listing
-from colonnade.drivers.simulator.traces import Unit, is_archive, percentages, read_trace
+from colonnade.drivers.simulator.cpu_loads import Unit, is_archive, percentages, read_load
 from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.events import NANOSECONDS
 
@@ -44,14 +44,14 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.kind == "poisson" and not (self.unit_s is not None and 0 < self.unit_s < inf):
             raise ConfigError(f"{key}.unit_s", self.unit_s, "kind 'poisson' needs the seconds of one count, e.g. 0.1")
         if self.kind == "trace":
-            self._check_trace(key)
+            self._check_load(key)
 
     @property
     def many_machines(self) -> bool:
         """Whether the trace comes from an archive, so that `machine` chooses one file of it."""
         return self.kind == "trace" and self.file is not None and is_archive(self.file)
 
-    def _check_trace(self, key: str) -> None:
+    def _check_load(self, key: str) -> None:
         if (self.cpu is None) == (self.file is None):
             advice = "kind 'trace' needs either `cpu` (a list) or `file` (CSV or .tar.gz)"
             raise ConfigError(f"{key}.cpu", self.cpu, advice)
@@ -64,7 +64,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def utilisation(self, key: str = "clock.compute") -> np.ndarray:
         """The trace's CPU use in percent, from the file or the list; raises ConfigError."""
         if self.file is not None:
-            return read_trace(key, self.file, self.machine, self.unit)
+            return read_load(key, self.file, self.machine, self.unit)
         try:
             return percentages(f"{key}.unit", self.cpu or [], self.unit)
         except ValueError as error:
@@ -155,10 +155,10 @@ class Pace:
 
     def __init__(self, compute: Compute, generator: np.random.Generator) -> None:
         self._compute, self.generator = compute, generator
-        self._speeds, self.trace_s = np.ones(1), inf  # trace_s: seconds until the trace repeats
+        self._speeds, self.load_s = np.ones(1), inf  # load_s: seconds until the CPU load repeats
         if compute.kind == "trace":
             self._speeds = np.maximum(1 - compute.utilisation() / 100, 0.01)  # a fully loaded machine still progresses
-            self.trace_s = len(self._speeds) * compute.interval_s
+            self.load_s = len(self._speeds) * compute.interval_s
 
     def duration(self, amount: float, now: int) -> int:
         """Nanoseconds that `amount` local steps take from `now` on."""
@@ -176,11 +176,11 @@ class Pace:
             case "lognormal":
                 seconds = mean * float(np.exp(compute.sigma * self.generator.standard_normal() - compute.sigma**2 / 2))
             case _:
-                return self._through_trace(amount * mean, now)
+                return self._through_load(amount * mean, now)
         return round(seconds * amount * NANOSECONDS)
 
-    def _through_trace(self, work_s: float, now: int) -> int:
-        """Spend `work_s` seconds of an idle machine at the trace's changing speed. The trace repeats at its end."""
+    def _through_load(self, work_s: float, now: int) -> int:
+        """Spend `work_s` seconds of an idle machine at the load's changing speed. The load repeats at its end."""
         interval, at = self._compute.interval_s, now / NANOSECONDS
         start, index = at, int(at // interval)
         while True:

@@ -16,7 +16,7 @@ from typing import Any
 from colonnade.drivers.simulator.clock import ClockConfig, Pace
 from colonnade.drivers.simulator.lanes import Lanes, Promise
 from colonnade.drivers.simulator.links import NEVER, Links, Outages
-from colonnade.drivers.simulator.node import Job, Node
+from colonnade.drivers.simulator.simulated_node import Job, SimulatedNode
 from colonnade.drivers.simulator.timeline import JOB_ENDED, JOB_STARTED, MESSAGE_ARRIVED, MESSAGE_LEFT, Timeline
 from colonnade.drivers.traffic import Traffic
 from colonnade.protocol.codec import Codec
@@ -93,7 +93,7 @@ class Simulator:
         self.timeline = Timeline([role.name for role in roles], [port.outages.spans for port in self.links.ports])
         self._note = self.timeline.note
         self.heap: list[Entry] = []
-        self._instant: list[tuple[Node, Event]] = []  # evaluation events to deliver now
+        self._instant: list[tuple[SimulatedNode, Event]] = []  # evaluation events to deliver now
         self.pending = 0  # entries in the heap that are not timers
         self.idle_timers = 0
         self.idle_since = 0  # the running number at the first of them
@@ -102,10 +102,10 @@ class Simulator:
         self.status = "running"
         self._schedule_starts()
 
-    def _node(self, index: int, role: Role, clock: ClockConfig, parties: list[str], seed: int) -> Node:
+    def _node(self, index: int, role: Role, clock: ClockConfig, parties: list[str], seed: int) -> SimulatedNode:
         party = role.name in parties
         compute = clock.compute_of(parties.index(role.name)) if party else clock.server.compute
-        return Node(index, role, Pace(compute, generator(seed, "pace", role.name)))
+        return SimulatedNode(index, role, Pace(compute, generator(seed, "pace", role.name)))
 
     def _schedule_starts(self) -> None:
         """Schedule all starts, crashes, joins and losses, which are known in advance."""
@@ -120,7 +120,7 @@ class Simulator:
                 self._push_to_watchers(start + self._lost_after, node, PeerLost)
                 self._push_to_watchers(end, node, PeerJoined)
 
-    def _schedule_process(self, node: Node) -> None:
+    def _schedule_process(self, node: SimulatedNode) -> None:
         begin = self._down[node.index].reachable_from(0)
         node.up = begin == 0
         if begin < NEVER:
@@ -131,11 +131,11 @@ class Simulator:
                 if end < NEVER:
                     self._push(end, FIRST, node.index, "restart")
 
-    def _entropy(self, node: Node) -> bytes:
+    def _entropy(self, node: SimulatedNode) -> bytes:
         """The same at every start, from the seed: a resumed run draws the same numbers as an uninterrupted one."""
         return derive(self._seed, "entropy", node.role.name).to_bytes(8, "little")
 
-    def _push_to_watchers(self, time: int, node: Node, kind: type[PeerJoined] | type[PeerLost]) -> None:
+    def _push_to_watchers(self, time: int, node: SimulatedNode, kind: type[PeerJoined] | type[PeerLost]) -> None:
         """Schedule the news of a join or loss for all roles that watch this node.
 
         The server watches the parties, and the parties watch the server. With `peers`, parties also watch each other.
@@ -208,7 +208,15 @@ class Simulator:
         return True
 
     def _deliver(
-        self, node: Node, time: int, rank: int, number: int, event: Event, sender: int, size: int, header: bytes
+        self,
+        node: SimulatedNode,
+        time: int,
+        rank: int,
+        number: int,
+        event: Event,
+        sender: int,
+        size: int,
+        header: bytes,
     ) -> None:
         self.now = time
         self.trace.add(time, rank, number, sender, node.index, size, header)
@@ -223,11 +231,11 @@ class Simulator:
             self._deliver_instants(time)
 
     @staticmethod
-    def _promised(node: Node, event: Event) -> bool:
+    def _promised(node: SimulatedNode, event: Event) -> bool:
         """Whether the event ends a blind job: the role may handle it while the job still runs."""
         return type(event) is WorkDone and event.result is node.running
 
-    def _message(self, node: Node, time: int, number: int, event: Any, extra: Any) -> None:
+    def _message(self, node: SimulatedNode, time: int, number: int, event: Any, extra: Any) -> None:
         sender, header, size, message_number = extra
         if message_number < 0:  # has reached the port, but is not read in yet
             arrival = self.links.receive(node.index, size, time)
@@ -256,7 +264,7 @@ class Simulator:
 
     def _deliver_instants(self, time: int) -> None:
         """Deliver an event's effects before the next event, so that one answer at a time is in memory."""
-        stack: list[tuple[Node, Event]] = []
+        stack: list[tuple[SimulatedNode, Event]] = []
         while stack or self._instant:
             stack += reversed(self._instant)
             self._instant.clear()
@@ -265,7 +273,7 @@ class Simulator:
                 node.settle()
             self._perform(node, node.role.handle(event, time))
 
-    def _work_done(self, node: Node, time: int, number: int, event: WorkDone) -> None:
+    def _work_done(self, node: SimulatedNode, time: int, number: int, event: WorkDone) -> None:
         job = node.jobs.get(event.token)
         if job is None or job.order != number:
             return  # cancelled, or lost in a crash
@@ -277,7 +285,7 @@ class Simulator:
             event = finished(event)  # the role reads the result, or a later job of the role is running
         self._deliver(node, time, WORK, number, event, -1, 0, job.work.kind.encode())
 
-    def _timer(self, node: Node, time: int, number: int, event: TimerFired) -> None:
+    def _timer(self, node: SimulatedNode, time: int, number: int, event: TimerFired) -> None:
         if node.timers.get(event.name) != number or node.finished:
             return  # replaced or cancelled
         if not node.up:
@@ -290,7 +298,7 @@ class Simulator:
         del node.timers[event.name]
         self._deliver(node, time, TIMER, number, event, -1, 0, event.name.encode())
 
-    def _first(self, node: Node, time: int, number: int, event: Any) -> None:
+    def _first(self, node: SimulatedNode, time: int, number: int, event: Any) -> None:
         if event == "crash":
             self._crash(node, time)
         elif event == "restart":
@@ -300,7 +308,7 @@ class Simulator:
                 node.started_at, node.up = time, True
             self._deliver(node, time, FIRST, number, event, -1, 0, type(event).__name__.encode())
 
-    def _crash(self, node: Node, time: int) -> None:
+    def _crash(self, node: SimulatedNode, time: int) -> None:
         """End the process: its running jobs are lost, its journal is not."""
         node.up = False
         for job in node.jobs.values():
@@ -311,7 +319,7 @@ class Simulator:
             node.lane = None
             self._note((4 * node.index + JOB_ENDED, time))
 
-    def _restart(self, node: Node, time: int) -> None:
+    def _restart(self, node: SimulatedNode, time: int) -> None:
         """Restore the state at the crash, as checkpoint and journal would; jobs that were running run again."""
         self.now, node.up = time, True
         node.settle()
@@ -320,12 +328,12 @@ class Simulator:
         works, node.wait_jobs = node.wait_jobs, []
         self._perform(node, works)
 
-    def resume(self, node: Node) -> None:
+    def resume(self, node: SimulatedNode) -> None:
         """Give the role, after a load, the key that no checkpoint holds. This event is not in the trace."""
         if node.started_at >= 0 and node.role.handle(Resumed(self._entropy(node)), self.now):
             raise LocalProtocolError(f"{node.role.name}: effects of Resumed, which has none")
 
-    def _perform(self, node: Node, effects: Iterable[Effect]) -> None:
+    def _perform(self, node: SimulatedNode, effects: Iterable[Effect]) -> None:
         for effect in effects:
             kind = type(effect)
             if kind is Send:
@@ -335,7 +343,7 @@ class Simulator:
             else:
                 self._perform_rest(node, effect)
 
-    def _perform_rest(self, node: Node, effect: Effect) -> None:
+    def _perform_rest(self, node: SimulatedNode, effect: Effect) -> None:
         match effect:
             case SetTimer(name=name, at=at):
                 at = max(at, self.now)
@@ -350,7 +358,7 @@ class Simulator:
             case Finish(reason=reason):
                 node.finished = reason or "finished"
 
-    def _cancel(self, node: Node, token: int) -> None:
+    def _cancel(self, node: SimulatedNode, token: int) -> None:
         job = node.jobs.pop(token, None)
         if job is not None:
             node.charge(job.work, self.now - job.end)
@@ -358,7 +366,7 @@ class Simulator:
                 node.lane = None
                 self._note((4 * node.index + JOB_ENDED, self.now))
 
-    def _send(self, node: Node, effect: Send) -> None:
+    def _send(self, node: SimulatedNode, effect: Send) -> None:
         message, to, sender, links = effect.message, effect.to, node.index, self.links
         receiver = self._index.get(to)
         if receiver is None:
@@ -388,7 +396,7 @@ class Simulator:
             self._count(node, to, type(message).__name__, size, 1)
             self._push(arrival, MESSAGE, receiver, event, extra)
 
-    def _count(self, node: Node, to: str, kind: str, size: int, transmissions: int) -> None:
+    def _count(self, node: SimulatedNode, to: str, kind: str, size: int, transmissions: int) -> None:
         if to == "server" or node.role.name == "server":
             self.traffic.count(kind, to == "server", size, transmissions)
         else:
@@ -402,7 +410,7 @@ class Simulator:
         elif reached < NEVER:
             self._push(reached, MESSAGE, receiver, event, (sender, b"", 0, 0))
 
-    def _compute(self, node: Node, work: Work, end: int) -> Any:
+    def _compute(self, node: SimulatedNode, work: Work, end: int) -> Any:
         """The result, or a promise of it. A role computes one job at a time."""
         if node.start is not None:
             return node.start(work.job)
@@ -417,7 +425,7 @@ class Simulator:
         for node in self.nodes:
             node.settle()
 
-    def _work(self, node: Node, work: Work) -> None:
+    def _work(self, node: SimulatedNode, work: Work) -> None:
         if work.kind == EVALUATION:
             node.settle()
             self._instant.append((node, WorkDone(work.token, node.role.compute(work.job))))

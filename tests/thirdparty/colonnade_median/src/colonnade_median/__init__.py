@@ -2,8 +2,8 @@
 
 symbol      here
 h_m         `values` of an `Upload`, (batch, width)
-H           `center`: for each number the mean of the `kept` middle ones of all h_m
-∂H/∂h_m     `share` of party m: 1/kept where its number was kept, 0 elsewhere
+H           `center`: for each number the mean of the `taken` middle ones of all h_m
+∂H/∂h_m     `share` of party m: 1/taken where its number was taken, 0 elsewhere
 """
 
 from colonnade.algorithms.evaluation import EVALUATION_PAYLOADS

@@ -9,14 +9,16 @@ __all__ = ["MedianOptions"]
 class MedianOptions(Options, frozen=True):
     """How much of the middle is taken."""
 
-    kept: int | None = None  # of the parties' numbers; left out: the median
+    taken: int | None = None  # of the parties' numbers; left out: the median
 
-    def kept_of(self, parties: int) -> int:
+    def taken_of(self, parties: int) -> int:
         """As configured, or the one or two in the middle."""
-        return 2 - parties % 2 if self.kept is None else self.kept
+        return 2 - parties % 2 if self.taken is None else self.taken
 
     def check(self, parties: int) -> None:
         """As many are dropped above as below."""
-        kept = self.kept_of(parties)
-        if not 1 <= kept <= parties or (parties - kept) % 2:
-            raise ConfigError("protocol.kept", kept, f"must be {parties}, {parties - 2}, …: as many go above as below")
+        taken = self.taken_of(parties)
+        if not 1 <= taken <= parties or (parties - taken) % 2:
+            raise ConfigError(
+                "protocol.taken", taken, f"must be {parties}, {parties - 2}, …: as many go above as below"
+            )

@@ -88,7 +88,7 @@ class Party(Member[State]):
             self.state.round = message.round
             self.begin()
 
-    def anew(self) -> None:
+    def conversation_reset(self) -> None:
         """The upload may be lost: make it again."""
         if self.state.waiting:
             self.begin()

@@ -20,22 +20,22 @@ from colonnade_median.messages import Center, Centered, GoOn, Gradient, Upload
 __all__ = ["Server", "middle"]
 
 
-def middle(h: Array, kept: int) -> tuple[Array, Array]:
+def middle(h: Array, taken: int) -> tuple[Array, Array]:
     """H (batch, width) of all h_m (parties, batch, width), and ∂H/∂h_m."""
-    above = (len(h) - kept) // 2
+    above = (len(h) - taken) // 2
     share = np.zeros_like(h)
-    np.put_along_axis(share, np.argsort(h, axis=0, kind="stable")[above : above + kept], 1 / kept, axis=0)
+    np.put_along_axis(share, np.argsort(h, axis=0, kind="stable")[above : above + taken], 1 / taken, axis=0)
     return (h * share).sum(0), share
 
 
 class MiddleEvaluation(Evaluation):
     """Judges the middle; predictions take it, too."""
 
-    kept = 1
+    taken = 1
 
     def gathered(self, h: Array) -> Array:
         """From blocks side by side."""
-        return middle(np.moveaxis(h.reshape(len(h), len(self._index), -1), 1, 0), self.kept)[0]
+        return middle(np.moveaxis(h.reshape(len(h), len(self._index), -1), 1, 0), self.taken)[0]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Server(Coordinator[State]):
         training, width = setup.training, aggregated_width("mean", setup.widths)
         evaluation = MiddleEvaluation(setup.parties, setup.widths, setup.y_test, training.metric)
         super().__init__(setup, State(), evaluation, everyone=True)
-        self.middle = evaluation.kept = setup.options.kept_of(len(setup.parties))
+        self.middle = evaluation.taken = setup.options.taken_of(len(setup.parties))
         module = server_module(setup.model, width, setup.task.outputs, derive(training.seed, "init", SERVER))
         objective = Objective(setup.task, setup.y_train)
         self.network = ServerNetwork(module.to(setup.device), training.server_optimiser, objective, "concat", 1)

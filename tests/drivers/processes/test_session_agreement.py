@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from colonnade.drivers.processes import agreement
-from colonnade.drivers.processes.agreement import Agreement
+from colonnade.drivers.processes import session_agreement
 from colonnade.drivers.processes.certificates import Identity, read_members, throw_away
 from colonnade.drivers.processes.sealing import Session, Signet
+from colonnade.drivers.processes.session_agreement import SessionAgreement
 from colonnade.protocol.errors import RemoteProtocolError
 
 NAMES = ("bank", "lab")
@@ -27,7 +27,7 @@ def signets(tmp_path_factory):
 @pytest.fixture
 def pair(signets):
     """The bank opens, the lab answers."""
-    opener, answerer = Agreement(signets[0], "lab"), Agreement(signets[1], "bank")
+    opener, answerer = SessionAgreement(signets[0], "lab"), SessionAgreement(signets[1], "bank")
     assert opener.opens and not answerer.opens
     return opener, answerer
 
@@ -88,7 +88,7 @@ def test_frames_of_a_session_that_is_over_are_told_from_bad_ones(pair):
     assert answerer.read(memoryview(old)) is None
     bad = bytearray(opener.session.seal(b"word"))
     bad[-1] ^= 1
-    with pytest.raises(RemoteProtocolError, match="does not open"):
+    with pytest.raises(RemoteProtocolError, match="cannot be decrypted"):
         answerer.read(memoryview(bad))
     assert answerer.read(memoryview(b"")) is None and answerer.read(memoryview(b"x")) is None
     with pytest.raises(RemoteProtocolError, match="a sealed frame of 8 bytes"):
@@ -106,7 +106,7 @@ def test_a_bad_frame_does_not_use_up_an_offer(pair):
 
 def test_no_key_and_counter_come_twice_whatever_is_replayed(pair, monkeypatch):
     """All sealing of the answerer, over every order in which old and new openings may come."""
-    monkeypatch.setattr(agreement, "BURST_S", 0.0)
+    monkeypatch.setattr(session_agreement, "BURST_S", 0.0)
     opener, answerer = pair
     used = []
     seal = Session.seal
@@ -129,7 +129,7 @@ def test_no_key_and_counter_come_twice_whatever_is_replayed(pair, monkeypatch):
 
 def test_openings_are_not_answered_too_often(pair):
     opener, answerer = pair
-    for _ in range(agreement.BURST):
+    for _ in range(session_agreement.BURST):
         answerer.answer(memoryview(opener.open()))
     with pytest.raises(RemoteProtocolError, match="bank: too many openings"):
         answerer.answer(memoryview(opener.open()))

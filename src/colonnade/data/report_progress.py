@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-Progress = Callable[[str, float], None]  # what is being done, and the part of it that is done (0 to 1)
+ReportProgress = Callable[[str, float], None]  # what is being done, and the part of it that is done (0 to 1)
 
 
 def silent(what: str, part: float) -> None:

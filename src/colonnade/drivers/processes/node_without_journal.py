@@ -11,7 +11,7 @@ from colonnade.drivers.processes.journal import Record
 from colonnade.drivers.processes.node import Node
 from colonnade.protocol.events import Started
 
-__all__ = ["FleetingNode"]
+__all__ = ["NodeWithoutJournal"]
 
 
 class _NoJournal:
@@ -29,7 +29,7 @@ class _NoJournal:
         """Do nothing: no file is open."""
 
 
-class FleetingNode(Node):
+class NodeWithoutJournal(Node):
     """Runs one role until it is stopped."""
 
     def open(self) -> None:

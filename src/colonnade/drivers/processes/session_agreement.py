@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from colonnade.drivers.processes.sealing import SESSION_BYTES, Session, Signet, public_bytes
 from colonnade.protocol.errors import RemoteProtocolError
 
-__all__ = ["Agreement", "Pace"]
+__all__ = ["Pace", "SessionAgreement"]
 
 BURST, BURST_S = 8, 8.0  # answer at most so many openings within so many seconds; the same for greetings
 
@@ -41,7 +41,7 @@ class Offer(NamedTuple):
     session: Session
 
 
-class Agreement:
+class SessionAgreement:
     """One party's side of the agreement. The party whose name sorts first opens."""
 
     def __init__(self, signet: Signet, peer: str) -> None:

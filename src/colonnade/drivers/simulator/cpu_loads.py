@@ -28,7 +28,7 @@ import numpy as np
 from colonnade.data.suggest import listing
 from colonnade.protocol.errors import ConfigError
 
-__all__ = ["Unit", "ended_note", "is_archive", "percentages", "read_trace"]
+__all__ = ["Unit", "ended_note", "is_archive", "percentages", "read_load"]
 
 Unit = Literal["percent", "fraction"]
 COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")  # gzip, zip, bzip2, xz
@@ -41,7 +41,7 @@ def is_archive(file: str) -> bool:
     return file.endswith((".tar.gz", ".tgz"))
 
 
-def read_trace(key: str, file: str, machine: int | None, unit: Unit | None = None) -> np.ndarray:
+def read_load(key: str, file: str, machine: int | None, unit: Unit | None = None) -> np.ndarray:
     """The CPU use in percent, one value per interval. `machine` is a number in an archive. Raises ConfigError."""
     expected = "a .tar.gz of one file per machine" if is_archive(file) else "a CSV of time, utilisation"
     try:
@@ -81,8 +81,8 @@ def _in_percent(column: Column, unit: Unit | None, key: str, where: str) -> np.n
     largest = float(values.max())
     if unit is None and 0 < largest <= 1:
         advice = (
-            f"the largest value of {where} is {largest:g}, which could be {largest:g} % or {100 * largest:g} %: say "
-            "'percent' or 'fraction'"
+            f"the largest value of {where} is {largest:g}, which could be {largest:g} % or {100 * largest:g} %: set "
+            "unit = 'percent' or 'fraction'"
         )
         raise ConfigError(key, unit, advice)
     percent: np.ndarray = values * (100 / most)
@@ -91,7 +91,7 @@ def _in_percent(column: Column, unit: Unit | None, key: str, where: str) -> np.n
 
 
 def ended_note(lengths_s: Mapping[str, float], clock_s: float) -> str:
-    """One line about the roles whose traces were shorter than the run; empty if there are none."""
+    """One line about the roles whose CPU loads were shorter than the run; empty if there are none."""
     over: dict[float, list[str]] = {}
     for name, length_s in lengths_s.items():
         if length_s < clock_s:
@@ -105,7 +105,7 @@ def _from_csv(file: str, stamp: tuple[int, int]) -> Column:
     with Path(file).open("rb") as stream:
         content = _content(stream)
     if content.startswith(COMPRESSED):
-        raise ValueError("it is compressed; an archive of machines must be named *.tar.gz, a single file be unpacked")
+        raise ValueError("it is compressed; name an archive of machines *.tar.gz, or unpack a single file")
     return _csv_column(content)
 
 
@@ -120,7 +120,7 @@ def _csv_column(content: bytes) -> Column:
         if len(row) != len(rows[0][1]):
             expected = f"line {rows[0][0]} has {len(rows[0][1])}"
             raise ValueError(
-                f"line {number}: {len(row)} columns, where {expected}: rows must not differ in their number"
+                f"line {number}: {len(row)} columns, where {expected}: all rows must have the same number of columns"
             )
     return _column((number, row[-1]) for number, row in rows)
 
@@ -130,7 +130,10 @@ def _first_column(content: bytes) -> Column:
     rows: list[tuple[int, list[str]]] = []
     for number, line in enumerate(content.decode().splitlines(), start=1):
         if "," in line:
-            advice = "name the file *.csv if it is time, utilisation; else put spaces between CPU and memory"
+            advice = (
+                "name the file *.csv if its columns are time and utilisation; otherwise put spaces between CPU and "
+                "memory"
+            )
             raise ValueError(f"line {number}: {line.strip()[:40]!r} has commas: {advice}")
         if cells := line.partition("#")[0].split():
             rows.append((number, cells))
@@ -148,7 +151,7 @@ def _column(cells: Iterable[tuple[int, str]]) -> Column:
     places: list[str] = []
     for number, text in cells:
         if not _is_number(text):
-            found = f"{text[:40]!r} is no number" if text else "the cell is empty"
+            found = f"{text[:40]!r} is not a number" if text else "the cell is empty"
             raise ValueError(f"line {number}: {found}; every interval needs the CPU use of the machine")
         values.append(float(text))
         places.append(f"line {number}")
@@ -176,7 +179,7 @@ def _opened(content: bytes) -> tarfile.TarFile:
     try:
         return tarfile.open(fileobj=BytesIO(content), mode="r:")
     except tarfile.ReadError:
-        raise ValueError("what it unpacks to is no archive; make one with: tar czf NAME.tar.gz FOLDER") from None
+        raise ValueError("it does not unpack to an archive; make one with: tar czf NAME.tar.gz FOLDER") from None
 
 
 def _from_archive(

@@ -12,7 +12,7 @@ from colonnade.protocol.messages import Payload
 from colonnade.protocol.ports import Releases
 from colonnade.protocol.role import Releasing, Role, Storing
 
-__all__ = ["Job", "Node"]
+__all__ = ["Job", "SimulatedNode"]
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Node:
+class SimulatedNode:
     index: int
     role: Role
     pace: Pace

@@ -1,4 +1,4 @@
-"""PeerJoined(anew=True): what was under way between two roles is gone, and each does its part to go on."""
+"""PeerJoined(reset=True): what was under way between two roles is gone, and each does its part to go on."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from colonnade.protocol.events import (
 )
 from colonnade.protocol.messages import EvaluationReply, EvaluationRequest
 
-ANEW = PeerJoined("server", anew=True)
+RESET = PeerJoined("server", reset=True)
 ROWS = 8
 
 
@@ -58,8 +58,8 @@ def gradient(made, m, step):
 
 
 def joined(made, m):
-    """The server hears that the conversation with party m begins anew."""
-    return made.told(made.server, PeerJoined(made.names[m], anew=True))
+    """The server hears that the conversation with party m was reset."""
+    return made.told(made.server, PeerJoined(made.names[m], reset=True))
 
 
 # --- a party
@@ -69,7 +69,7 @@ def test_an_uploaded_batch_is_embedded_and_sent_again(make):
     made = make()
     (first,) = messages(made.start(0))
     party = made.parties[0]
-    again = made.told(party, ANEW)
+    again = made.told(party, RESET)
     assert party.state.busy and not party.state.uploaded
     assert made.told(party, gradient(made, 0, 0)) == [] and party.state.dropped == 1, "of the conversation before"
     (second,) = messages(made.work(party, again)[1])
@@ -83,10 +83,10 @@ def test_who_computes_goes_on(make):
     made = make()
     party = made.parties[0]
     embedding = made.told(party, Started(b""))
-    assert made.told(party, ANEW) == [], "the upload is still to come"
+    assert made.told(party, RESET) == [], "the upload is still to come"
     assert messages(made.work(party, embedding)[1], Embeddings)
     refining = made.told(party, gradient(made, 0, 0))
-    assert made.told(party, ANEW) == [], "the gradient has come"
+    assert made.told(party, RESET) == [], "the gradient has come"
     made.work(party, refining)
     assert party.state.step == 1
 
@@ -94,7 +94,7 @@ def test_who_computes_goes_on(make):
 def test_the_conversation_with_anybody_else_or_a_mere_return_changes_nothing(make):
     made = make()
     made.start(0)
-    for event in (PeerJoined("party-2", anew=True), PeerJoined("server"), PeerLost("server"), Resumed(b"key")):
+    for event in (PeerJoined("party-2", reset=True), PeerJoined("server"), PeerLost("server"), Resumed(b"key")):
         assert made.told(made.parties[0], event) == [] and made.parties[0].state.uploaded
 
 
@@ -102,15 +102,15 @@ def test_query_first_uploads_again_before_it_queries(make):
     made = make(VaflOptions(table="zeros", order="query-first"))
     made.start(0)
     party = made.parties[0]
-    _, effects = made.work(party, made.told(party, ANEW))
+    _, effects = made.work(party, made.told(party, RESET))
     assert [type(message) for message in messages(effects)] == [Embeddings, Query]
 
 
-def test_a_pause_that_ends_while_the_batch_is_embedded_anew_starts_nothing(make):
+def test_a_pause_that_ends_while_the_batch_is_embedded_again_starts_nothing(make):
     made = make(VaflOptions(table="zeros", order="query-first", pause_s=1.0))
     assert isinstance(made.start(0)[-1], SetTimer)
     party = made.parties[0]
-    again = made.told(party, ANEW)
+    again = made.told(party, RESET)
     assert made.told(party, TimerFired("activate", 0)) == []
     _, effects = made.work(party, again)
     assert messages(effects, Embeddings) and isinstance(effects[-1], SetTimer), "the pause begins again"
@@ -122,7 +122,7 @@ def test_a_pause_between_two_batches_stays(make):
     party = made.parties[0]
     (pause,) = made.work(party, made.told(party, gradient(made, 0, 0)))[1]
     assert isinstance(pause, SetTimer)
-    assert made.told(party, ANEW) == []
+    assert made.told(party, RESET) == []
     assert works(made.told(party, TimerFired("activate", 0)))
 
 
@@ -134,7 +134,7 @@ def test_the_warm_up_begins_again_and_every_row_comes_once(done, make, monkeypat
     effects = made.told(party, Started(b""))
     for _ in range(done):
         effects = made.work(party, effects)[1]
-    assert made.told(party, ANEW) == [], "a piece is running"
+    assert made.told(party, RESET) == [], "a piece is running"
     sent = []
     while not any(message.batch for message in sent):
         effects = made.work(party, effects)[1]
@@ -149,7 +149,7 @@ def test_nothing_that_was_asked_before_is_answered(make):
     party = made.parties[0]
     (answer,) = made.told(party, Received("server", FreshRequest(5, np.arange(3, dtype=np.int32))))
     (reading,) = party.handle(Received("server", EvaluationRequest(2, 0, 1)), 0)
-    effects = made.told(party, ANEW)
+    effects = made.told(party, RESET)
     assert {effect.token for effect in effects if isinstance(effect, CancelWork)} == {answer.token, reading.token}
     assert not party.state.answers and not party.reading.tokens
     other = np.array([6, 7], np.int32)
@@ -168,7 +168,7 @@ def test_a_batch_in_line_is_forgotten_and_one_in_work_is_not(make):
     upload(made, 1)
     upload(made, 2)
     assert joined(made, 1) == [] and joined(made, 0) == []
-    assert [request.party for request in [*made.server.state.taken, *made.server.state.line]] == [0, 2]
+    assert [request.party for request in [*made.server.state.taken, *made.server.state.queue]] == [0, 2]
     effects = made.told(made.server, WorkDone(step.token, made.server.compute(step.job)))
     assert made.server.k == 1
     assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "who may not want it any more"
@@ -181,7 +181,7 @@ def test_a_newer_batch_or_query_of_a_party_replaces_its_older_one(make):
         upload(made, 1, step, reply=False)
         for _ in range(2):
             made.told(made.server, Received("party-2", Query(step)))
-    assert [(request.step, request.learn) for request in made.server.state.line] == [(1, True), (1, False)]
+    assert [(request.step, request.learn) for request in made.server.state.queue] == [(1, True), (1, False)]
 
 
 def test_a_query_for_a_batch_of_before_is_refused(make):
@@ -234,7 +234,7 @@ def test_an_evaluation_does_not_wait_for_what_is_lost(make):
     assert server.evaluation.running
     for m in (0, 2):
         server.handle(Received(made.names[m], EvaluationReply(1, 0, 0, np.ones((1, 1), np.float32))), 0)
-    (work,) = works(server.handle(PeerJoined("party-2", anew=True), 0))
+    (work,) = works(server.handle(PeerJoined("party-2", reset=True), 0))
     server.handle(WorkDone(work.token, server.compute(work.job)), 0)
     assert not server.evaluation.running and server.evaluation.missing == ["party-2"]
     assert "party-2" in server.state.present
@@ -275,7 +275,7 @@ def test_who_waits_skips_when_somebody_comes_who_is_further(rounds):
     upload(rounds, 0, 2)
     upload(rounds, 1, 2)
     assert skips(upload(rounds, 2, 5)) == {"party-1": 5, "party-2": 5}
-    assert [request.step for request in rounds.server.state.line] == [5]
+    assert [request.step for request in rounds.server.state.queue] == [5]
 
 
 def test_a_round_that_is_done_is_not_done_again(rounds):
@@ -284,7 +284,7 @@ def test_a_round_that_is_done_is_not_done_again(rounds):
     rounds.work(rounds.server, effects)
     assert rounds.server.state.round == 4
     assert skips(upload(rounds, 1, 3)) == {"party-2": 4}
-    assert not rounds.server.state.line
+    assert not rounds.server.state.queue
 
 
 def test_who_sends_the_running_round_again_hears_of_the_next_when_it_is_done(rounds):
@@ -320,7 +320,7 @@ def test_a_skip_that_is_not_ahead_is_dropped(step, rounds):
 def test_a_skip_that_meets_a_running_job_is_dropped(rounds):
     rounds.start(0)
     party = rounds.parties[0]
-    rounds.told(party, ANEW)
+    rounds.told(party, RESET)
     assert rounds.told(party, Received("server", Skip(3))) == []
     assert (party.state.step, party.state.skipped) == (0, 0)
 

@@ -1,6 +1,6 @@
 """A sealed line: one end of the conversation between two parties. The server carries the frames and cannot read them.
 
-    opening, answer    both agree on a session (see `agreement`); the party whose name sorts first opens
+    opening, answer    both agree on a session (see `session_agreement`); the party whose name sorts first opens
     HELLO, WELCOME     sealed: the opener's position, the answerer's decision; a HELLO of the answerer asks for one
     MESSAGE, ACK       sealed: the same frames as on a stream to the server
 
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from colonnade.drivers.processes.agreement import Agreement, Pace
 from colonnade.drivers.processes.peer import ACK_AFTER_S, FarPeer
 from colonnade.drivers.processes.sealing import Session, Signet
+from colonnade.drivers.processes.session_agreement import Pace, SessionAgreement
 from colonnade.drivers.processes.wire import (
     RELAY_BYTES,
     Envelope,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from colonnade.drivers.processes.node import Node
     from colonnade.drivers.processes.switchboard import Switchboard
 
-__all__ = ["ANSWER", "OPENING", "SEALED", "Line"]
+__all__ = ["ANSWER", "OPENING", "SEALED", "SealedLine"]
 
 OPENING, ANSWER, SEALED = b"\1", b"\2", b"\3"  # the first byte of what the relay carries
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0  # until an opening or a greeting is sent again
@@ -52,13 +52,13 @@ MAX_NUMBER = 2**62
 _HELLO = bytes([Kind.HELLO])
 
 
-class Line:
+class SealedLine:
     """One party's end of the line."""
 
     def __init__(self, switchboard: "Switchboard", node: "Node", peer: FarPeer, signet: Signet) -> None:
         self._switchboard, self._node, self._peer = switchboard, node, peer
         self.name = peer.name
-        self.agreement = Agreement(signet, peer.name)
+        self.agreement = SessionAgreement(signet, peer.name)
         self._words: deque[tuple[Session | None, bytes]] = deque(maxlen=MAX_WORDS)  # written before all else
         self._greetings = 0
         self._hellos = Pace()  # limits the peer's greetings
@@ -101,7 +101,7 @@ class Line:
         elif kind == SEALED:
             self._take_sealed(body)
         else:
-            raise RemoteProtocolError(self._peer.name, "a relayed frame of no kind that it may send")
+            raise RemoteProtocolError(self._peer.name, "a relayed frame of a kind that it may not send")
 
     def next_frame(self) -> tuple[bytes, bytes] | None:
         """The kind and content of the next frame to write; None if there is none."""
@@ -216,24 +216,24 @@ class Line:
         """Decide as the answerer whether the conversation continues, as the server does with a party."""
         theirs = read_control(envelope, Kind.HELLO, Position, self._peer.name)
         conversation = self._peer.conversation
-        anew = not conversation.goes_on_with(theirs)
-        number = conversation.number if not anew and conversation.number > 0 else secrets.randbelow(MAX_NUMBER) + 1
-        heard = 0 if anew else theirs.received
-        self._node.joined(self._peer, number, anew, heard)
+        reset = not conversation.goes_on_with(theirs)
+        number = conversation.number if not reset and conversation.number > 0 else secrets.randbelow(MAX_NUMBER) + 1
+        heard = 0 if reset else theirs.received
+        self._node.joined(self._peer, number, reset, heard)
         if conversation.number != number:
             self._mend()  # given up at once
             return
-        welcome = msgspec.msgpack.encode(Welcome(anew, conversation.position()))
+        welcome = msgspec.msgpack.encode(Welcome(reset, conversation.position()))
         self._say(self.agreement.session, seal_envelope(Kind.WELCOME, envelope.sequence, 0, welcome))
         self._stand(heard)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        if not welcome.anew and not self._peer.conversation.agrees(welcome.position):
+        if not welcome.reset and not self._peer.conversation.agrees(welcome.position):
             return  # given up in the meantime: the next opening says so
-        number, heard = welcome.position.number, 0 if welcome.anew else welcome.position.received
+        number, heard = welcome.position.number, 0 if welcome.reset else welcome.position.received
         if not 0 < number <= MAX_NUMBER:
             raise RemoteProtocolError(self._peer.name, "a conversation without a number")
-        self._node.joined(self._peer, number, welcome.anew, heard)
+        self._node.joined(self._peer, number, welcome.reset, heard)
         if self._peer.conversation.number == number:
             self._stand(heard)
         else:
@@ -264,7 +264,7 @@ class Line:
         peer, conversation = self._peer, self._peer.conversation
         peer.last_heard = time.monotonic()
         if envelope.acknowledged >= self._next:
-            raise RemoteProtocolError(peer.name, "acknowledges what was not yet sent to it")
+            raise RemoteProtocolError(peer.name, "acknowledges a message that was not sent to it yet")
         conversation.heard(envelope.acknowledged)
         self._arrived(envelope.acknowledged)
         if envelope.kind == Kind.ACK:

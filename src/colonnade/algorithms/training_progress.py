@@ -10,12 +10,12 @@ from colonnade.algorithms.training import Cadence, Training
 from colonnade.models.metrics import METRICS
 from colonnade.protocol.events import NANOSECONDS, Effect, Emit, Finish, SetTimer, TimerFired
 
-__all__ = ["END_TIMER", "EVALUATE_TIMER", "Progress"]
+__all__ = ["END_TIMER", "EVALUATE_TIMER", "TrainingProgress"]
 
 EVALUATE_TIMER, END_TIMER = "evaluate", "end"
 
 
-class Progress:
+class TrainingProgress:
     """Counts updates and rows, and decides from them when to evaluate and when to end."""
 
     def __init__(self, training: Training) -> None:
@@ -98,7 +98,7 @@ class Progress:
         """Why the run must end, if it has not improved for `train.patience` evaluations; "" otherwise."""
         if not self._patience or self._since < self._patience:
             return ""
-        return f"no better for {self._patience} evaluation{'s' * (self._patience > 1)}"
+        return f"no improvement in {self._patience} evaluation{'s' * (self._patience > 1)}"
 
     def note(self) -> str:
         """A note that the run ended before its limit because of `train.patience`; "" otherwise."""

@@ -14,7 +14,7 @@ from colonnade.attacks.wires import read_answer
 from colonnade.protocol.messages import Array, Message
 from colonnade.protocol.seeds import generator
 
-__all__ = ["Ear", "known_direction", "random_direction"]
+__all__ = ["Eavesdropper", "known_direction", "random_direction"]
 
 # (generator, c, ĉ of a batch) → an estimate of u, (directions, batch, width).
 Direction = Callable[[np.random.Generator, Array, Array], Array]
@@ -32,7 +32,7 @@ def known_direction(random: np.random.Generator, values: Array, perturbed: Array
     return difference
 
 
-class Ear:
+class Eavesdropper:
     """An eavesdropper on the wire of one party."""
 
     def __init__(self, place: Place, direction: Direction = random_direction) -> None:
@@ -43,7 +43,7 @@ class Ear:
         self._uploads: dict[int, Upload] = {}  # uploads without an answer so far, by step
 
     @property
-    def sated(self) -> bool:
+    def heard_all_rows(self) -> bool:
         """Whether every row has been seen."""
         return bool((self.guesses != UNKNOWN).all())
 

@@ -12,13 +12,13 @@ from colonnade.algorithms.vafl.messages import Embeddings
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 
-__all__ = ["Line", "Request", "check_upload"]
+__all__ = ["QueuedRequest", "RequestQueue", "check_upload"]
 
 STEPS = 2**40  # no run is that long; a party that claims it would mislead the others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class QueuedRequest:
     """A waiting batch: it steps θ_0 (`learn`), its party wants the gradient (`reply`), or both."""
 
     party: int
@@ -46,7 +46,7 @@ def check_upload(sender: str, message: Embeddings, rows: int, width: int) -> Non
 
 
 @dataclass(slots=True)
-class Line:
+class RequestQueue:
     """Requests in order of arrival. The work per upload does not depend on how many requests wait.
 
     A party's steps in flight are consecutive numbers, so step mod `most` is a separate place for each. A party
@@ -54,19 +54,19 @@ class Line:
     """
 
     most: int = 1  # batches per party
-    waiting: dict[tuple[int, bool, int], Request] = field(default_factory=dict)
+    waiting: dict[tuple[int, bool, int], QueuedRequest] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *requests: Request) -> "Line":
+    def of(cls, *requests: QueuedRequest) -> "RequestQueue":
         return cls(waiting={(request.party, request.learn, 0): request for request in requests})
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         return iter(self.waiting.values())
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """Append a request. A batch replaces the party's batch in the same place; a query waits beside its batch."""
         party, place = request.party, request.step % self.most
         if request.learn:
@@ -84,26 +84,26 @@ class Line:
         """Whether requests of this many distinct parties are waiting."""
         return len(self) >= parties and len(self._first(parties)) == parties
 
-    def take(self, parties: int) -> list[Request]:
+    def take(self, parties: int) -> list[QueuedRequest]:
         """Remove and return the first requests of this many distinct parties."""
         first = self._first(parties)
         for request in first:
             del self.waiting[request.party, request.learn, request.step % self.most]
         return first
 
-    def _first(self, parties: int) -> list[Request]:
-        first: dict[int, Request] = {}
+    def _first(self, parties: int) -> list[QueuedRequest]:
+        first: dict[int, QueuedRequest] = {}
         for request in self:
             first.setdefault(request.party, request)
             if len(first) == parties:
                 break
         return list(first.values())
 
-    def beside(self, party: int) -> Request | None:
+    def beside(self, party: int) -> QueuedRequest | None:
         """Return the first request of any other party."""
         return next((request for request in self if request.party != party), None)
 
-    def leave_behind(self, step: int) -> tuple[int, list[Request]]:
+    def leave_behind(self, step: int) -> tuple[int, list[QueuedRequest]]:
         """For coordinated rounds, in which all parties wait for the same step.
 
         Return the newest step, and remove and return the requests that are behind it.
