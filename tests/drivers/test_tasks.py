@@ -3,8 +3,10 @@
 import multiprocessing
 import operator
 import os
+import sys
 import time
 from contextlib import closing
+from types import ModuleType
 
 from colonnade.drivers.tasks import in_turn
 
@@ -18,6 +20,14 @@ def test_every_call_ends_with_its_result_or_its_cause():
 def test_a_process_that_dies_costs_its_own_call_only():
     ended = dict(filter(None, in_turn(os._exit, [(3,), (4,)], 1)))
     assert ended == {0: "its process ended with code 3", 1: "its process ended with code 4"}
+
+
+def test_a_process_that_never_came_up_costs_its_own_call_only(monkeypatch):
+    module = ModuleType("only_here")  # another process cannot import it
+    exec("def function(): pass", vars(module))
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    ended = dict(filter(None, in_turn(module.function, [()], 1)))
+    assert ended == {0: "its process ended with code 1"}
 
 
 def test_a_terminal_does_not_interrupt_the_processes_itself():

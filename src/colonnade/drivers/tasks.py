@@ -39,7 +39,7 @@ def in_turn(
             for worker in [worker for worker in team if worker.connection in heard]:
                 try:
                     said = worker.connection.recv()
-                except EOFError:
+                except (EOFError, ConnectionError):
                     worker.process.join()
                     said = (f"its process ended with code {worker.process.exitcode}",)
                     team.remove(worker)
@@ -77,7 +77,7 @@ class _Worker:
 
     def give(self, call: int, values: tuple[Any, ...]) -> None:
         self.call = call
-        with suppress(BrokenPipeError):  # the process is gone, which the next `recv` says
+        with suppress(ConnectionError):  # the process is gone, which the next `recv` says
             self.connection.send(values)
 
     def dismiss(self) -> None:
@@ -106,7 +106,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 def _work(function: Callable[..., Any], connection: Connection) -> None:
     """Call the function with what arrives, until the connection is closed."""
-    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
+    with suppress(KeyboardInterrupt, EOFError, ConnectionError):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the parent was started with Ctrl-C ignored
         if sys.platform != "win32":
             os.setpgrp()
