@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from colonnade.config.resolve import load_partition
 from colonnade.experiments.compare import Entry, compare, contestants, entries_of, race
 from colonnade.experiments.interrupt import on_first_interrupt
-from colonnade.experiments.run import Standing
+from colonnade.experiments.run import Standing, reopen
 
 TABLES: dict[str, Any] = {
     "data": {"source": "digits", "parties": 3},
@@ -74,23 +75,23 @@ def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path, undi
     assert len(ends(folder)) == 3
 
 
-def test_a_race_in_processes_that_is_interrupted_goes_on_to_the_same_end(
-    tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_race_in_processes_has_the_same_ends_and_after_ctrl_c_a_checkpoint(
+    tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("colonnade.drivers.tasks.LOOK_S", 0.01)
-    folder, shown = tmp_path / "race", list[str]()
+    endless = {"protocol.name": "vafl", "train.updates": 10**7}
+    entries = entries_of(contestants(TABLES | {"methods": {"endless": endless}}, ["sync", "endless", "vafl"]), 1)
+    folder, ended, under_way = tmp_path / "race", set[str](), set[str]()
 
     def press(_: list[Entry], entry: Entry, at: Standing | None) -> None:
-        shown.append(entry.folder)
-        if entry.label == "long" and at is not None and at.updates:
+        (ended if at is None else under_way).add(entry.folder)
+        if ended == {"sync-seed0", "vafl-seed0"} and at is not None and at.updates:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        race(entries_of(contestants(TABLES, LABELS), 1), folder, press, workers=2)
-    assert "long-seed0" in shown and "long-seed0" not in ends(folder)
-    assert (folder / "long-seed0" / "checkpoint.safetensors").is_file()
-    compare(TABLES, LABELS, 1, folder)
-    assert ends(folder) == undisturbed
+        race(entries, folder, press, workers=2)
+    assert "endless-seed0" in under_way
+    assert ends(folder) == {name: undisturbed[name] for name in ended}
+    assert reopen(entries[1].config, folder / "endless-seed0", load_partition).standing.updates > 0
 
 
 def test_the_first_asks_and_the_second_is_as_usual() -> None:
