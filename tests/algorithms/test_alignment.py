@@ -1,4 +1,4 @@
-"""Alignment in the simulator: the plain intersection, in one secret order; what crosses; who breaks the rules."""
+"""Alignment in the simulator: the plain intersection in one secret order, the messages, and broken rules."""
 
 import hashlib
 
@@ -31,7 +31,7 @@ def ids_of(texts, rules=DROP, whose="bank"):
 
 
 class Aligned:
-    """A run of the simulator, and all that was said in it."""
+    """Run the simulator and record every message."""
 
     def __init__(self, tables, rules=DROP, seed=0, chunk=3, party=AligningParty, liar=None, clock=None, least=0):
         self.tables = tables
@@ -52,7 +52,7 @@ class Aligned:
             self.heard.append((receiver, event.sender, event.message))
 
     def orders(self):
-        """Everybody's own texts in the common order."""
+        """Every member's own ids, in the common order."""
         members = {name: getattr(role, "member", None) for name, role in self.roles.items()}
         rows = {name: one.aligned.rows for name, one in members.items() if one is not None}
         return {name: [self.tables[name][row] for row in found] for name, found in rows.items()}
@@ -144,7 +144,7 @@ def test_the_server_is_told_who_has_which_row():
 
 
 def test_rows_that_only_some_have_for_those_who_allow_it():
-    """The server can say who has which row; what is made of it is another matter."""
+    """The server can say which party has which row. How training uses that is tested elsewhere."""
     points = {text: Blinder(bytes(32)).hashed([text]) for text in "abcde"}
     sets = ["abc", "bcd", "ce"]
     matched = match(["x", "y", "z"], [np.concatenate([points[text] for text in one]) for one in sets], 2)
@@ -195,8 +195,8 @@ def test_only_raised_points_cross_and_never_an_id_or_a_hash_of_one():
 def test_nobody_but_the_server_sees_a_set_that_all_have_raised():
     run = Aligned(tables(30, 28, 26, server=25))
     whole = [(receiver, m.owner) for receiver, _, m in run.heard if isinstance(m, Points) and m.hops == 4]
-    assert {receiver for receiver, _ in whole} == {"server"}  # whoever had two of them could compare them
-    assert {owner for _, owner in whole} == {"shop", "insurer", "server"}  # the bank's is raised by the server last
+    assert {receiver for receiver, _ in whole} == {"server"}  # a party that had two of them could compare them
+    assert {owner for _, owner in whole} == {"shop", "insurer", "server"}  # the server raises the bank's set last
     places = {(receiver, m.owner) for receiver, _, m in run.heard if isinstance(m, Places)}
     assert {pair for pair in places if pair[1] != "server"} == {("bank",) * 2, ("shop",) * 2, ("insurer",) * 2}
 
@@ -205,7 +205,7 @@ def test_no_party_ever_holds_two_sets_that_could_be_compared():
     run = Aligned(tables(30, 28, 26, 24, server=25))
     ring = run.server.ring
     for name in ring.members[:-1]:
-        held = {name: {frozenset([name])}}  # by owner: who has raised what this party had in its hands
+        held = {name: {frozenset([name])}}  # by owner: the members that have raised what this party received
         for receiver, _, message in run.heard:
             if receiver == name and isinstance(message, Points):
                 exponents = frozenset(ring.path(message.owner)[: message.hops])
@@ -230,14 +230,14 @@ def test_the_servers_own_ids_come_back_in_an_order_that_it_does_not_know():
     order = [in_order[point.tobytes()] for point in seen]
     assert sorted(order) == list(range(25)) and order != list(range(25))
     once = parties[0]._mixing_order()[parties[1]._mixing_order()]
-    assert order == once.tolist()  # each of the parties has mixed it: one honest one is enough
+    assert order == once.tolist()  # every party has shuffled it: one honest party is enough
 
 
-# Who breaks the rules
+# Parties that break the rules
 
 
 def lying(change):
-    """A shop that does something else than its role says."""
+    """A shop that departs from its role."""
 
     class Liar(AligningParty):
         def handle(self, event, now):
@@ -348,7 +348,7 @@ def test_a_server_that_gives_wrong_places_is_found_out():
     assert party.summary() == {"weights": "", "ids": 2}
 
 
-# Coming and going
+# Joining and leaving
 
 
 def test_a_party_that_starts_again_before_all_are_here_declares_again():
@@ -364,7 +364,7 @@ def test_a_party_that_starts_again_before_all_are_here_declares_again():
 
 
 def test_the_whole_state_is_saved():
-    """Every role is packed, thrown away and made again after every event; the run is the same."""
+    """Every role is saved, discarded and rebuilt after every event; the run stays the same."""
 
     class Forgetful(AligningParty):
         def handle(self, event, now):
@@ -374,7 +374,7 @@ def test_the_whole_state_is_saved():
             vars(self).clear()
             self.__init__(*made_from)
             self.load(saved)
-            self.member._key, self.member._blinder = key, blinder  # no state has these
+            self.member._key, self.member._blinder = key, blinder  # no state contains these
             assert state.pack(self.save()) == state.pack(saved)
             return effects
 

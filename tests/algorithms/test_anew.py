@@ -1,4 +1,4 @@
-"""PeerJoined(anew=True): what was under way between two roles is gone, and each does its part to go on."""
+"""PeerJoined(anew=True): the messages between two roles are lost, and each role does its part to continue."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def works(effects):
 
 
 def upload(made, m, step=0, rows=(0, 1), **fields):
-    """What party m might send; the server's answer to it."""
+    """What party m might send, and the server's answer."""
     sent = Embeddings(step, len(rows), np.array(rows, np.int32), np.ones((len(rows), 1), np.float32), **fields)
     return made.told(made.server, Received(made.names[m], sent))
 
@@ -58,7 +58,7 @@ def gradient(made, m, step):
 
 
 def joined(made, m):
-    """The server hears that the conversation with party m begins anew."""
+    """Tell the server that the conversation with party m restarts."""
     return made.told(made.server, PeerJoined(made.names[m], anew=True))
 
 
@@ -143,7 +143,7 @@ def test_the_warm_up_begins_again_and_every_row_comes_once(done, make, monkeypat
 
 
 def test_nothing_that_was_asked_before_is_answered(make):
-    """A server that went back counts its requests again: an old answer would pass for that of a new one."""
+    """A server that went back numbers its requests again: an old answer must not pass for a new one."""
     made = make()
     made.start(0)
     party = made.parties[0]
@@ -176,7 +176,7 @@ def test_a_batch_in_line_is_forgotten_and_one_in_work_is_not(make):
 
 def test_a_newer_batch_or_query_of_a_party_replaces_its_older_one(make):
     made = make(VaflOptions(table="zeros", order="query-first"))
-    upload(made, 0)  # in work
+    upload(made, 0)  # being computed
     for step in (0, 1):
         upload(made, 1, step, reply=False)
         for _ in range(2):
@@ -207,12 +207,12 @@ def test_rows_that_came_meanwhile_are_not_asked_for_again(make):
     made = make(VaflOptions(table="zeros", max_delay=1))
     asked = until_asked(made)
     answer(made, 2, asked["party-3"])
-    upload(made, 1)  # the same rows, as a batch of its own
+    upload(made, 1)  # the same rows, as a separate batch
     assert works(joined(made, 1)), "nothing is too old any more: the step begins"
 
 
 def until_asked(made):
-    """Party 1 alone makes steps until the others' rows are too old."""
+    """Party 1 alone takes steps until the other parties' rows are too old."""
     for step in range(5):
         effects = upload(made, 0, step)
         if requests := {e.to: e.message for e in effects if isinstance(getattr(e, "message", None), FreshRequest)}:
@@ -254,7 +254,7 @@ def test_who_was_never_announced_may_upload(make):
 
 @pytest.fixture
 def rounds(make):
-    """A server between two rounds, with nothing to judge."""
+    """A server between two rounds, with nothing to evaluate."""
     made = make(SyncOptions())
     made.server.state.due = ""
     return made

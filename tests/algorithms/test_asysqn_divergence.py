@@ -1,4 +1,4 @@
-"""AsySQN that leads nowhere says so and ends, for everybody: with the cause and what to do."""
+"""AsySQN that diverges reports it and ends for all parties, with the cause and a remedy."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""AsySQN Alg. 2: what each party and each coalition learns from the two trees; brute force judges the elimination."""
+"""AsySQN Alg. 2: what each party and each coalition learns from the two trees, checked by brute force."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def test_nor_with_more_children(parties, fan_out):
 @pytest.mark.parametrize("parties", range(3, 12))
 @pytest.mark.parametrize("broadcast", [False, True])
 def test_who_learns_what(parties, broadcast):
-    """The initiator the sum over the others; the others nothing, or the same if it is told to all."""
+    """The initiator learns the sum over the others. The others learn nothing, or the same sum if it is sent to all."""
     initiator = parties // 2
     seen = views(*aggregation_trees(parties, initiator), initiator, broadcast)
     for party in range(parties):
@@ -118,7 +118,7 @@ def test_a_star_and_a_chain_are_safe_alone_and_not_against_two():
 
 
 def test_a_root_that_is_not_the_initiator():
-    """The initiator is sent the totals, and may be anywhere below the root."""
+    """The initiator receives the totals and may be anywhere below the root."""
     first, second = chain(1, 2, 0), chain(2, 1, 0)
     seen = views(first, second, 0)
     assert reveals(seen[0], (0,)) == ((1, 2),)
@@ -148,7 +148,7 @@ def test_the_trees_of_any_initiator_are_those_of_the_first_renumbered():
 
 @pytest.mark.parametrize("parties", [4, 8, 16])
 def test_what_two_neighbours_see(parties):
-    """Beside the initiator, anybody learns the sum over the rest; without it two neighbours learn nothing."""
+    """Together with the initiator, any party learns the sum over the rest. Without it, two neighbours learn nothing."""
     first, second = aggregation_trees(parties, 0)
     seen = views(first, second, 0)
     for tree, child in itertools.product((first, second), range(1, parties)):

@@ -1,4 +1,4 @@
-"""Sec. 2.3: no row of a present party that is older than D is ever used, judged from the delivered events alone.
+"""Sec. 2.3: no update uses a row of a present party that is older than D, judged from the delivered events alone.
 
 The copy kept here knows nothing of the server's table: it watches uploads arrive and updates happen, and learns from
 the gradients which batches an update was about.
@@ -39,7 +39,7 @@ def tables(method, max_delay, **protocol):
 
 
 def ages_used(events, parties, rows):
-    """The age of every (row, party) that an update used, for parties that were there since the update before."""
+    """The age of every (row, party) that an update used, for parties that were present since the previous update."""
     uploads, about = {}, {}
     for _, role, event in events:
         match event:
@@ -103,7 +103,7 @@ def test_only_what_is_too_old_is_asked_for(simulate):
 
 
 def test_whoever_waits_also_waits_for_lost_parties_rows(simulate):
-    """on_lost = "wait": the bound holds for everybody, so nobody is excepted."""
+    """on_lost = "wait": the bound holds for all parties, lost ones included."""
     run = simulate(tables("vafl", 3, on_lost="wait"))
     assert run.status == "finished"
     assert run.server.staleness.summary()["max"] <= 3

@@ -1,4 +1,4 @@
-"""What FedVS refuses: before it starts, and from peers who do not keep to the protocol; nothing changes then."""
+"""What FedVS refuses, before it starts and from peers that break the protocol. A refusal changes no state."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_two_parties_are_too_few(resolve):
 
 
 def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
-    """T = 0 has to be asked for by name; then every peer holds the columns, and `reveals` says so."""
+    """The config must ask for T = 0 by name; then every peer holds the columns, and `reveals` says so."""
     setting = tables(K=1, T=0, allow_unprotected=True)
     run = simulate(setting, parties=4)
     own, peer = run.parties[0], run.parties[1]

@@ -1,4 +1,4 @@
-"""Runs that end when they get no better go back to their best weights; steps on wide rows are smaller."""
+"""Runs that stop improving end with their best weights; steps on wide rows are smaller."""
 
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ def step(made, value):
 
 @pytest.mark.parametrize("average", [False, True])
 def test_by_hand(average):
-    """Evaluations 1, 2, 3; the second was the best; a step that comes after the end is not taken."""
+    """Evaluations 1, 2, 3, of which the second was the best; a step after the end is not taken."""
     made, kept, x = network(average), Kept(), np.ones((4, 3), np.float32)
     read = {}
     for number, best in ((1, 0), (2, 1), (3, 2)):
         kept.evaluation(number, best, False, made)
-        kept.evaluation(number, best, False, made)  # another piece of its rows
+        kept.evaluation(number, best, False, made)  # another part of its rows
         read[number] = made.read(x)
         step(made, float(number))
     saved = Kept()

@@ -1,4 +1,4 @@
-"""The line of a VAFL server: by arrival, at most a batch and a query of each party."""
+"""The queue of a VAFL server: by arrival, at most one batch and one query of each party."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Settings of the zeroth-order methods that cannot work: refused before a run, with the key and what would do."""
+"""Settings of the zeroth-order methods that cannot work: refused before a run, with the key and a value that works."""
 
 import re
 
@@ -85,7 +85,7 @@ def test_directions_are_some_and_not_thousands(method, count, roles):
 
 @pytest.mark.parametrize(("key", "value"), [("directions", 1), ("smoothing", 0.01), ("distribution", "sphere")])
 def test_frozen_parties_estimate_nothing(key, value, roles):
-    """Not their keys: so `colonnade compare --protocols cascaded,frozen` leaves them away."""
+    """These methods do not have the keys, so `colonnade compare --protocols cascaded,frozen` drops them."""
     with pytest.raises(ConfigError, match=rf"protocol\.{key} = .*frozen: "):
         roles("frozen", **{key: value})
 
@@ -158,7 +158,7 @@ def test_losses_of_another_step_are_dropped(uploaded):
 
 
 def test_too_large_a_rate_diverges(simulate):
-    """Not where both sides estimate: μu vanishes beside huge parameters, and nothing moves any more."""
+    """If both sides estimate, a run does not diverge: μu vanishes beside huge parameters, and no weight changes."""
     tables = {
         "protocol": {"name": "cascaded"},
         "model": {"party": "linear", "embedding": 4, "server": "linear"},

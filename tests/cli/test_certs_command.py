@@ -12,7 +12,7 @@ from colonnade.protocol.errors import ConfigError
 
 @pytest.fixture
 def certs(monkeypatch, tmp_path):
-    """`colonnade certs ARGS` in a folder of its own; what it printed."""
+    """`colonnade certs ARGS` in a folder of its own; return its output."""
     monkeypatch.chdir(tmp_path)
 
     def call(*args):

@@ -1,4 +1,4 @@
-"""How the command line is put together: no module needs one that needs it."""
+"""The modules of the command line: no two of them import each other."""
 
 import ast
 from graphlib import TopologicalSorter

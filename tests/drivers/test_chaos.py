@@ -1,4 +1,4 @@
-"""A thousand small federations with random methods, options and faults: each ends, and nothing breaks on the way.
+"""A thousand small federations with random methods, options and faults: each ends, and nothing breaks.
 
 The faults are drawn from what `[clock]` can say; every role checks its invariants after every event. Of every
 tenth the state is saved in the middle, as bytes, and goes on in a new simulator to the same end.
@@ -173,7 +173,7 @@ def check_end(drawn: Federation, run: Simulator) -> None:
 
 
 def check_resume(seed: int, drawn: Federation) -> None:
-    """Saved in the middle, loaded into a new one: both go on alike."""
+    """Saved in the middle and loaded into a new simulator: both continue alike."""
     run, _ = simulator(drawn)
     run.advance(Draw(-seed).randint(1, 150))
     data_saved = state.pack(simulator_checkpoint.save(run))
@@ -206,7 +206,7 @@ def test_when_everyone_is_gone_everyone_is_named(on_lost: str) -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_jobs_from_a_checkpoint_can_run_again_after_a_crash(index: int) -> None:
-    """What the codec gave back is read-only; the roles must not mind."""
+    """Arrays from the codec are read-only; the roles must accept that."""
     calm, _ = simulator(by_hand([]))
     while calm.now < NANOSECONDS // 2 or not any(job.end > job.start for job in calm.nodes[index].jobs.values()):
         assert calm.advance(1)

@@ -97,7 +97,7 @@ def test_trace_over_intervals_by_hand() -> None:
 
 
 def test_trace_wraps_around() -> None:
-    """From t = 28: 2 s at full speed do 2 s, then the trace begins anew at 0.5: 1 s more takes 2 s."""
+    """From t = 28: 2 s at full speed do 2 s, then the trace starts again at 0.5: 1 s more takes 2 s."""
     traced = pace(kind="trace", mean_s=3.0, cpu=[50.0, 80.0, 0.0], interval_s=10.0)
     assert seconds(traced.duration(1.0, 28 * NANOSECONDS)) == pytest.approx(2 + 2)
     assert traced.trace_s == 30.0
@@ -111,7 +111,7 @@ def test_a_fully_loaded_machine_still_moves() -> None:
 
 @pytest.mark.parametrize("interval", [0.1, 0.3, 1 / 3, 0.7, 1e-3])
 def test_trace_whose_interval_is_no_binary_fraction_ends(interval: float) -> None:
-    """10·0.1 // 0.1 is 9 in floating point; the sum over intervals must not stand still there."""
+    """10·0.1 // 0.1 is 9 in floating point; the sum over intervals must not stop there."""
     traced = pace(kind="trace", mean_s=1.0, cpu=[0.0, 50.0], interval_s=interval)
     for start in range(20):
         taken = seconds(traced.duration(3.0, round(start * interval * NANOSECONDS)))

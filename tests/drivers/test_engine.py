@@ -1,4 +1,4 @@
-"""The event loop with tiny roles whose every reaction is written down."""
+"""The event loop with tiny roles whose every reaction is scripted."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -59,7 +59,7 @@ React = Callable[["Scripted", Event, int], Sequence[Effect] | None]
 
 
 class Scripted:
-    """A role that does what its script says and remembers what happened, in words."""
+    """A role that follows its script and records what happened, in words."""
 
     def __init__(self, name: str, react: React = lambda role, event, now: None) -> None:
         self.name, self._react = name, react
@@ -115,7 +115,7 @@ def describe(event: Event) -> str:
 
 
 def at_start(*effects: Effect, then: dict[str, list[Effect]] | None = None) -> React:
-    """Effects for the start, and others for events by their description."""
+    """Effects for the start, and for other events by their description."""
 
     def react(role: Scripted, event: Event, now: int) -> Sequence[Effect]:
         return effects if isinstance(event, Started) else (then or {}).get(describe(event), [])
@@ -150,7 +150,7 @@ def simulator(
 
 
 def happenings(role: Scripted) -> list[tuple[float, str]]:
-    """Without starts and joins at the beginning."""
+    """The record without starts and joins at the beginning."""
     return [entry for entry in role.log if entry[1] != "started" and not (entry[0] == 0 and "joined" in entry[1])]
 
 
@@ -419,7 +419,7 @@ def test_a_crash_runs_the_job_again_and_keeps_the_state() -> None:
     assert happenings(party) == [(1, "done job 1"), (14, "done job 2")]
     assert party.computed == ["job 1", "job 2", "job 2"]
     assert party.calls == ["save", "load", "resumed"]
-    assert run.nodes[1].busy_ns == (1 + 2 + 4) * S  # two seconds of job 2 were for nothing
+    assert run.nodes[1].busy_ns == (1 + 2 + 4) * S  # two seconds of job 2 were lost
 
 
 def test_a_restarted_role_is_given_the_same_key_and_no_trace_of_it_is_left() -> None:
@@ -623,7 +623,7 @@ def test_many_timers_beside_a_long_job_are_no_stall() -> None:
 
 
 def test_a_long_pause_beside_a_quick_timer_is_no_stall() -> None:
-    """Nothing is pending but timers: one ticks every second, the other, of a party, ends its pause after 1000."""
+    """Only timers are pending: one ticks every second; the other, a party's, ends its pause after 1000."""
 
     def again(role: Scripted, event: Event, now: int) -> Sequence[Effect]:
         return [Finish("")] if "a: x" in describe(event) else [SetTimer("tick", now + S)]
@@ -666,7 +666,7 @@ def test_every_role_is_checked_after_its_events_if_asked() -> None:
 
 
 def busy_federation() -> tuple[Simulator, list[Scripted]]:
-    """Something of everything is under way: jobs, aside jobs, timers, messages, duplicates, a crash."""
+    """One of each is under way: jobs, aside jobs, timers, messages, duplicates, a crash."""
 
     def ping(role: Scripted, event: Event, now: int) -> Sequence[Effect]:
         match event:

@@ -1,4 +1,4 @@
-"""Lanes: a role's jobs in turn, the one due first before the others, and nothing lost when one fails."""
+"""Lanes: a role's jobs run in turn, the job due first goes first, and a failure loses no other job."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,7 +33,7 @@ def test_a_lane_is_worked_off_in_turn_and_what_follows_from_a_result_comes_first
 
 
 def test_the_next_job_is_the_one_that_is_due_first() -> None:
-    """Of a lane's jobs the earliest counts, since it must wait for those before it."""
+    """The earliest job of a lane counts, since later ones wait for it."""
     with closing(Lanes(1)) as lanes:  # no other thread
         for lane, due in ((1, 30), (2, None), (3, 10), (4, None), (4, 20)):
             lanes.submit(lane, due, lambda job: job, None)
@@ -47,7 +47,7 @@ def test_who_waits_computes() -> None:
 
 
 def test_who_waits_for_what_another_computes_takes_the_next_job(lanes: Lanes) -> None:
-    """The first job ends only when the third is done, and there are two threads beside this one."""
+    """The first job ends only after the third, and there are two threads besides this one."""
     begun, done = Event(), Event()
 
     def first(job: Any) -> Any:

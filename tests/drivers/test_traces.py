@@ -1,4 +1,4 @@
-"""CPU traces from files: CSV and Google's archive, the durations they give, what is refused, the note at the end."""
+"""CPU traces from files: CSV and Google's archive, the resulting durations, what is refused, the note at the end."""
 
 import gzip
 import io
@@ -73,7 +73,7 @@ def test_machines_are_numbered_by_their_sorted_names(archive: str) -> None:
 def test_durations_through_a_changing_machine_by_hand(archive: str) -> None:
     """Machine 1 (b) runs at 0.5, 0.2, 1: from t = 8, 2 s do 1 s of work, 10 s do 2 s, the last 1.5 s take 1.5 s.
 
-    From t = 25, 5 s do 5 s; then the trace begins anew: 4 s more take 8 s.
+    From t = 25, 5 s do 5 s; then the trace starts again: 4 s more take 8 s.
     Machine 0 (a) runs at 1, 0.25: 18 s of work are 10 s (10), 10 s (2.5) and, at full speed again, 5.5 s.
     """
     b, a = trace(file=archive, machine=1), trace(file=archive, machine=0)
@@ -144,7 +144,7 @@ FRACTIONS = {"cpu.csv": b"time,cpu\n0,0.5\n10,0.8\n20,0\n", "vms.tar.gz": b"0.5 
 
 @pytest.mark.parametrize("name", [*FRACTIONS, "cpu"])
 def test_what_could_be_fractions_or_percent_needs_its_unit(tmp_path: Path, name: str) -> None:
-    """0.8 is 80 % or 0.8 %: nothing in the numbers tells."""
+    """0.8 is 80 % or 0.8 %: the numbers do not tell."""
     file = tmp_path / name
     fields: dict[str, Any] = {"file": str(file)}
     if name == "cpu":
@@ -244,7 +244,7 @@ def test_a_file_that_is_not_there(name: str) -> None:
 
 @pytest.mark.parametrize(("machine", "parties"), [(3, 1), (-1, 1), (None, 4)])
 def test_a_machine_out_of_range(archive: str, machine: int | None, parties: int) -> None:
-    """Without a number, the fourth party has no machine."""
+    """The fourth party has no number and gets no machine."""
     error = refusal(ClockConfig(compute=trace(file=archive, machine=machine)), parties)
     assert error.key == "clock.compute.machine" and error.value == (3 if machine is None else machine)
     assert error.advice == f"{archive} has 3 machines: give a number from 0 to 2"
@@ -387,7 +387,7 @@ def test_the_note_stands_behind_why_a_run_stalled() -> None:
 
 
 def test_a_resumed_run_says_the_same(tmp_path: Path, archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # looks for a due checkpoint that often
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # so often does it check for a due checkpoint
     config = from_dict(small(compute={"kind": "trace", "mean_s": 0.5, "file": archive, "interval_s": 0.5}))
     whole = prepare(config, out=tmp_path / "run").execute()
     again = reopen(config, tmp_path / "run")  # from the last checkpoint

@@ -1,4 +1,4 @@
-"""Who wins a column, and how that is said."""
+"""Which method wins a column, and how the table says so."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Runs and races: what lands in a folder, what a summary says, and that one failure does not stop the others."""
+"""Runs and races: the files in a folder, what a summary says; one failure does not stop the others."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""docs/write-a-model.md says what is true: its program runs as printed."""
+"""docs/write-a-model.md: its program runs as printed."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The predicting server and party by hand: who is asked, what is waited for, what is refused."""
+"""The predicting server and party by hand: which parties are asked, what the server waits for, what is refused."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ class Plain:
 
 
 class Trained:
-    """A party's role: the embedding of x is (x, 10 x); remembers that it was given a key."""
+    """A party's role: the embedding of x is (x, 10 x); it records that it got a key."""
 
     name = "shop"
     entropy = None
@@ -87,7 +87,7 @@ def of_bank(number, *values):
 
 
 def computed(server, effects):
-    """The answer of the job that the effects end with."""
+    """The answer of the last job among the effects."""
     work = next(effect for effect in effects if isinstance(effect, Work))
     result = server.compute(work.job)
     assert server.handle(WorkDone(work.token, result), 0) == [Emit(result)]

@@ -1,4 +1,4 @@
-"""A whole federation that predicts: trained from files, brought up from its checkpoints, asked over HTTP, one loop."""
+"""A whole federation that predicts, in one loop: trained from files, restarted from checkpoints, asked over HTTP."""
 
 import asyncio
 import io
@@ -42,7 +42,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Files of the bank (with the label), of the shop, and clients who came later."""
+    """Files of the bank (with the label), of the shop, and of clients that came later."""
     generator = np.random.default_rng(0)
     ids = [f"C{row:03}" for row in generator.permutation(ROWS + LATER)]
     x = generator.normal(size=(ROWS + LATER, 5)).round(3)
@@ -122,7 +122,7 @@ class World:
 
     @asynccontextmanager
     async def up(self, *names, told=None, **own):
-        """Server and parties from their checkpoints; the way to ask."""
+        """Server and parties from their checkpoints; yields a way to ask them."""
         self.address = "127.0.0.1:0"
         server = predicting_server(self.server(**own))
         running = {"server": asyncio.ensure_future(server.run())}
@@ -217,7 +217,7 @@ def test_a_method_with_noise_answers_under_noise_that_is_never_the_same(folder):
 
     async def story():
         await world.train()
-        async with world.up(*NAMES, told=0) as ask:  # a mean of the training rows is not told: it would be accounted
+        async with world.up(*NAMES, told=0) as ask:  # no mean of training rows is sent: it would be accounted
             return [(await ask(id))[0]["probabilities"] for _ in range(2)]
 
     first, second = asyncio.run(story())
@@ -278,7 +278,7 @@ def test_who_is_away_is_stood_in_for_by_policy_and_said(trained):
             cached, fallback = await ask(*ids)
         async with trained.up("bank", away=["refuse"]) as ask:
             refused = await ask(ids[0])
-        async with trained.up("bank") as ask:  # the shop's mean was told before, and kept
+        async with trained.up("bank") as ask:  # the shop's mean was sent before, and stored
             return full[0], cached, fallback, refused[0], (await ask(ids[0]))[0]
 
     full, cached, fallback, refused, later = asyncio.run(story())
@@ -397,7 +397,7 @@ def test_the_status_says_who_is_here(trained):
 
 
 def test_for_a_party_that_lacked_rows_stands_what_was_learned(folder):
-    """And the mean for one that lacked none."""
+    """A party that lacked no rows is replaced by the mean."""
     presence = np.ones((ROWS, 3), bool)
     presence[::4, 1] = False  # bank, shop, server
     held = {"bank": np.arange(ROWS), "server": np.arange(ROWS), "shop": np.where(presence[:, 1], np.arange(ROWS), -1)}

@@ -1,4 +1,4 @@
-"""What stands in for a party: cached, then fallback, then nothing; by the policy and in its order."""
+"""What replaces an absent party: cached, then fallback, then nothing; by the policy and in its order."""
 
 import numpy as np
 import pytest

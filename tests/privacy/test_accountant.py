@@ -1,4 +1,4 @@
-"""μ and ε against closed forms and against dp-accounting; what is not known raises."""
+"""μ and ε against closed forms and against dp-accounting; an unknown event raises."""
 
 from math import log, sqrt
 

@@ -1,4 +1,4 @@
-"""An empirical lower bound, by one who sees all messages and knows all but which of two records the party trained on.
+"""An empirical lower bound: the distinguisher knows everything except which of two records the party trained on.
 
 The record is planted in training: the server answers with one gradient, which makes θ_m follow the record's sign, and
 from then on EVERY row of every message moves from −C to +C. The distinguisher is the best there is (the likelihood

@@ -1,4 +1,4 @@
-"""Masks in fixed point: exact sums, values that nobody can see, and no sum that wraps around unnoticed."""
+"""Masks in fixed point: exact sums, hidden values, and no sum that wraps around unnoticed."""
 
 import hashlib
 
@@ -60,7 +60,7 @@ def test_a_masked_value_is_uniform_in_every_byte(value):
 
 
 def test_the_test_of_uniform_bytes_can_fail():
-    """What floats or small masks would do: the high bytes show the value's size."""
+    """With floats or small masks the high bytes would show the value's size."""
     rows = 200_000
     small = add(encode(np.full(rows, 5.0), 40, 8), masks(seed("s"), rows) >> np.uint64(4))
     assert byte_chi_square(small, 7) < 1e-4

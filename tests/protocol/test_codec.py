@@ -1,4 +1,4 @@
-"""The codec: what goes in comes out, and nothing that comes from outside does anything but decode or be refused."""
+"""The codec: messages survive a round trip, and foreign bytes either decode or are refused, without other effects."""
 
 import msgspec
 import numpy as np
@@ -59,7 +59,7 @@ def all_arrays(payload: Payload) -> list[Array]:
 
 
 def by_hand(header: object, body: bytes = b"") -> bytes:
-    """A frame around any header at all."""
+    """A frame around an arbitrary header."""
     text = header if isinstance(header, bytes) else msgspec.msgpack.encode(header)
     return b"CLN" + bytes([VERSION]) + len(text).to_bytes(4, "little") + text + bytes(-len(text) % 8) + body
 
@@ -284,7 +284,7 @@ def test_no_byte_sequence_does_anything_but_decode_or_be_refused() -> None:
             decoded += 1
         except CodecError as error:
             assert error.peer == "party 7"
-    assert 0 < decoded < 10_000  # both ways were taken
+    assert 0 < decoded < 10_000  # both outcomes occurred
 
 
 def test_nothing_is_ever_unpickled() -> None:

@@ -1,4 +1,4 @@
-"""States become plain values and get their types back; what cannot be saved is refused at once."""
+"""States become plain values and get their types back; a state that cannot be saved is refused at once."""
 
 from collections import deque
 from dataclasses import dataclass, field

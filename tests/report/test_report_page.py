@@ -1,4 +1,4 @@
-"""report.html: one self-contained file with the charts, the winners and how it was made."""
+"""report.html: one self-contained file with the charts, the winners and the commands behind it."""
 
 import base64
 import gzip
@@ -24,7 +24,7 @@ COSTS = ["utilisation", "bytes"]
 
 
 class Page(HTMLParser):
-    """Whatever a browser would fetch, the charts' places and the text; the inside of scripts is text to it."""
+    """Everything that a browser would fetch, the charts' places and the text; script contents count as text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where commands put and find runs that were given no folder."""
+"""Where commands put and find runs without a given folder."""
 
 from pathlib import Path
 

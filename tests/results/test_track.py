@@ -19,7 +19,7 @@ def data():
 
 
 class Kept:
-    """A tracker that keeps what it is sent."""
+    """A tracker that stores what it gets."""
 
     def __init__(self, opening):
         self.opening, self.rows, self.id, self.ended = opening, [], opening.id or "id-1", None
@@ -37,7 +37,7 @@ KEPT: list[Kept] = []
 
 @pytest.fixture
 def kept(monkeypatch):
-    """Stands for a package that need not be installed: the tests of the real ones are below."""
+    """Replaces a package that may not be installed: the tests with real packages are below."""
     KEPT.clear()
     monkeypatch.setitem(track.PACKAGES, "mlflow", "json")
     monkeypatch.setitem(trackers.TRACKERS, "mlflow", Kept)

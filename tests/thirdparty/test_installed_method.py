@@ -1,4 +1,4 @@
-"""A package that knows Colonnade, and that Colonnade does not know: installed by pip, it brings a whole method."""
+"""A package that imports Colonnade, and that Colonnade does not know: installed by pip, it adds a whole method."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "src"
 
-# One process for all: to import torch takes longer than the rest.
+# One process for all: importing torch takes longer than the rest.
 STORY = """
 import json, sys
 import colonnade
@@ -46,7 +46,7 @@ print(json.dumps({"accuracy": result.summary["accuracy"], "right": right}))
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """As `pip install` leaves it, in a folder of its own; it is built from a copy, for builds leave files behind."""
+    """As `pip install` leaves it, in a folder of its own; built from a copy, since builds leave files behind."""
     folder = tmp_path_factory.mktemp("installed")
     copy = shutil.copytree(HERE / "colonnade_median", folder / "source")
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--disable-pip-version-check")

@@ -1,4 +1,4 @@
-"""Agreeing upon a session while the relay in between loses, repeats and keeps things for later."""
+"""Two parties agree on a session while the relay loses, repeats and delays messages."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def pair(signets):
 
 
 def agree(opener, answerer):
-    """Both ways, and the first sealed word."""
+    """Both directions, and the first sealed message."""
     opening = opener.open()
     answer = answerer.answer(memoryview(opening))
     assert opener.take_answer(memoryview(answer))
@@ -105,7 +105,7 @@ def test_a_bad_frame_does_not_use_up_an_offer(pair):
 
 
 def test_no_key_and_counter_come_twice_whatever_is_replayed(pair, monkeypatch):
-    """All sealing of the answerer, over every order in which old and new openings may come."""
+    """Every message sealed by the answerer, over every order in which old and new openings may arrive."""
     monkeypatch.setattr(agreement, "BURST_S", 0.0)
     opener, answerer = pair
     used = []

@@ -1,4 +1,4 @@
-"""A privacy budget that runs out over the network, with kills and restarts in between: not one upload too many."""
+"""A privacy budget that runs out over the network, with kills and restarts in between: never one upload too many."""
 
 import asyncio
 import io
@@ -46,11 +46,11 @@ def data():
 
 
 class Killed(BaseException):
-    """In the middle of a job: what it has written stays, what it would have returned does not."""
+    """In the middle of a job: what it has written stays, its result is lost."""
 
 
 class Federation:
-    """Nodes and a post office; party-2 is killed again and again, each time after so many lines of its ledger."""
+    """Nodes and a post office; party-2 is killed repeatedly, each time after this many lines of its ledger."""
 
     def __init__(self, data, folder, tools, kill_after=()):
         self.data, self.folder, self.tools, self.kill_after = data, folder, tools, list(kill_after)
@@ -131,12 +131,12 @@ def go(data, folder, tools, kill_after=()):
 
 
 def check(found, folder):
-    """What was received, against the ledger and the budget."""
+    """Compare the received messages with the ledger and the budget."""
     _, lines, account = read_ledger(folder / "party-2" / "ledger.jsonl")
     uploads = found.uploads()
     rows = sum(len(message.values) for message in uploads)
     assert epsilon_of(0.4 * rows**0.5, DELTA) <= epsilon_of(account.mu, DELTA) <= BUDGET["epsilon"]
-    # A kill costs the line of the job on the lane and of one beside it; so does withdrawing, of what still runs.
+    # A kill costs the line of the job on the lane and of one beside it. A withdrawal costs that of a running job.
     assert len(uploads) + found.kills <= len(lines) <= len(uploads) + 2 * found.kills + 1
     server = found.post.nodes["server"].role
     withdrawn = server.state.withdrawn
@@ -160,7 +160,7 @@ def test_kills_between_the_line_and_the_message_cost_releases_and_never_add_one(
 
 
 def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, tools):
-    """No checkpoint was ever made: the receipts in the log tell."""
+    """No checkpoint was ever made: the receipts in the log show the loss."""
 
     async def scene():
         found = Federation(data, tmp_path, tools)
@@ -190,7 +190,7 @@ def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, too
 
 
 def test_fresh_noise_after_a_restart(data, tmp_path, tools):
-    """The job that was cut off runs again under another key."""
+    """The interrupted job runs again under another key."""
     seeds = []
     for _ in range(2):
         role = Federation(data, tmp_path, tools).role("party-2")
@@ -202,7 +202,7 @@ def test_fresh_noise_after_a_restart(data, tmp_path, tools):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_a_party_that_is_accounted_tells_its_account_and_no_digest(on, data, tmp_path):
-    """sha256 of weights that nobody perturbed would let the server check any guess about the rows."""
+    """With the sha256 of unperturbed weights the server could check any guess about the rows."""
     tables = TABLES if on else {key: value for key, value in TABLES.items() if key not in ("privacy", "party")}
     up = prepare_up(from_dict(tables), tmp_path / "run", data)
     up.write_config("party-2", "127.0.0.1:1")
@@ -221,7 +221,7 @@ def test_a_party_that_is_accounted_tells_its_account_and_no_digest(on, data, tmp
 
 @pytest.mark.slow
 def test_real_processes_killed_with_signal_9(data, tmp_path):
-    # Every update waits for both, so that the other is not done before the killed one has started again.
+    # Every update waits for both parties, so the other is not done before the killed one has restarted.
     protocol = {"name": "t-sync", "t": 2, "table": "zeros"}
     network = TABLES["network"] | {"lost_after_s": 300.0}
     tables = TABLES | {"protocol": protocol, "network": network}

@@ -1,4 +1,4 @@
-"""Each message once and in order, whatever the line does; and a hole is never overlooked."""
+"""Each message arrives once and in order, whatever the line does; a missing message is never overlooked."""
 
 import random
 from collections import deque
@@ -13,7 +13,7 @@ from colonnade.protocol.errors import RemoteProtocolError
 
 
 class Side:
-    """One node's end: what it took, what it was told, and a cursor into its outbox while a stream lasts."""
+    """One node's end: what it received and was told, and a cursor into its outbox while a stream lasts."""
 
     def __init__(self, peer):
         self.conversation = Conversation(peer, max_queue=10_000)
@@ -73,11 +73,11 @@ class Line:
         self.pipes = {self.party: deque(), self.server: deque()}
 
     def cut(self):
-        """Whatever is under way is gone."""
+        """Lose all messages under way."""
         self.pipes = None
 
     def step(self):
-        """Something happens to one of the sides."""
+        """Let something happen to one of the sides."""
         side = self.random.choice([self.server, self.party])
         other = self.party if side is self.server else self.server
         match self.random.randrange(8):
@@ -93,7 +93,7 @@ class Line:
                 self.connect(welcome_lost=self.random.random() < 0.2)
 
     def settle(self):
-        """A calm end: everything arrives."""
+        """A calm end: every message arrives."""
         if self.pipes is None:
             self.connect()
         for side, other in ((self.server, self.party), (self.party, self.server)) * 2:
@@ -122,7 +122,10 @@ def test_everything_arrives_once_and_in_order(seed):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
 def test_a_side_that_was_rolled_back_is_noticed_or_says_so(seed, server_falls, knows_it):
-    """Who knows that its newest part may be missing gives up; else positions tell, unless nothing differs."""
+    """A side that knows its newest part may be missing gives up.
+
+    Otherwise positions show it, unless nothing differs.
+    """
     line = Line(seed)
     line.connect()
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""How gRPC waits for sockets: chosen with the first import, left to nobody else. Each case is a process of its own."""
+"""How gRPC waits for sockets: the first import decides, no other module does. Each case is a process of its own."""
 
 import os
 import subprocess

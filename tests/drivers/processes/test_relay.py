@@ -1,4 +1,4 @@
-"""Parties that talk to each other through the server: everything arrives once and in order, and it learns nothing."""
+"""Parties that talk through the server: every message arrives once and in order, and the server learns nothing."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ def impatient(monkeypatch):
 
 
 class Town:
-    """A service, a relay and diallers in one event loop; `roles` makes a role by its name."""
+    """A service, a relay and diallers in one event loop; `roles` makes a role from its name."""
 
     def __init__(self, tools, certificates, folder, roles, limits):
         self.tools, self.certificates, self.folder, self.roles, self.limits = (
@@ -314,7 +314,7 @@ def test_who_floods_a_party_that_is_away_begins_anew_rather_than_growing(certifi
 
 @pytest.mark.parametrize("giver", ["bank", "lab"])
 def test_a_conversation_that_is_given_up_while_both_are_here_begins_anew(giver, certificates, tmp_path, tools):
-    """Whichever of the two opens lines."""
+    """Either side of the line may give up."""
 
     async def go():
         async with town(tools, certificates, tmp_path, talkers(50)) as made:
@@ -389,7 +389,7 @@ def test_evaluation_between_parties_is_counted_apart_and_once(certificates, tmp_
     run(go())
 
 
-# Who is here
+# Which parties are present
 
 
 def test_a_party_that_vanishes_is_lost_to_the_others_and_comes_back(certificates, tmp_path, tools):
@@ -410,7 +410,7 @@ def test_a_party_that_vanishes_is_lost_to_the_others_and_comes_back(certificates
 
 
 def test_one_who_is_silent_is_lost_to_all_at_about_the_same_time(certificates, tmp_path, tools):
-    """The server says for how long it has heard nothing: the others do not wait as long once more."""
+    """The server tells how long a party has been silent, so the others do not wait that long again."""
 
     async def go():
         async with town(tools, certificates, tmp_path, talkers(5)) as made:
@@ -498,7 +498,7 @@ def test_a_curious_relay_recovers_nothing(certificates, tmp_path, tools, monkeyp
 
 
 def assert_no_key_opens(passed, sealed):
-    """Neither a key of the relay's own with any key that it saw, nor one session's frames in another."""
+    """The relay's own key opens no frame with any key that it saw, and no session opens another's frames."""
     announced = [
         msgspec.msgpack.decode(content[1:], type=Announcement) for *_, content in passed if content[:1] != SEALED
     ]
@@ -514,7 +514,7 @@ def assert_no_key_opens(passed, sealed):
 
 
 class Mischief:
-    """Changes what passes, for a while; parties may not believe it, nor lose more than time."""
+    """Changes passing messages for a while; parties must not accept them, and must lose only time."""
 
     def __init__(self, kind, certificates):
         self.kind, self.count, self.kept, self.on = kind, 0, [], True
@@ -561,7 +561,7 @@ class Mischief:
         return [(None, content[: self.count % len(content)])] if self.count % 6 == 0 else [(None, content)]
 
     def swaps_keys(self, sender, to, content, sealed):
-        """A man in the middle: its own key in place of the announced one, or its own certificate, too."""
+        """A man in the middle: its own key instead of the announced one, or also its own certificate."""
         if sealed or self.count % 3 == 0:
             return [(None, content)]
         found = msgspec.msgpack.decode(content[1:], type=Announcement)
@@ -685,7 +685,7 @@ def test_what_a_role_refuses_costs_its_sender_nothing_but_the_message(certificat
 
 
 def test_a_bad_number_or_a_bad_acknowledgement_does_not_end_a_node(certificates, tmp_path, tools):
-    """What the peer itself sealed, and what no honest one would."""
+    """Messages that the peer itself sealed, but that no honest peer would send."""
 
     async def go():
         async with town(tools, certificates, tmp_path, talkers(5)) as made:

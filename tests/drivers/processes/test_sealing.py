@@ -1,4 +1,4 @@
-"""Seals alone: what the relay in the middle tries, and that none of it opens, repeats, or passes for somebody else."""
+"""Seals alone: no frame of the relay in the middle opens, repeats, or passes for another party's."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Streams over loopback with mutual TLS: whatever happens to them, everything arrives once and in order."""
+"""Streams over loopback with mutual TLS: every message arrives once and in order, whatever happens to the streams."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Numbered(Message, frozen=True):
 
 
 class Talker:
-    """Sends `count` numbered messages to each peer, `burst` at every tick, and keeps what it hears."""
+    """Sends `count` numbered messages to each peer, `burst` at every tick, and stores what it hears."""
 
     def __init__(self, name, peers, count, burst=1, size=0):
         self.name, self.peers, self.count, self.burst, self.size = name, peers, count, burst, size
@@ -210,7 +210,7 @@ def test_a_party_and_a_server_that_are_killed_go_on(certificates, tmp_path, tool
 
 
 def test_a_dialler_cancelled_as_the_welcome_comes_is_cancelled(certificates, tmp_path, tools):
-    """`asyncio.wait_for` of Python 3.11 would lose the cancellation, and the dialler would talk on for ever."""
+    """`asyncio.wait_for` of Python 3.11 would lose the cancellation, and the dialler would never stop."""
 
     async def run():
         async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
@@ -229,7 +229,7 @@ def test_a_dialler_cancelled_as_the_welcome_comes_is_cancelled(certificates, tmp
 
 
 def test_who_is_early_waits_at_the_door_and_all_come_in_together(certificates, tmp_path, tools, monkeypatch):
-    """Who only knocked and went away again would find the training over, if the others are quick."""
+    """A party that only knocked and left would find the training over, if the others are quick."""
     monkeypatch.setattr(dial, "FIRST_PAUSE_S", 3600.0)
     monkeypatch.setattr(service, "AT_DOOR_S", 60.0)
 
@@ -377,7 +377,7 @@ def test_no_more_is_under_way_than_the_window_allows(certificates, tmp_path, too
 
 
 def test_one_way_traffic_is_acknowledged_too(certificates, tmp_path, tools):
-    """Nothing is said in return that could carry an acknowledgement."""
+    """No message goes back that could carry an acknowledgement."""
     limits = Limits(max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     def talkers(name, peers):
@@ -413,7 +413,7 @@ def test_who_floods_a_present_peer_begins_anew_and_what_arrives_is_in_order(cert
     limits = Limits(max_queue=20, max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     class Flood(Talker):
-        """Says at every new beginning which number comes next: nothing is left out unnoticed after it."""
+        """Announces the next number at every restart, so no number after it can be missing unnoticed."""
 
         def handle(self, event, now):
             if isinstance(event, PeerJoined) and event.anew:
