@@ -1,4 +1,4 @@
-"""The modules of the command line: no two of them import each other."""
+"""The modules of the command line: their imports have no cycle."""
 
 import ast
 from graphlib import TopologicalSorter

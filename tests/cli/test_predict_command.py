@@ -134,7 +134,7 @@ def test_a_federation_stays_up_and_answers_whoever_is_killed(here):
         while any(row["parties"] != ALL for row in stayed[:3]):  # not all are back yet
             assert time.monotonic() < until + PATIENCE_S
             stayed = ask("stayed.csv")
-        os.kill(pid_of(here, "party-2"), signal.SIGKILL)  # the supervisor starts it again
+        os.kill(pid_of(here, "party-2"), signal.SIGKILL)  # `up` starts it again
         rows = ask("killed.csv")
         assert all("party-1" in row["parties"] and not row["refused"] for row in rows[:3])
         assert rows[3]["refused"]

@@ -1,4 +1,4 @@
-"""What a method gets if it cannot use the configured model, and what is withheld from it."""
+"""What a method gets if it cannot use the configured model, and which settings it does not get."""
 
 from typing import Any
 

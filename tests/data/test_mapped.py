@@ -138,7 +138,7 @@ def test_only_what_is_asked_for_is_read(tmp_path, kind):
 
 
 def test_a_large_table_with_other_numbers_has_another_digest(tmp_path):
-    """The check misses them if they lie between the blocks that it reads."""
+    """The digest misses changes between the blocks that it reads."""
     share = party_share(split(load("digits"), parties=1), 0)
     x = np.zeros((2 * MOST_DIGESTED, 2), np.float32)
     first = features_digest(replace(share, train=x))

@@ -83,11 +83,11 @@ def test_what_an_outage_cuts_is_sent_again_after_it(who: int) -> None:
     assert make(A, B, faults=faults).send(0, 1, 1000, 100 * MS)[0] == 516 * MS  # sent in the middle of it
     assert make(A, B, faults=faults).send(0, 1, 1000, 500 * MS)[0] == 516 * MS  # sent when it is over
     early = {who: [outage(0.0161, 0.500)]}
-    assert make(A, B, faults=early).send(0, 1, 1000, 0)[0] == 16 * MS  # just before it
+    assert make(A, B, faults=early).send(0, 1, 1000, 0)[0] == 16 * MS  # it arrives just before the outage
 
 
 def test_one_outage_after_another() -> None:
-    """Sent again after the loss at 0.1 s, it meets the receiver's outage, then the sender's second."""
+    """Sent again at 0.1 s, the message meets the receiver's outage, then the sender's second."""
     faults = {0: [outage(0.0, 0.1), outage(0.205, 0.3)], 1: [outage(0.11, 0.2)]}
     assert make(A, B, faults=faults).send(0, 1, 1000, 0)[0] == 316 * MS
 

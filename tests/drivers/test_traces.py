@@ -387,7 +387,7 @@ def test_the_note_stands_behind_why_a_run_stalled() -> None:
 
 
 def test_a_resumed_run_says_the_same(tmp_path: Path, archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # so often does it check for a due checkpoint
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # how often it checks for a due checkpoint
     config = from_dict(small(compute={"kind": "trace", "mean_s": 0.5, "file": archive, "interval_s": 0.5}))
     whole = prepare(config, out=tmp_path / "run").execute()
     again = reopen(config, tmp_path / "run")  # from the last checkpoint

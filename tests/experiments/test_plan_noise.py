@@ -112,7 +112,7 @@ def test_a_long_run_is_extrapolated_upwards(privacy, data, monkeypatch):
     whole = plan_noise(from_dict(tables), data, Asked(noise=1.0), lambda done: None).counted
     monkeypatch.setattr("colonnade.experiments.dry_run.COUNTED", 10)  # of 30 updates
     monkeypatch.setattr("colonnade.experiments.dry_run.MOST_COUNTED", 20)
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 5)  # so that it looks after half of them
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 5)  # so that it looks at half of them
     part = plan_noise(from_dict(tables), data, Asked(noise=1.0), lambda done: None).counted
     assert whole.whole and not part.whole
     assert whole.most.of_rows <= part.most.of_rows <= 2 * whole.most.of_rows

@@ -191,7 +191,7 @@ def test_a_curious_server_recovers_no_share(shares, tmp_path, tools, monkeypatch
 
 
 def assert_no_key_opens(recording):
-    """The server's own key with any announced key."""
+    """The server's own key opens no frame with any announced key."""
     announced = {
         msgspec.msgpack.decode(content[1:], type=Announcement).key
         for _, content in recording.relayed()
