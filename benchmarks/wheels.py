@@ -1,4 +1,4 @@
-"""Has every package of the core a wheel for every platform and Python? Asks the package index through pip.
+"""Does every package of the core have a wheel for every platform and Python? Asks the package index through pip.
 
     python benchmarks/wheels.py                          # all platforms and Pythons: minutes, and gigabytes
     python benchmarks/wheels.py --python 3.14 --platform Windows
@@ -42,7 +42,7 @@ PLATFORMS = {
 
 
 def packages(environment: dict[str, str]) -> set[str]:
-    """The core and all that it needs, by name."""
+    """The core and all its dependencies, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     waiting, seen = [Requirement(text) for text in project["dependencies"]], set()
     names: set[str] = set()
@@ -65,7 +65,7 @@ def packages(environment: dict[str, str]) -> set[str]:
 
 
 def offered(wanted: list[str], tags: list[str], python: str) -> bool:
-    """Whether pip finds a wheel of each of these for another platform."""
+    """Whether pip finds a wheel of each of these packages for another platform."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps", "--ignore-installed"]
         command += ["--only-binary=:all:", "--target", folder, "--implementation", "cp", "--python-version", python]
