@@ -101,8 +101,8 @@ def figure(found: dict[float, list[dict[tuple[int, ...], float]]], alone: float,
     for value, text in ((alone, "the bank's columns alone, trained centrally"), (everything, "all columns, centrally")):
         picture.add_hline(y=value, line_dash="dot", annotation_text=text, annotation_position="bottom right")
     picture.update_layout(
-        title="UCI credit card, vafl: AUC by the number of parties that are there (points: who)",
-        xaxis={"title": "parties that are there", "tickvals": [1, 2, 3]}, yaxis_title="AUC on test rows",
+        title="UCI credit card, vafl: AUC by the number of present parties (points: sets of parties)",
+        xaxis={"title": "present parties", "tickvals": [1, 2, 3]}, yaxis_title="AUC on test rows",
         template="plotly_white", height=580, margin={"l": 60, "r": 20, "t": 60, "b": 50}, legend={"x": 0.02, "y": 0.98},
     )  # fmt: skip
     return picture
@@ -121,7 +121,7 @@ def main() -> None:
     alone, everything = ([central(data, seed, names) for seed in seeds] for names in (("bank",), NAMES))
     console.print("centralised, the bank's columns:", words(alone), " all columns:", words(everything))
     found = {p: [federated(data, seed, p) for seed in seeds] for p in (0.0, options.dropout)}
-    table = Table("who is there", *(f"party dropout {p:g}" for p in found), title=f"AUC, {options.seeds} seeds")
+    table = Table("present parties", *(f"party dropout {p:g}" for p in found), title=f"AUC, {options.seeds} seeds")
     for here in SETS:
         names = ", ".join(NAMES[n] for n in here)
         table.add_row(names, *(words([run[here] for run in runs]) for runs in found.values()))

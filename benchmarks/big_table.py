@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--table", choices=["memory", "file"], default="file")
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float16")
-    parser.add_argument("--out", type=Path, help="where the run's folder is made, and removed afterwards")
+    parser.add_argument("--out", type=Path, help="where to make the run's folder, which is removed afterwards")
     given = parser.parse_args()
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="big-table-", dir=given.out))

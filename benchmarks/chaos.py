@@ -290,7 +290,7 @@ class Outcome:
         return (
             f"{verdict} {self.method:7} {self.took_s:5.1f} s  {self.summary.get('updates', 0):5} updates  "
             f"accuracy {self.accuracy:.4f}  {self.events:6} events  spared {self.spared}  repeats {self.repeats}  "
-            f"anew {self.anew}  {words}{'  (logs missed)' if self.logs_missed else ''}"
+            f"reset {self.anew}  {words}{'  (logs missed)' if self.logs_missed else ''}"
         )
 
 
@@ -603,7 +603,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--schedules", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calm", type=int, default=8, help="calm runs to compare with, of each asynchronous method")
+    parser.add_argument("--calm", type=int, default=8, help="calm runs of each asynchronous method to compare with")
     parser.add_argument("--only", choices=sorted(set(METHODS)), help="one method only")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the folder is removed in any case
@@ -636,7 +636,7 @@ def _report(outcome: Outcome, what: str) -> Outcome:
 
 
 def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
-    head = "method   schedules  failed  faults  restarts  spared  repeats  anew"
+    head = "method   schedules  failed  faults  restarts  spared  repeats  reset"
     print(f"\n{head}   calm (lowest–highest)      chaos median  worst")
     for method, runs in calm.items():
         of = [outcome for outcome in outcomes if outcome.method == method]
@@ -646,7 +646,7 @@ def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
         print(
             f"{method:8} {len(of):9}  {sum(bool(o.problems) for o in of):6}  {sum(len(o.faults) for o in of):6}  "
             f"{sum(o.restarts for o in of):8}  {sum(o.spared for o in of):6}  {sum(o.repeats for o in of):7}  "
-            f"{sum(o.anew for o in of):4}   {mean(quiet):.4f} ({min(quiet):.4f}–{max(quiet):.4f})    "
+            f"{sum(o.anew for o in of):5}   {mean(quiet):.4f} ({min(quiet):.4f}–{max(quiet):.4f})    "
             f"{median(loud):.4f}        {min(loud):.4f}"
         )
 

@@ -97,10 +97,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--slow", choices=PATTERNS, default="4", help="the pattern of slow parties")
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the clock, for each run")
-    parser.add_argument("--wall", type=float, default=120.0, help="seconds after which a run is given up")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of the clock for each run")
+    parser.add_argument("--wall", type=float, default=120.0, help="give up a run after this many seconds")
     add_options(parser)
-    parser.add_argument("--report", action="store_true", help="only read the folder")
+    parser.add_argument("--report", action="store_true", help="only report the results in the folder")
     options = parser.parse_args()
     if strange := set(options.sets) - set(DEVELOPMENT):
         parser.error(f"--sets {','.join(strange)}: defaults are found on {', '.join(DEVELOPMENT)} alone")

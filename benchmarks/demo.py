@@ -74,7 +74,7 @@ def main() -> None:
                 for method in options.methods:
                     journal.results(method, jobs(method, options.seeds))
             except OutOfTime:
-                print("out of time: --resume goes on")
+                print("out of time: --resume continues")
     text = report([job | result for job, result in lines(path)])
     (options.out / "demo.md").write_text(text, encoding="utf-8")
     print(text)
@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--methods", type=lambda text: text.split(","), default=federated)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
+    parser.add_argument("--minutes", type=float, help="stop after this many minutes; --resume continues")
     for flag in ("--resume", "--report"):
         parser.add_argument(flag, action="store_true")
     return parser.parse_args()

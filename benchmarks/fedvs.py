@@ -247,7 +247,7 @@ FACTORS = (0.5, 1.0, 2.0)
 TUNING = {"fedvs": 0.25, PAPER: 0.5, "wait": 1.0, "ignore": 0.5, "vafl": 0.25, "wait-dp": 1.0}
 SWEEP_S = 40.0
 EVALUATIONS = 20
-OUT = "of the experiment: a picture (.png or .html); its numbers are beside it (.json) and are not made again"
+OUT = "for experiment: a picture (.png or .html); its numbers are beside it (.json) and are reused"
 Found = dict[str, dict[str, list[dict[str, Any]]]]  # runs of each seed, by set and method
 COLOURS = dict(zip(METHODS, ("#d62728", "#ff9896", "#7f7f7f", "#1f77b4", "#2ca02c", "#bcbd22"), strict=True))
 

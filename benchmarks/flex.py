@@ -399,13 +399,11 @@ def draw(found: dict[str, Any], modes: list[str], path: Path) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("experiment", choices=("common", "tuned", "traces", "timeouts", "random"))
-    arguments.add_argument("--source", action="append", choices=tuple(DATA), help="of common; both, if left out")
+    arguments.add_argument("--source", action="append", choices=tuple(DATA), help="for common; default: both")
+    arguments.add_argument("--method", action="append", choices=tuple(RATES), help="for common and tuned; default: all")
+    arguments.add_argument("--labels", action="append", choices=LABELS, help="default: both")
     arguments.add_argument(
-        "--method", action="append", choices=tuple(RATES), help="of common and tuned; all, if left out"
-    )
-    arguments.add_argument("--labels", action="append", choices=LABELS, help="both, if left out")
-    arguments.add_argument(
-        "--server-step", type=float, default=1.0, help="of common and tuned: units of a server's step"
+        "--server-step", type=float, default=1.0, help="for common and tuned: units of a server's step"
     )
     arguments.add_argument("--data", help="mfeat's folder (common), or the archive of traces (traces)")
     arguments.add_argument("--seeds", type=int, default=3)

@@ -259,7 +259,7 @@ class Arena:
         end = time.monotonic() + timeout_s
         while not holds():
             if time.monotonic() > end:
-                raise TimeoutError("what was waited for did not happen")
+                raise TimeoutError("the expected condition did not occur")
             for task in (self.serving, getattr(self, "training", self.serving)):
                 if task.done():
                     raise RuntimeError(f"the server or the honest party has ended: {task.result()}")
@@ -453,8 +453,10 @@ async def fuzz_server(frames: int, seed: int, folder: Path) -> Tally:
 def main() -> int:
     """Run both tests and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=100_000, help="against the codec")
-    parser.add_argument("--live", type=int, default=None, help="against the live server; left out: as many")
+    parser.add_argument("--frames", type=int, default=100_000, help="frames against the codec")
+    parser.add_argument(
+        "--live", type=int, default=None, help="frames against the live server; default: as many as --frames"
+    )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     good = True

@@ -34,7 +34,7 @@ class Journal:
         self, path: Path, work: Callable[[Job], Result], workers: int, *, resume: bool, minutes: float | None = None
     ) -> None:
         if path.exists() and not resume:
-            raise SystemExit(f"{path} exists: add --resume to go on, or choose another folder")
+            raise SystemExit(f"{path} exists: add --resume to continue, or choose another folder")
         self._path, self._found = path, {_key(job): result for job, result in lines(path)}
         self._ends = None if minutes is None else time.monotonic() + 60 * minutes
         torch.set_num_threads(1)
@@ -90,8 +90,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every study: its folder, its workers, and when to stop."""
     parser.add_argument("--out", type=Path, required=True, help="the folder for the results")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
-    parser.add_argument("--resume", action="store_true", help="go on with what the folder has")
+    parser.add_argument("--minutes", type=float, help="stop after this many minutes; --resume continues")
+    parser.add_argument("--resume", action="store_true", help="continue with the results in the folder")
 
 
 def study(
@@ -104,7 +104,7 @@ def study(
         try:
             return steps(journal)
         except OutOfTime:
-            print("out of time: --resume goes on")
+            print("out of time: --resume continues")
             return None
 
 

@@ -323,7 +323,7 @@ def draw(found: dict[str, list[float]], path: str) -> None:
 
 def sizes(arguments: argparse.Namespace) -> None:
     """Point 5: bytes of a step with scalars on the wire, and with d_ℓ-vectors."""
-    table = Table("d_ℓ", "bytes of a step, masked", "in the clear", "b vectors of d_ℓ from everyone", "ratio")
+    table = Table("d_ℓ", "bytes of a step, masked", "in the clear", "b vectors of d_ℓ from all parties", "ratio")
     rows, batch = np.random.default_rng(0), arguments.batch or 1024
     for width in (10, 100, 1000, 10_000):
         x = sparse.random(2048, Q * width, density=min(1.0, 20 / width), format="csr", random_state=1)
@@ -419,7 +419,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int)
     parser.add_argument("--ahead", type=int)
     parser.add_argument("--target", type=float)
-    parser.add_argument("--most", type=int, help="updates, before it is given up")
+    parser.add_argument("--most", type=int, help="give up after this many updates")
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--columns", type=int, default=1_000_000)

@@ -222,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("paper", "useful", "plot"))
     parser.add_argument("--data", default="../shared/data/mnist", help="folder with the MNIST IDX files")
-    parser.add_argument("--seeds", type=int, default=2, help="for each setting while tuning")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds of each setting while tuning")
     parser.add_argument("--final-seeds", type=int, default=3, help="fresh seeds for the table")
     add_options(parser)
     options = parser.parse_args()

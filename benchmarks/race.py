@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder with the MNIST IDX files")
     parser.add_argument("--cases", default="7,4,poisson", help="which party is slow, or poisson")
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
-    parser.add_argument("--seeds", type=int, default=5, help="for each setting while tuning")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of each setting while tuning")
     parser.add_argument("--final-seeds", type=int, default=24, help="fresh seeds for the time to the target")
     parser.add_argument("--end-seeds", type=int, default=5, help="fresh seeds for the accuracy at the end")
     add_options(parser)

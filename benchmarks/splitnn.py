@@ -77,7 +77,7 @@ def torch_loop(data, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", required=True, help="where fashion-mnist lies")
+    parser.add_argument("--dir", required=True, help="folder with fashion-mnist")
     parser.add_argument("--steps", type=int, default=234)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

@@ -42,7 +42,7 @@ Case = tuple[str, int]  # method, how much slower the last party is
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="for each rate while tuning")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of each rate while tuning")
     parser.add_argument("--final-seeds", type=int, default=8, help="fresh seeds for the table")
     add_options(parser)
     options = parser.parse_args()

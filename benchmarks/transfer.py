@@ -111,9 +111,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--methods", type=_methods, default=[name for name in METHODS if name != ORACLE])
     parser.add_argument("--slow", type=_words, default=[*PATTERNS])
     parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--seeds", type=int, default=3, help="to set the targets, to tune sync, and for the ends")
-    parser.add_argument("--timed", type=int, default=10, help="other seeds, to time sync and the methods with")
-    parser.add_argument("--wall", type=float, default=300.0, help="seconds after which a run is given up")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds for the targets, for tuning sync, and for the ends")
+    parser.add_argument("--timed", type=int, default=10, help="other seeds, for timing sync and the methods")
+    parser.add_argument("--wall", type=float, default=300.0, help="give up a run after this many seconds")
     parser.add_argument("--page", type=Path, help="put the tables between the marks of this page")
     add_options(parser)
     for flag in ("--report", "--learns", "--no-ends"):

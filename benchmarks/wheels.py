@@ -77,7 +77,7 @@ def main() -> None:
     """Print one line for each platform and Python; exit code 1 if a wheel is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", choices=PYTHONS)
-    parser.add_argument("--platform", action="append", help="a part of the name, such as Windows")
+    parser.add_argument("--platform", action="append", help="part of a platform's name, such as Windows")
     options = parser.parse_args()
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = {line.partition("==")[0]: line for line in lines if "==" in line and not line.startswith("#")}

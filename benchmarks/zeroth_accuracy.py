@@ -47,11 +47,11 @@ GRID: dict[str, dict[str, tuple[list[float], list[float]]]] = {  # of the server
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mnist", metavar="DIR", help="the folder with its four files")
+    parser.add_argument("--mnist", metavar="DIR", help="folder with the four MNIST files")
     parser.add_argument("--widths")
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--methods", default="vafl,cascaded,zoo,syn-zoo,frozen")
-    parser.add_argument("--seeds", type=int, default=2, help="for each setting while tuning")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds of each setting while tuning")
     parser.add_argument("--final-seeds", type=int, default=3, help="fresh seeds for the table")
     add_options(parser)
     options = parser.parse_args()

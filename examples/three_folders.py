@@ -153,7 +153,7 @@ if __name__ == "__main__":
     arguments.add_argument("--aligned", action="store_true", help="the same clients in the same order everywhere")
     arguments.add_argument("--tables", action="store_true", help="no configs: colonnade init writes them")
     arguments.add_argument("--rows", type=int, default=28_000, help="clients to train and test on")
-    arguments.add_argument("--new", type=int, default=2_000, help="clients who came later")
+    arguments.add_argument("--new", type=int, default=2_000, help="clients that came later")
     given = arguments.parse_args()
     whole = given.rows + given.new
     clients = made_up(whole) if given.data is None else read(given.data)[:whole]

@@ -71,7 +71,7 @@ def test_an_uploaded_batch_is_embedded_and_sent_again(make):
     party = made.parties[0]
     again = made.told(party, ANEW)
     assert party.state.busy and not party.state.uploaded
-    assert made.told(party, gradient(made, 0, 0)) == [] and party.state.dropped == 1, "of the conversation before"
+    assert made.told(party, gradient(made, 0, 0)) == [] and party.state.dropped == 1, "of the previous conversation"
     (second,) = messages(made.work(party, again)[1])
     assert second.step == first.step == 0
     np.testing.assert_array_equal(second.rows, first.rows)
@@ -171,7 +171,7 @@ def test_a_batch_in_line_is_forgotten_and_one_in_work_is_not(make):
     assert [request.party for request in [*made.server.state.taken, *made.server.state.line]] == [0, 2]
     effects = made.told(made.server, WorkDone(step.token, made.server.compute(step.job)))
     assert made.server.k == 1
-    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "who may not want it any more"
+    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "party-1 may no longer want it"
 
 
 def test_a_newer_batch_or_query_of_a_party_replaces_its_older_one(make):
@@ -198,7 +198,7 @@ def test_fresh_rows_are_asked_for_again(make):
     (again,) = messages(joined(made, 1), FreshRequest)
     assert again.request not in {request.request for request in asked.values()}
     assert again.rows.tolist() == asked["party-2"].rows.tolist()
-    assert answer(made, 1, asked["party-2"]) == [], "the one of before is not waited for"
+    assert answer(made, 1, asked["party-2"]) == [], "the server does not wait for the earlier one"
     assert answer(made, 2, asked["party-3"]) == []
     assert works(answer(made, 1, again)), "now the step begins"
 
@@ -244,7 +244,7 @@ def test_who_was_never_announced_may_upload(make):
     made = make(TSyncOptions(table="zeros", t=2))
     for name in made.names:
         made.told(made.server, PeerLost(name))
-    assert works(upload(made, 1)), "nobody else is here"
+    assert works(upload(made, 1)), "no other party is present"
     upload(made, 0)
     assert joined(made, 0) == []
 

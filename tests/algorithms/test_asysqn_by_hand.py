@@ -308,7 +308,7 @@ def test_what_cannot_be_completed_is_abandoned_and_the_rows_are_others():
     assert later[2].nonce != first[2].nonce and later[2].rows.tolist() != first[2].rows.tolist()
     assert role.estimator.steps == 1 and (role.estimator.w != before).any()
     parties.settle(50)
-    assert all(len(other.sums.sums) <= 2 for other in parties.roles.values()), "others forget it, too"
+    assert all(len(other.sums.sums) <= 2 for other in parties.roles.values()), "the other parties forget it, too"
 
 
 def test_a_lost_party_ends_what_it_had_a_share_in():

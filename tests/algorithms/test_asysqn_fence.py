@@ -355,7 +355,7 @@ def test_an_evaluation_over_other_parties_with_the_same_weights_is_declined():
     declined = [Send("server", Declined(3), evaluation=True)]
     assert role.handle(Received("server", Judge(3, 1, [0, 1, 2])), 0) == declined, "as the judge"
     other = world.ask(role, Ask(4, [0, 1, 2, 3], False, none, tests=True), "party-3")
-    assert other == [], "nor over the former, by another"
+    assert other == [], "another initiator gets no answer over the former set"
 
 
 def coordinator(**options):

@@ -69,7 +69,7 @@ def test_trees_are_trees_and_shallow(parties, fan_out):
     for initiator in {0, parties // 2, parties - 1}:
         for tree in aggregation_trees(parties, initiator, fan_out):
             assert tree.parents.count(None) == 1 and tree.parents[initiator] is None
-            assert tree.subtrees()[initiator].all(), "everybody's value arrives"
+            assert tree.subtrees()[initiator].all(), "every party's value arrives"
             assert tree.depth <= 2 + np.log(parties) / np.log(fan_out)
             assert max(len(tree.children(party)) for party in range(parties)) <= fan_out
 

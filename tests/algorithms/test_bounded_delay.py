@@ -71,7 +71,7 @@ def ages_used(events, parties, rows):
                 k += 1
                 blinked = set(parties) - present
     known = sum(k in about for k in range(UPDATES))
-    assert known > 0.9 * UPDATES, "the events must tell what most updates were about"
+    assert known > 0.9 * UPDATES, "the events must show which batches most updates used"
     return np.concatenate([part.ravel() for part in used])
 
 

@@ -168,7 +168,7 @@ def test_model_shares(world):
     old = ModelShare(round, attempt - 1, 1, elements(terms, width), elements(places, width))
     again = ModelShare(round, attempt, 1, elements(terms, width), elements(places, width))
     for late in (old, again):
-        assert party.handle(Received("party-2", late), 0) == [], "it came too late, or twice: of no use, which may be"
+        assert party.handle(Received("party-2", late), 0) == [], "a late or repeated one is ignored, not refused"
     assert party.state.dropped == 2 and party.training.exchange.versions[1] != 1
 
 

@@ -84,8 +84,12 @@ def test_every_sum_is_that_of_the_weights_that_were_shared(simulate, shared, dec
     assert len(decoded) == 30 and all(message.summed == [0, 1, 2, 3] for message in gradients)
     used = [message.trained[0] for message in gradients]
     steps = [party.network.steps for party in run.parties]
-    assert 5 < len(set(used)) < 20 and used == sorted(used), "the slow party's are used again, and never go back"
-    assert all(message.trained[1:] == [message.round] * 3 for message in gradients), "the others' are always new"
+    assert 5 < len(set(used)) < 20 and used == sorted(used), (
+        "the server reuses the slow party's shares and never goes back to older ones"
+    )
+    assert all(message.trained[1:] == [message.round] * 3 for message in gradients), (
+        "the other parties' shares are always new"
+    )
     assert min(steps[1:]) >= 29 and abs(steps[0] - len(set(used))) <= 1
     assert run.server.summary()["method"]["old_shares_summed"] > 10
     waiting = simulate(tables("wait"))

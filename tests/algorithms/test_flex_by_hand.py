@@ -158,8 +158,8 @@ def test_two_steps(name, labels, flex):
     follow = run.round(uploads, (2, 1, 2))
     assert isinstance(run.begins[0], BeginWithGradient if labels == "server" else BeginWithSnapshot)
     assert weight(run.parties[0]) == (with_server if labels == "server" else with_shared)
-    assert weight(run.parties[1]) == 1 - ETA * 5 / 4, "a first step is alike with all of them"
-    assert weight(run.server) == theta_0, "the server recomputes its gradient, whoever has the labels"
+    assert weight(run.parties[1]) == 1 - ETA * 5 / 4, "the first step is the same with all optimisers"
+    assert weight(run.server) == theta_0, "the server recomputes its gradient in both modes"
     w_bar = 3 / 2 if "momentum" in name else 1.0  # (1 − ρ²)/(1 − ρ)
     assert [(up.phase, up.steps, up.weight) for up in follow] == [(1, 2, w_bar), (1, 1, 1.0)]
     assert [up.round for up in follow] == [1, 1] and run.server.k == 1
@@ -526,7 +526,7 @@ def test_who_has_not_done_a_step_says_so_ends_it_and_skips_to_the_newest_round(l
     run.ring(server, 10)
 
     assert run.ring(slow, 10) == [Send("server", Late(1))] and weight(slow) == 1.0
-    assert run.told(server, Received("party-1", upload)) == [], "it is waited for, until it says that it is late"
+    assert run.told(server, Received("party-1", upload)) == [], "the server waits for it until it says that it is late"
     opened = run.work(server, run.told(server, Received("party-2", Late(1))))[1]
     assert [effect.to for effect in of(opened, Send)] == ["party-1"], "round 1 without it"
 
@@ -537,7 +537,7 @@ def test_who_has_not_done_a_step_says_so_ends_it_and_skips_to_the_newest_round(l
     assert run.told(server, Received("party-2", late)) == [Send("party-2", Skip(2))]
     _, effects = run.work(slow, run.told(slow, Received("server", Skip(2))))
     again = of(effects, Send)[0].message
-    assert (again.round, again.phase) == (2, 0), "what it reported, it reports once"
+    assert (again.round, again.phase) == (2, 0), "it reports each step once"
     run.told(server, Received("party-2", again))
     run.step(server, opened, 1, 10)
     run.at(20).ring(server, 20)
@@ -560,7 +560,7 @@ def test_patience_with_a_late_one_while_all_others_are_lost(flex):
     run.told(server, PeerLost("party-1"))
     run.told(server, Received("party-2", Late(2)))
     for _ in range(2):
-        assert run.told(server, TimerFired("patience", timer.at)) == [], "nobody is there to go on with"
+        assert run.told(server, TimerFired("patience", timer.at)) == [], "no party is present to continue with"
     assert server.waits_for() == ["party-2"] and list(server.state.absent) == ["party-2"]
 
 

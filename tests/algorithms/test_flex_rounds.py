@@ -93,7 +93,7 @@ def test_a_round_costs_what_the_time_model_says(name, local_s, tau, t_comm, labe
         assert np.diff(times) == pytest.approx(t_comm + local_s, abs=1e-6)
         taken = [message.steps for _, message in uploads(run, party) if message.phase][-4:]
         assert taken == [steps] * 4
-        assert run.roles[party].network.steps == 4 * steps, "as many were applied as reported"
+        assert run.roles[party].network.steps == 4 * steps, "the role applied as many steps as it reported"
         assert run.roles[party].state.late == run.roles[party].state.dropped == run.roles[party].state.skipped == 0
     assert run.server.network.steps == 4 * max(tau)
 
@@ -158,7 +158,9 @@ def test_sync_max_waits_for_as_many_steps_as_the_server_could_take(timeout_s, ta
     least = simulate(tables("sync-min", **clock), parties=len(tau))
     assert least.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, float(min(tau)))
     slow_server = simulate(tables("sync-min", server_s=timeout_s, **clock), parties=len(tau))
-    assert slow_server.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, 1.0), "nor may it be left"
+    assert slow_server.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, 1.0), (
+        "the server's own speed counts, too"
+    )
 
 
 @pytest.mark.parametrize(("timeout_s", "given", "most"), [(20.0, "quickest", 20), (20.0, "fit", 40), ("auto", None, 0)])
@@ -264,7 +266,7 @@ def test_adaptive_flex_with_one_step_is_p_bcd(labels, simulate):
     assert weights(one) == weights(adaptive)
     assert adaptive.server.state.phase == one.server.state.phase + 1 == 21
     by_a = simulate(tables("adaptive-flex", labels=labels, updates=20, max_steps=1, A=0.01, train={"learning_rate": 1}))
-    assert weights(by_a) == weights(one), "A_k is the rate, wherever it is said"
+    assert weights(by_a) == weights(one), "the rate may be given as A or as the learning rate"
 
 
 @BOTH
@@ -439,7 +441,7 @@ def test_who_waits_waits_for_the_lost_too(name, fields, lost_after_s, labels, si
     run = simulate(tables(name, 2.0, updates=5, labels=labels, clock=clock, **fields))
     assert run.status == "finished"
     for party in NAMES:
-        assert list(begun(run, party)) == list(range(5)), "nobody misses a round"
+        assert list(begun(run, party)) == list(range(5)), "no party misses a round"
     times = list(begun(run, "party-1").values())
     assert sum(gap > 300.0 for gap in np.diff([0.0, *times])) == 1, "one round, or the measuring before, took so long"
 

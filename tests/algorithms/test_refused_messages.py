@@ -86,5 +86,5 @@ def test_a_refused_message_changes_nothing(name, simulate):
             role.load(state.unpack(before))
             assert state.pack(role.save()) == before
         left = repr(role.handle(PeerLost("a stranger"), run.simulator.now))
-        assert left == calm, "what a refused message had asked for leaves with the next event"
+        assert left == calm, "a refused message's effects leave with the next event"
     assert refused >= TRIED // 4

@@ -60,7 +60,7 @@ def test_the_account_is_that_of_the_rows_that_left(data, tmp_path):
             elif name == party and isinstance(message, EvaluationReply):
                 left.update(("test", message.start + row) for row in range(len(message.values)))
         found, rows = rows_in(tmp_path / "run" / "ledgers" / f"{party}.jsonl")
-        assert left <= found, "nothing left that is not in the ledger"
+        assert left <= found, "every row that left is in the ledger"
         assert max(left.values()) == 2 and sum(times > 1 for (part, _), times in left.items() if part == "train") > 0
         spent = summary["privacy"]["parties"][party]
         assert spent["claim_epsilon"] == pytest.approx(epsilon_of(ONE * sqrt(max(found.values())), 1e-5))

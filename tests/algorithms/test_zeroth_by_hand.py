@@ -94,7 +94,7 @@ def test_cascaded_two_updates(made, distribution, count):
         assert reply.values.shape == (1 + count,) and reply.values.dtype == np.float64, "scalars, one per direction"
         np.testing.assert_allclose(reply.values, [h, *hats], rtol=1e-6)
         after = loss(a, table[rows].sum(1), Y[rows])
-        assert abs(reply.values[0] - after) > 100 * abs(reply.values[0] - h), "of before the server's step"
+        assert abs(reply.values[0] - after) > 100 * abs(reply.values[0] - h), "from before the server's step"
         # Both of a pair at the same w_0: a difference across the step would be another number altogether.
         true = np.array(hats) - h
         np.testing.assert_allclose(reply.values[1:] - reply.values[0], true, rtol=1e-4)

@@ -45,7 +45,7 @@ def test_smoothing_that_rounding_swallows_says_which_would_do(method, distributi
         roles(method, smoothing=1e-9, distribution=distribution)
     advised = float(re.search(r"use at least (\S+)$", str(caught.value))[1])
     assert advised >= (SMALLEST_STEP if distribution == "gaussian" else 5 * SMALLEST_STEP)
-    assert roles(method, smoothing=advised, distribution=distribution), "what is advised is taken"
+    assert roles(method, smoothing=advised, distribution=distribution), "the advised value is accepted"
 
 
 def test_the_sphere_needs_more_smoothing_the_more_parameters_there_are():
@@ -149,7 +149,7 @@ def test_bad_losses_name_the_server_and_change_nothing(values, update, uploaded)
     with pytest.raises(RemoteProtocolError, match="^server: losses of "):
         uploaded.handle(Received("server", Losses(0, update, values)), 0)
     assert state.pack(uploaded.save()) == before
-    assert uploaded.handle(Received("server", Losses(0, 0, np.ones(3))), 0), "good ones are still taken"
+    assert uploaded.handle(Received("server", Losses(0, 0, np.ones(3))), 0), "good ones are still accepted"
 
 
 def test_losses_of_another_step_are_dropped(uploaded):
@@ -196,7 +196,7 @@ def test_one_absurd_number_in_a_perturbed_embedding_is_its_senders_fault(method,
         server.handle(Received("party-1", msgspec.structs.replace(probe, perturbed=bad)), 0)
     assert state.pack(server.save()) == before
     server.handle(Received("party-1", probe), 0)
-    assert len(server.state.line) + len(server.state.taken) == 1, "a good one is still taken"
+    assert len(server.state.line) + len(server.state.taken) == 1, "a good one is still accepted"
 
 
 def test_a_party_that_diverges_says_so_itself(roles):

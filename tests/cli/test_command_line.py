@@ -176,7 +176,7 @@ def test_methods_that_cannot_run_are_listed_and_the_others_race(colonnade, confi
     race = ("compare", config, "--protocols", "sync,afsgd,wait,afsaga", "--out", tmp_path / "race")
     code, out, _ = colonnade(*race, "--set", "model.aggregate=concat")
     assert code == 0
-    assert re.search(r"^ +wait +0\.\d{4}.*\n +mean +$", out, re.MULTILINE), "what it has instead, below its name"
+    assert re.search(r"^ +wait +0\.\d{4}.*\n +mean +$", out, re.MULTILINE), "its replacement is shown below its name"
     assert "afsgd, afsaga take no part: data.parties = 2: masked sums need at least 3 parties" in out
     assert not re.search(r"^ +afsgd", out, re.MULTILINE)
 
@@ -424,7 +424,7 @@ def test_a_race_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_when
     before = checkpoint.read_bytes()
     code, said, _ = colonnade(*common, "--resume", again)
     assert code == 130 and f"To go on: {command}\n" in said, "the same again"
-    assert checkpoint.read_bytes() != before, "it has gone on"
+    assert checkpoint.read_bytes() != before, "the run continued"
 
 
 def test_a_demo_that_is_stopped_says_how_to_go_on(colonnade, ctrl_c_when):

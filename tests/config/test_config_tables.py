@@ -145,7 +145,7 @@ def test_the_resolved_config_survives_toml(tables):
 def test_every_default_is_written_out():
     written = to_dict(Config())
     assert written["train"]["seed"] == 0 and written["clock"]["server"]["compute"]["mean_s"] == 0.001
-    assert "epochs" not in written["train"], "what is not set is left out"
+    assert "epochs" not in written["train"], "keys that are not set are left out"
     written = to_dict(settled(Config(protocol={"name": "sync"}), rows=200))
     assert (written["train"]["batch_size"], written["train"]["optimiser"], written["train"]["epochs"]) == (
         12,

@@ -150,7 +150,7 @@ def test_a_large_table_with_other_numbers_has_another_digest(tmp_path):
     small = np.zeros((1000, 2), np.float32)
     before = features_digest(replace(share, train=small))
     small[517] = 1
-    assert features_digest(replace(share, train=small)) != before, "of a small table all is looked at"
+    assert features_digest(replace(share, train=small)) != before, "a small table is read completely"
 
 
 def test_ids_are_read_when_they_are_asked_for(tmp_path):

@@ -157,7 +157,7 @@ def check_end(drawn: Federation, run: Simulator) -> None:
         assert server.k == limit.amount or limit.unit == "seconds"
     else:
         cut_off = run.links.ports[0].outages.reachable_from(run.now) == NEVER
-        assert server.waits_for() or cut_off, "it waits for ever without saying for whom"
+        assert server.waits_for() or cut_off, "the server waits without end and does not say for which party"
     for node in run.nodes:
         role: Any = node.role
         role.validate()

@@ -160,7 +160,7 @@ def test_a_federation_survives_the_loss_of_the_node_with_all_its_roles(method, w
         assert "going on" in [line["event"] for line in log(out, name)]
         assert f"{name} was lost, and goes on" in said
     updates = [json.loads(line)["update"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert updates == sorted(set(updates)), "a row stands there twice"
+    assert updates == sorted(set(updates)), "a row is there twice"
     if method == "sync":
         calm = prepare(from_dict(tomllib.loads(CONFIG))).execute()
         assert summary["weights_sha256"] == calm["weights_sha256"], "the same as in the simulator, bit for bit"

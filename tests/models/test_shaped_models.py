@@ -138,7 +138,7 @@ def test_parameters_are_views_in_both_copies(name, shape):
     twin = copy.deepcopy(network.reader)
     network.theta.fill_(0.1)
     assert network.forward(x, 1, 0).all() and network.read(x).all()
-    assert not twin(torch.from_numpy(x)).any(), "a copy is nobody's view"
+    assert not twin(torch.from_numpy(x)).any(), "a copy is not a view"
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])

@@ -247,7 +247,7 @@ def test_predictions_are_perturbed_and_accounted_as_any_upload(folder):
         for name in NAMES:
             new = lines(name)[before[name] :]
             assert [line["what"] for line in new] == ["prediction"] * 2
-            assert [line["sensitivity"] for line in new] == [2.0, 2.0], "of one row, however often it is asked for"
+            assert [line["sensitivity"] for line in new] == [2.0, 2.0], "of one row, for any number of requests"
         spent = lines("shop")[-1]["mu"]
         world.budgets = {"shop": {"epsilon": epsilon_of(spent * (1 + 1e-6), 1e-3), "delta": 1e-3}}
         count = len(lines("shop"))
@@ -380,7 +380,7 @@ def test_nothing_trained_nothing_predicted(folder):
         predicting_server(world.server())
     with pytest.raises(ConfigError, match="nothing was trained here"):
         predicting_party(world.party("bank"))
-    assert not (folder / "run").exists(), "no folder that a training would take for its own"
+    assert not (folder / "run").exists(), "no folder that a training would use"
 
 
 def test_the_status_says_who_is_here(trained):

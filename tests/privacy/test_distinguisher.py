@@ -101,7 +101,7 @@ def test_the_best_distinguisher_does_not_beat_what_is_claimed_but_comes_near():
     assert mu == pytest.approx(CLAIMED)
     found = lower_bound(NOISE, TRIALS)
     assert found <= mu
-    assert found > 0.6 * mu, "near enough for the test to mean something: 0.84 is what is there to be found"
+    assert found > 0.6 * mu, "near enough for the test to mean something: the true value is 0.84"
 
 
 def test_it_beats_the_claim_of_theorem_6():

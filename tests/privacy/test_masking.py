@@ -96,7 +96,7 @@ def test_at_the_bound_a_sum_is_right_and_past_it_is_refused(parties, bits):
         assert parties * abs(int(one.view(np.int64)[0])) <= LARGEST
         summed = total([one] * parties).view(np.int64)[0]
         assert summed == parties * int(one.view(np.int64)[0])
-    assert (LARGEST // parties - limit * 2.0**bits) / LARGEST < 1e-15, "and no less than can be"
+    assert (LARGEST // parties - limit * 2.0**bits) / LARGEST < 1e-15, "and no larger bound is possible"
     with pytest.raises(TrainingDiverged, match="does not fit into masked sums: the bound is"):
         encode(np.array([0.0, np.nextafter(limit, np.inf)]), bits, parties)
 

@@ -75,7 +75,7 @@ def test_normals_pass_kolmogorov_and_smirnov_in_both_halves():
     values = normal(seed("ks"), 200_000)
     for part in (values, values[:100_000], values[100_000:], values[::2]):
         assert stats.kstest(part.astype(float), "norm").pvalue > 1e-4
-    assert stats.kstest(values.astype(float) * 1.03, "norm").pvalue < 1e-4, "three per cent off would be found"
+    assert stats.kstest(values.astype(float) * 1.03, "norm").pvalue < 1e-4, "an error of three per cent would be found"
 
 
 def test_the_two_of_a_pair_are_independent():

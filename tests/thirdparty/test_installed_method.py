@@ -73,5 +73,5 @@ def test_the_package_brings_its_method_with_prediction_attack_and_page(installed
     (outcome,) = json.loads((tmp_path / "attack" / "attack.json").read_text(encoding="utf-8"))["outcomes"]
     assert outcome["method"] == "median" and outcome["success"] > 0.9, "its gradients tell labels, as its page says"
     found = json.loads(told.stdout.splitlines()[-1])
-    assert found["right"] == found["accuracy"] > 0.85, "a prediction is what the evaluation says"
+    assert found["right"] == found["accuracy"] > 0.85, "predictions agree with the evaluation"
     assert "`median`" in (installed / "colonnade_median" / "median.md").read_text(encoding="utf-8")

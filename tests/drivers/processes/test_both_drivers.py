@@ -622,7 +622,7 @@ def test_a_curious_relay_learns_nothing_of_a_run_between_parties(stock, tmp_path
     numbers = {secret for secret in secrets if len(secret) == 32}
     assert len(kept) > 2 and not any(secret in file for secret in numbers for file in kept)
     party = b"".join(path.read_bytes() for path in (tmp_path / NAMES[0]).rglob("journal*"))
-    assert any(secret in party for secret in numbers), "so the lines before can fail"
+    assert any(secret in party for secret in numbers), "so the assertions above can fail"
     sealed = [(sender, to, content[1:]) for sender, to, content in passed if content[:1] == SEALED]
     bodies = b"".join(frame[16:] for *_, frame in sealed)
     counts = np.bincount(np.frombuffer(bodies, np.uint8), minlength=256)

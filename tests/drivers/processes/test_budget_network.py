@@ -120,7 +120,7 @@ class Federation:
         old.role.guard.ledger.close()
         self.kills += 1
         self.start("party-2")
-        assert not self.post.meet("party-2"), "it goes on with its conversation"
+        assert not self.post.meet("party-2"), "it continues its conversation"
 
     def uploads(self):
         return [message for message in self.received if isinstance(message, Embeddings | EvaluationReply)]
@@ -260,6 +260,6 @@ def test_real_processes_killed_with_signal_9(data, tmp_path):
     assert sum(len(message.values) for message in uploads) <= sum(line["rows"] for line in releases)
     assert epsilon_of(account.mu, DELTA) <= BUDGET["epsilon"]
     assert summary["privacy"]["parties"]["party-2"]["mu"] == pytest.approx(account.mu)
-    assert summary["weights_sha256"] is None, "a digest of weights that nobody perturbed is not told"
+    assert summary["weights_sha256"] is None, "a digest of unperturbed weights is not sent"
     assert "party-2 withdrew: its privacy budget has no room" in summary["note"]
     print(f"{len(uploads)} uploads, {len(releases)} lines, {len(kills)} kills, ε = {epsilon_of(account.mu, DELTA):.2f}")

@@ -192,7 +192,7 @@ def test_a_party_without_its_memory_begins_anew():
     line.connect()
     line.settle()
     assert line.server.anews == line.party.anews == 1
-    assert line.party.conversation.lost == 1, "what it queued before, the role says again when told of `anew`"
+    assert line.party.conversation.lost == 1, "the role sends its earlier messages again when the conversation restarts"
 
 
 def test_a_server_without_its_memory_begins_anew():

@@ -184,7 +184,7 @@ def test_a_curious_server_recovers_no_share(shares, tmp_path, tools, monkeypatch
     assert train(shares, tmp_path, tools)["updates"] == 6
     assert len(recording.arrays) > 6 * 6 * 2, "models and blinding of six rounds, in six directions"
     assert recording.found_in(recording.seen) == 0
-    assert recording.found_in(recording.files) == 0, "nor in anything that it wrote to its disk"
+    assert recording.found_in(recording.files) == 0, "no share in the files that the server wrote"
     assert recording.found_in(recording.opened()) == recording.count(), "with the parties' keys: all of them"
     assert recording.heard == {"Prepared", "Holding", "Shared", "Answer"}
     assert_no_key_opens(recording)

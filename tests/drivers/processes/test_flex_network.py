@@ -174,7 +174,7 @@ def test_rounds_do_not_wait_for_one_that_has_more_work(labels, shares, tmp_path,
     *quick, slow = (roles[name] for name in QUARTERS)
     assert slow.state.late >= 1, "it missed a bell"
     assert 1 <= slow.network.steps <= 14, "one in three rounds"
-    assert sum(party.network.steps for party in quick) >= 40 - 14 - len(QUARTERS), "but for the last steps"
+    assert sum(party.network.steps for party in quick) >= 40 - 14 - len(QUARTERS), "except for the last steps"
     rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["loss"] < rows[0]["loss"], "they learn meanwhile"
 
@@ -246,7 +246,7 @@ class Killing:
                 return running.result()  # or what went wrong
             await self.kill_in_local_phase("party-2")
             await tools.until(lambda: len(self.away()) >= 2 or running.done(), "rounds without it")
-            assert not running.done(), "the case is about one that comes back"
+            assert not running.done(), "the case needs a party that comes back"
             self.signal(signal.SIGSTOP, "server")  # otherwise, on a busy machine, the run ends before the party is back
             await tools.until(lambda: self.starts("party-2") == 2 or running.done(), "the killed one's second start")
             self.signal(signal.SIGCONT, "server")

@@ -264,7 +264,7 @@ def test_a_party_that_lost_its_folder_begins_anew_with_everybody(certificates, t
             await tools.until(lambda: 77 in made.role("lab").heard["bank"], "what it says then")
             for name in ("clinic", "lab"):
                 assert made.role(name).events.count("bank joined anew") == 1
-            assert made.role("clinic").heard["lab"] == list(range(1, 61)), "nobody else notices"
+            assert made.role("clinic").heard["lab"] == list(range(1, 61)), "no other party notices"
             assert "lab joined anew" not in made.role("clinic").events
 
     run(go())
@@ -485,7 +485,7 @@ def test_a_curious_relay_recovers_nothing(certificates, tmp_path, tools, monkeyp
             await tools.until(lambda: made.all_heard(30), "all messages")
 
     run(go())
-    assert MARK in (tmp_path / "bank" / "journal-0.log").read_bytes(), "so the next line can fail"
+    assert MARK in (tmp_path / "bank" / "journal-0.log").read_bytes(), "so the next assertion can fail"
     assert not any(MARK[:8] in path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file())
     kinds = {bytes(content[:1]) for _, _, content in passed}
     assert kinds == {OPENING, ANSWER, SEALED}
@@ -663,7 +663,7 @@ def test_whatever_bytes_come_in_a_partys_name_are_dropped(certificates, tmp_path
                         made.boards[receiver].take(open_envelope(frame, "server"))
                 assert made.boards[receiver].refusals > 300
             assert all(one.stands for one in made.lines()) and not any(task.done() for task in made.tasks.values())
-            assert len(made.nodes["bank"].log.stream.getvalue().splitlines()) < 300, "it is not said each time"
+            assert len(made.nodes["bank"].log.stream.getvalue().splitlines()) < 300, "it is not logged each time"
             with pytest.raises(RemoteProtocolError, match="server: relays a frame without a sender"):
                 made.boards["bank"].take(open_envelope(relay("nobody", b""), "server"))
 

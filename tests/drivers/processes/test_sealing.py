@@ -157,7 +157,7 @@ def test_the_same_content_never_looks_the_same():
     one, _ = sessions()
     frames = {one.seal(b"same")[8:] for _ in range(50)}
     assert len(frames) == 50 and len({frame[:8] for frame in frames}) == 50, (
-        "counters, hence nonces, are never repeated"
+        "counters, and so nonces, are never repeated"
     )
 
 

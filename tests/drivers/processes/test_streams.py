@@ -273,7 +273,7 @@ def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates,
         async with town(tools, certificates, tmp_path, talkers, limits, admit_late=False) as made:
             made.dial("bank")
             made.dialled["bank"]._complaints.warning = lambda text, **more: causes.append(more["cause"])
-            await tools.until(lambda: len(causes) >= 8, "eight refusals, longer than it would wait for nobody")
+            await tools.until(lambda: len(causes) >= 8, "eight refusals, longer than its patience without a server")
             assert set(causes) == {"training begins when all are here; missing: clinic"}
             made.dial("clinic")
             await tools.until(lambda: made.all_heard(20), "all messages")
@@ -296,7 +296,7 @@ def test_only_the_pinned_server_is_talked_to(certificates, tmp_path, tools):
             assert made.nodes["server"].peers["clinic"].conversation.number == NEVER_MET
             made.dial("clinic", members["server"])
             await tools.until(lambda: made.all_heard(20), "all messages")
-        assert said == [], "a server that is looked at has nothing to complain of"
+        assert said == [], "the server has nothing to complain of"
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

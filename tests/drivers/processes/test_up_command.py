@@ -109,7 +109,7 @@ def whole(out):
     summary = json.loads((out / "summary.json").read_text())
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     updates = [row["update"] for row in rows]
-    assert updates == sorted(set(updates)), "a row stands there twice"
+    assert updates == sorted(set(updates)), "a row is there twice"
     assert rows[-1]["test_value"] == summary["value"] and summary["status"] == "finished"
     assert summary["epochs"] >= 30 and summary["parties"] == 2 and summary["driver"] == "processes"
     assert summary["messages_given_up"] == 0
@@ -121,7 +121,7 @@ def whole(out):
     assert {part.shape for part in states} == {(3, len(timeline["busy"][0]))}
     assert np.min(states) >= 0 and np.max(np.sum(states, 0)) <= 1.003
     assert all(map(any, timeline["busy"])), "every role was seen at work"
-    assert [any(row) for row in timeline["offline"]] == [False, True, True], "both came later than the server"
+    assert [any(row) for row in timeline["offline"]] == [False, True, True], "both started later than the server"
 
 
 class Mortal:
