@@ -53,7 +53,7 @@ EPOCHS = {"vafl": 100.0, "t-sync": 100.0, "sync": 25.0}
 DEADLINE_S = 120.0
 FAREWELL_S = 30.0  # from the server's end to the last party's
 POINT = 0.01
-LAST = 5  # evaluations whose mean is a run's accuracy
+LAST = 5  # the mean of this many evaluations is a run's accuracy
 METHODS = ("vafl", "vafl", "vafl", "t-sync", "sync")  # of schedule 0, 1, 2, …
 UPLOAD_BYTES = 4000  # a batch's embeddings are longer, a heartbeat is shorter
 

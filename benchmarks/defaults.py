@@ -5,8 +5,8 @@
 
 Each setting runs for the same seconds of the clock with four parties, the last ten times slower. Its score on a
 table is the mean of the metric over the clock, which is high if the metric rises early and stays high. Its regret there
-is how far that is below the best setting's, in parts of what the best gains over a model that knows the labels'
-frequencies alone. The chosen setting has the least mean regret over the tables that the method can do. A setting that
+is its distance from the best setting's score, divided by what the best gains over a model that knows only the labels'
+frequencies. The chosen setting has the least mean regret over the tables that the method can do. A setting that
 diverges, or ends with a warning, in any run is excluded. Beside the choice: the score of the code's own defaults, and
 where the two differ.
 """

@@ -17,8 +17,8 @@ speeds, a round trip as long as ten steps). For each table:
    with all seeds. Its steps do not depend on the clock, so that one tuning serves all patterns: a setting's updates
    times the time of its step say which setting is the best under which pattern. Its time is then taken with other
    seeds, `--timed` of them, as that of every method: the time of the seeds that chose it would be too good.
-3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
-   such a run counts with that time, and is marked. Under pattern 4 each runs once more, as long as its own
+3. Every method runs with only its name as a setting until it reaches the target, or twice as long as tuned `sync`
+   needed: such a run counts with that time and is marked. Under pattern 4 each runs once more, as long as its own
    defaults say, for the metric at the end; not with --no-ends.
 4. The control (late_block.py) is a joint model with nothing stale, whose slow block takes every tenth step. It has
    the settings of the tuned `sync`, or the optimisers and averages of `swift`, whichever is faster.

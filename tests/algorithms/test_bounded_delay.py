@@ -1,7 +1,7 @@
 """Sec. 2.3: no update uses a row of a present party that is older than D, judged from the delivered events alone.
 
-The copy kept here knows nothing of the server's table: it watches uploads arrive and updates happen, and learns from
-the gradients which batches an update was about.
+The test keeps its own copy, independent of the server's table: it watches uploads and updates, and learns from the
+gradients which batches an update used.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """VFL-Cascaded Eq. (3): the mean over many directions is the gradient, within its own standard error; numpy checks it.
 
-Beside noise, the curvature has a share of order μ in every estimate; μ is so small here that noise covers it.
+Besides noise, curvature adds an error of order μ to every estimate; here μ is so small that the noise is larger.
 """
 
 import hashlib

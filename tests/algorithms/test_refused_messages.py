@@ -1,6 +1,6 @@
 """A role that refuses a message keeps its state and outbox. All roles of all methods, in the middle of a run.
 
-Messages are those that the role got, or that others got, with a field or the sender replaced.
+The messages are those of the run, to this role or to others, with a field or the sender replaced.
 """
 
 import random

@@ -1,9 +1,9 @@
 """Roles that lose their memory at random moments: no role hangs, nothing breaks, the run reaches its end.
 
-A driver in miniature: queues, jobs and timers in any order. What it may do to the roles is what the contract says of
-`PeerJoined(anew=True)`: a role goes back to an earlier `save()` (or begins from nothing) with the jobs and timers of
-that moment, all that is under way between it and its peers is gone, both ways, and both sides hear of it, the peer at
-some later moment, what it sends until then being lost, too.
+A small driver runs queues, jobs and timers in any order. It may do to the roles what the contract says of
+`PeerJoined(anew=True)`. A role goes back to an earlier `save()`, or restarts from nothing, with the jobs and timers of
+that moment. All messages between it and its peers are lost, in both directions. Both sides hear of it, the peer at some
+later moment; what the peer sends until then is lost, too.
 """
 
 import random

@@ -1,7 +1,7 @@
 """A thousand small federations with random methods, options and faults: each ends, and nothing breaks.
 
-The faults are drawn from what `[clock]` can say; every role checks its invariants after every event. Of every
-tenth the state is saved in the middle, as bytes, and goes on in a new simulator to the same end.
+The faults are drawn from what `[clock]` can say; every role checks its invariants after every event. Every tenth
+federation is saved to bytes in the middle, and a new simulator continues it to the same end.
 """
 
 import random

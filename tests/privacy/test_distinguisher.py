@@ -1,8 +1,8 @@
 """An empirical lower bound: the distinguisher knows everything except which of two records the party trained on.
 
-The record is planted in training: the server answers with one gradient, which makes θ_m follow the record's sign, and
-from then on EVERY row of every message moves from −C to +C. The distinguisher is the best there is (the likelihood
-ratio), so what it reaches is close to the bound; the same test refutes Thm 6 and a noise of a tenth.
+Training plants the record: the server answers with one gradient, which makes θ_m follow the record's sign. From then
+on EVERY row of every message moves from −C to +C. The distinguisher is optimal (the likelihood ratio), so its result is
+close to the bound. The same test refutes Thm 6 and a noise of a tenth.
 """
 
 from functools import cache

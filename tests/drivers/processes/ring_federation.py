@@ -1,6 +1,6 @@
 """A federation whose parties talk to each other: tokens pass round a ring, and every party sends numbers to all others.
 
-The tests of the relay use it in one process and in the simulator; run as a script it is one member of it:
+The relay's tests use it in one process and in the simulator. Run as a script, it is one member:
 
     python ring_federation.py FOLDER server|NAME
 """

@@ -1,7 +1,6 @@
 """Which guests a running server refuses, how often it logs that, and that the others keep training meanwhile.
 
-The server and the honest parties are real processes on loopback; each kind of guest that has no business there
-tries several times.
+The server and the honest parties are real processes on loopback. Each kind of unwelcome guest tries several times.
 """
 
 import asyncio
