@@ -136,14 +136,14 @@ def test_the_order_is_secret_and_another_one_each_time():
     assert first != sorted(first) and first != [text for text in held["bank"] if text in first]
 
 
-def test_the_server_is_told_who_has_which_row():
+def test_the_server_is_told_which_member_has_which_row():
     run = Aligned(tables(30, 25, server=20))
     mine = next(record for record in run.records if record.presence is not None)
     assert mine.presence.shape == (len(mine.rows), 3) and mine.presence.all()
     assert run.server.summary()["ids"] == {"server": 20, "bank": 30, "shop": 25}
 
 
-def test_rows_that_only_some_have_for_those_who_allow_it():
+def test_rows_that_only_some_have_for_members_that_allow_it():
     """The server can say which party has which row. How training uses that is tested elsewhere."""
     points = {text: Blinder(bytes(32)).hashed([text]) for text in "abcde"}
     sets = ["abc", "bcd", "ce"]
@@ -192,7 +192,7 @@ def test_only_raised_points_cross_and_never_an_id_or_a_hash_of_one():
     assert all(point.tobytes() in said for point in raised)  # the search would have found them
 
 
-def test_nobody_but_the_server_sees_a_set_that_all_have_raised():
+def test_only_the_server_sees_a_set_that_all_have_raised():
     run = Aligned(tables(30, 28, 26, server=25))
     whole = [(receiver, m.owner) for receiver, _, m in run.heard if isinstance(m, Points) and m.hops == 4]
     assert {receiver for receiver, _ in whole} == {"server"}  # a party that had two of them could compare them
@@ -294,7 +294,7 @@ def own_points(kind):
     ],
 )
 @pytest.mark.parametrize("others", [(30,), (30, 25)], ids=["two", "three"])
-def test_who_breaks_the_rules_is_named(kind, cause, others):
+def test_a_party_that_breaks_the_rules_is_named(kind, cause, others):
     held = dict(zip(["bank", "shop", "insurer"], tables(30, 20, 25).values(), strict=True))
     if len(others) == 1:
         del held["insurer"]
@@ -411,6 +411,6 @@ def test_links_that_lose_and_delay_change_nothing_but_the_time():
     assert Aligned(held, clock=clock).orders() == Aligned(held).orders()
 
 
-def test_an_event_that_nobody_knows():
+def test_an_unknown_event():
     with pytest.raises(LocalProtocolError, match="no rule"):
         AligningParty("bank", ids_of(["a"]), 3).handle(object(), 0)

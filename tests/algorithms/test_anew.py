@@ -79,7 +79,7 @@ def test_an_uploaded_batch_is_embedded_and_sent_again(make):
     assert works(made.told(party, gradient(made, 0, 0))), "and learns from it"
 
 
-def test_who_computes_goes_on(make):
+def test_a_computing_party_continues(make):
     made = make()
     party = made.parties[0]
     embedding = made.told(party, Started(b""))
@@ -91,7 +91,7 @@ def test_who_computes_goes_on(make):
     assert party.state.step == 1
 
 
-def test_the_conversation_with_anybody_else_or_a_mere_return_changes_nothing(make):
+def test_the_conversation_with_another_peer_or_a_mere_return_changes_nothing(make):
     made = make()
     made.start(0)
     for event in (PeerJoined("party-2", anew=True), PeerJoined("server"), PeerLost("server"), Resumed(b"key")):
@@ -106,7 +106,7 @@ def test_query_first_uploads_again_before_it_queries(make):
     assert [type(message) for message in messages(effects)] == [Embeddings, Query]
 
 
-def test_a_pause_that_ends_while_the_batch_is_embedded_anew_starts_nothing(make):
+def test_a_pause_that_ends_while_the_batch_is_embedded_again_starts_nothing(make):
     made = make(VaflOptions(table="zeros", order="query-first", pause_s=1.0))
     assert isinstance(made.start(0)[-1], SetTimer)
     party = made.parties[0]
@@ -240,7 +240,7 @@ def test_an_evaluation_does_not_wait_for_what_is_lost(make):
     assert "party-2" in server.state.present
 
 
-def test_who_was_never_announced_may_upload(make):
+def test_a_party_that_was_never_announced_may_upload(make):
     made = make(TSyncOptions(table="zeros", t=2))
     for name in made.names:
         made.told(made.server, PeerLost(name))
@@ -264,14 +264,14 @@ def skips(effects):
     return {effect.to: effect.message.step for effect in effects if isinstance(getattr(effect, "message", None), Skip)}
 
 
-def test_who_is_behind_the_others_skips_to_them(rounds):
+def test_a_party_behind_the_others_skips_to_them(rounds):
     upload(rounds, 0, 7)
     assert skips(upload(rounds, 1, 4)) == {"party-2": 7}
     assert skips(upload(rounds, 1, 7)) == {}
     assert works(upload(rounds, 2, 7))
 
 
-def test_who_waits_skips_when_somebody_comes_who_is_further(rounds):
+def test_waiting_parties_skip_when_a_party_that_is_further_joins(rounds):
     upload(rounds, 0, 2)
     upload(rounds, 1, 2)
     assert skips(upload(rounds, 2, 5)) == {"party-1": 5, "party-2": 5}
@@ -287,7 +287,7 @@ def test_a_round_that_is_done_is_not_done_again(rounds):
     assert not rounds.server.state.line
 
 
-def test_who_sends_the_running_round_again_hears_of_the_next_when_it_is_done(rounds):
+def test_a_party_that_sends_the_running_round_again_hears_of_the_next_when_it_is_done(rounds):
     for m in range(3):
         effects = upload(rounds, m, 0)
     joined(rounds, 1)

@@ -341,7 +341,7 @@ def test_a_round_is_not_repeated_without_the_lost_party():
     assert [role.estimator.steps for role in parties.roles.values()] == [1, 1, 1, 0]
 
 
-def test_with_two_left_nobody_asks():
+def test_with_two_left_no_party_asks():
     parties = make(batch=1)
     parties.begin(0)
     parties.steps_of(0, 1)
@@ -355,7 +355,7 @@ def test_with_two_left_nobody_asks():
     assert len(parties.of(Ask)) > asked
 
 
-def test_who_begins_anew_drops_everything_and_says_hello():
+def test_a_restarted_party_drops_everything_and_says_hello():
     parties = make(batch=1)
     parties.begin(0, 1)
     parties.steps_of(0, 2)
@@ -436,7 +436,7 @@ def begun(options=None):
     return made, messages(made.handle(Received(judge, answer), 0))
 
 
-def test_everybody_begins_after_the_first_evaluation():
+def test_all_parties_begin_after_the_first_evaluation():
     _, told = begun()
     assert told == [(f"party-{m}", Begin(2.0, [0, 1, 2])) for m in (1, 2, 3)]
 

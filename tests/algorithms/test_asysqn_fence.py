@@ -224,7 +224,7 @@ def test_parties_come_and_go_and_no_two_sums_tell_one_apart(method, records):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nor_in_a_simulation_with_losses(method, records, simulate):
+def test_the_same_in_a_simulation_with_losses(method, records, simulate):
     draw = random.Random(method)
     faults = []
     for party in range(2, PARTIES + 1):

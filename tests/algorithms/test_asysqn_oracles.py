@@ -184,7 +184,7 @@ def test_a_sparse_table_is_split_and_trained_on_without_becoming_dense(wide, mon
     assert np.mean((theta > 0) == data.y_train) > 0.9
 
 
-def test_who_has_fewer_nonzeros_is_quicker(wide):
+def test_a_party_with_fewer_nonzeros_is_quicker(wide):
     x, y = wide
     names = [f"x{i}" for i in range(4000)]
     how = {"small": names[:400], "middle": names[400:1600], "large": names[1600:]}

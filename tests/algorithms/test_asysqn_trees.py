@@ -39,14 +39,14 @@ def unions(sets):
 
 
 @pytest.mark.parametrize("parties", range(3, 65))
-def test_nobody_learns_a_part_of_the_sum_whoever_asks(parties):
+def test_no_party_learns_a_part_of_the_sum_for_any_initiator(parties):
     for initiator in range(parties):
         assert leaks(*aggregation_trees(parties, initiator), initiator) == {}
 
 
 @pytest.mark.parametrize("fan_out", [3, 4, 8, 100])
 @pytest.mark.parametrize("parties", [3, 4, 5, 8, 13, 32, 64])
-def test_nor_with_more_children(parties, fan_out):
+def test_the_same_with_more_children(parties, fan_out):
     for initiator in (0, 1, parties - 1):
         for broadcast in (False, True):
             assert leaks(*aggregation_trees(parties, initiator, fan_out), initiator, broadcast=broadcast) == {}
@@ -54,7 +54,7 @@ def test_nor_with_more_children(parties, fan_out):
 
 @pytest.mark.parametrize("parties", range(3, 12))
 @pytest.mark.parametrize("broadcast", [False, True])
-def test_who_learns_what(parties, broadcast):
+def test_which_party_learns_what(parties, broadcast):
     """The initiator learns the sum over the others. The others learn nothing, or the same sum if it is sent to all."""
     initiator = parties // 2
     seen = views(*aggregation_trees(parties, initiator), initiator, broadcast)
@@ -174,7 +174,7 @@ def test_all_neighbours_of_a_party_always_learn_its_value(parties):
         assert (party,) in sums
 
 
-def test_three_may_learn_something_and_who():
+def test_which_three_may_learn_something():
     """A party with one child has three neighbours; the ranks agree on every sum."""
     first, second = aggregation_trees(8, 0)
     found = leaks(first, second, 0, colluders=3)

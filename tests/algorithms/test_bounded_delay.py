@@ -102,7 +102,7 @@ def test_only_what_is_too_old_is_asked_for(simulate):
     assert 0 < few < many
 
 
-def test_whoever_waits_also_waits_for_lost_parties_rows(simulate):
+def test_a_server_that_waits_also_waits_for_lost_parties_rows(simulate):
     """on_lost = "wait": the bound holds for all parties, lost ones included."""
     run = simulate(tables("vafl", 3, on_lost="wait"))
     assert run.status == "finished"

@@ -99,7 +99,7 @@ def is_share_of(name, kind=ModelShare):
     return lambda sender, to, message: sender == name and is_training(message, kind)
 
 
-def test_who_misses_the_sharing_deadline_is_left_out_of_sum_and_divisor(resolve, by_hand):
+def test_a_party_that_misses_the_sharing_deadline_is_left_out_of_sum_and_divisor(resolve, by_hand):
     world = hand(resolve, by_hand, is_share_of("party-2"), updates=1).pump()
     assert world.server.state.doing == "sharing" and set(world.server.waits_for()) >= {"party-1", "party-3"}
     world.fire("deadline").pump()
@@ -169,7 +169,7 @@ def test_an_evaluator_declines_the_same_rows_over_another_set(resolve, by_hand):
     assert type(effect.message) is Declined and party.summary()["declined"] == 1
 
 
-def test_an_evaluator_with_another_version_of_somebodys_shares_declines(resolve, by_hand):
+def test_an_evaluator_with_another_version_of_a_partys_shares_declines(resolve, by_hand):
     world = hand(resolve, by_hand, updates=1)
     world.pump(until=lambda: world.heard(Sum))
     message = world.heard(Sum, "party-1")[0]
@@ -187,7 +187,7 @@ def test_a_lost_party_is_not_waited_for(resolve, by_hand):
     assert [message.among for message in world.heard(ShareModels, "party-1")][-1] == [0, 1, 2, 3]
 
 
-def test_too_few_present_wait_and_say_for_whom(resolve, by_hand):
+def test_too_few_present_parties_wait_and_name_the_missing_ones(resolve, by_hand):
     world = hand(resolve, by_hand, lambda sender, to, message: is_training(message, Answer)).pump()
     for name in ("party-1", "party-2", "party-4"):
         world.tell("server", PeerLost(name))
@@ -215,7 +215,7 @@ def test_test_rows_in_chunks(simulate, monkeypatch):
     assert [record.values for record in parts] == [record.values for record in whole]
 
 
-def test_a_run_that_can_never_go_on_says_for_whom_it_waits(simulate):
+def test_a_run_that_can_never_continue_names_the_missing_parties(simulate):
     gone = [{"party": f"party-{n}", "kind": "crash", "at_s": 0.5} for n in (1, 2, 3)]
     run = simulate(tables(CALM | {"faults": gone, "lost_after_s": 0.1}, {"updates": 1000}), parties=5)
     assert run.status == "stalled" and run.server.waits_for() == ["party-1", "party-2", "party-3"]
@@ -254,6 +254,6 @@ def test_two_versions_of_the_same_data_are_never_summed_together():
     assert agree(held, 4, 2) == ([(0, 7), (1, 7)], [0, 1, 2, 3])
 
 
-def test_who_lacks_data_does_not_take_part():
+def test_a_party_without_data_does_not_take_part():
     assert mutually_prepared({0: [0, 1, 2], 1: [0, 1, 2], 2: [0, 1, 2], 3: [0, 3]}) == [0, 1, 2]
     assert mutually_prepared({}) == []

@@ -151,7 +151,7 @@ def test_steps_of_adam_are_useful_once(labels, simulate):
 
 
 @BOTH
-def test_picked_anew_when_everybody_slows_down(labels, simulate):
+def test_picked_again_when_all_parties_slow_down(labels, simulate):
     """Both `labels` modes: after 10 s all parties slow down tenfold, and the timeout ends near the new best."""
     trace = {"kind": "trace", "mean_s": 0.02, "cpu": [0] + [90] * 500, "interval_s": 10.0}
     run = simulate(tables(labels, trace, 60))

@@ -512,7 +512,7 @@ def test_a_step_that_runs_at_the_bell_changes_nothing(labels, flex):
 
 
 @BOTH
-def test_who_has_not_done_a_step_says_so_ends_it_and_skips_to_the_newest_round(labels, flex):
+def test_a_party_without_a_finished_step_says_so_ends_it_and_skips_to_the_newest_round(labels, flex):
     """Both `labels` modes: party 2 needs 12 s; round 1 begins without it, and it joins round 2."""
     run = flex(options(labels))
     server, (_, slow) = run.server, run.parties

@@ -69,7 +69,7 @@ def test_momentum_is_of_sgd(name, other, resolve):
 @pytest.mark.parametrize("rho", [1.0, 1.5, NAN, INF])
 @pytest.mark.parametrize("name", ["sgd", "momentum", "SGD"])
 @pytest.mark.parametrize("where", ["all", "server", "party"])
-def test_so_is_the_momentum_of_an_optimiser(where, name, rho, resolve):
+def test_the_momentum_of_an_optimiser_is_refused_too(where, name, rho, resolve):
     own = {"name": name, "momentum": rho}
     given = {"server": "sgd", "party": ["sgd", own, "sgd"]} if where == "party" else {"server": own, "party": "sgd"}
     train = {"optimiser": own if where == "all" else given}
@@ -279,7 +279,7 @@ def test_a_report_of_a_phase_that_never_was_is_not_counted(labels, roles):
 
 
 @BOTH
-def test_who_may_say_what_to_the_server(labels, roles):
+def test_which_messages_the_server_accepts(labels, roles):
     """Both `labels` modes."""
     server, _ = roles(labels)
     opened(server)
@@ -410,7 +410,7 @@ def test_the_other_mode_is_not_taken(roles):
 
 
 @BOTH
-def test_who_may_say_what_to_a_party(labels, roles):
+def test_which_messages_a_party_accepts(labels, roles):
     """Both `labels` modes."""
     party, message = begin(labels, roles)
     for sender in ("party-1", "nobody"):

@@ -354,7 +354,7 @@ def test_what_is_applied_is_the_rate_that_was_said(simulate, monkeypatch):
 
 
 @BOTH
-def test_who_misses_the_bell_is_not_waited_for(labels, simulate):
+def test_no_round_waits_for_a_party_that_misses_the_bell(labels, simulate):
     """Both `labels` modes: party 4 needs 30 s. It takes part in every second round, and no round waits for it."""
     run = simulate(tables("flex", t_comm=2.0, step_s=[4.0, 2.0, 1.0, 30.0], updates=9, labels=labels))
     assert run.status == "finished"
@@ -378,7 +378,7 @@ def test_who_misses_the_bell_is_not_waited_for(labels, simulate):
 
 
 @BOTH
-def test_who_waits_waits_for_the_slowest_step(labels, simulate):
+def test_a_waiting_server_waits_for_the_slowest_step(labels, simulate):
     """Both `labels` modes, on_lost = "wait": the bell still rings, and a round lasts as long as its latest party."""
     run = simulate(tables("flex", 2.0, [4.0, 2.0, 1.0, 30.0], updates=5, labels=labels, on_lost="wait"))
     for name in NAMES:
@@ -423,7 +423,7 @@ def test_a_loss_is_not_waited_for_at_all(labels, simulate):
 
 
 @BOTH
-def test_who_was_never_measured_gets_all_the_time_it_needs(labels, simulate):
+def test_a_party_that_was_never_measured_gets_all_the_time_it_needs(labels, simulate):
     """Both `labels` modes: a crash in the first phase. The party's duration is unknown, so the server waits for it."""
     run = simulate(tables("flex", 2.0, updates=4, labels=labels, clock=crash(5.0, 300.0, 1000.0)))
     times = list(begun(run, "party-1").values())
@@ -435,7 +435,7 @@ def test_who_was_never_measured_gets_all_the_time_it_needs(labels, simulate):
 @pytest.mark.parametrize(
     ("name", "fields"), [("flex", {"on_lost": "wait"}), ("p-bcd", {}), ("sync-min", {}), ("sync-max", {})]
 )
-def test_who_waits_waits_for_the_lost_too(name, fields, lost_after_s, labels, simulate):
+def test_a_waiting_server_waits_for_lost_parties_too(name, fields, lost_after_s, labels, simulate):
     """Both `labels` modes: on_lost = "wait", and the three methods that always wait; with and without notice."""
     clock = crash(9.0 if name == "p-bcd" else 25.0, 500.0, lost_after_s)  # in a local phase
     run = simulate(tables(name, 2.0, updates=5, labels=labels, clock=clock, **fields))

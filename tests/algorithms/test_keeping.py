@@ -46,7 +46,7 @@ def test_by_hand(average):
     assert other.over and other.digest() == made.digest()
 
 
-def test_who_was_away_at_the_best_evaluation_stays():
+def test_a_party_away_at_the_best_evaluation_keeps_its_weights():
     made, kept = network(), Kept()
     kept.evaluation(1, 0, False, made)
     before = made.digest()

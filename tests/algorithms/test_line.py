@@ -44,7 +44,7 @@ def test_the_first_of_distinct_parties_are_taken():
         ([3, 3], 4, 4, [0, 1]),
     ],
 )
-def test_who_is_behind_the_newest_step_leaves(steps: list[int], round_: int, newest: int, behind: list[int]):
+def test_a_request_behind_the_newest_step_leaves(steps: list[int], round_: int, newest: int, behind: list[int]):
     line = Line.of(*(request(party, step) for party, step in enumerate(steps)))
     found, left = line.leave_behind(round_)
     assert (found, [one.party for one in left]) == (newest, behind)

@@ -306,7 +306,7 @@ def check_end(world, protocol):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_whoever_loses_its_memory_the_run_goes_on(variant, chunk):
+def test_a_run_continues_when_any_role_loses_its_memory(variant, chunk):
     size = CHUNK // 3 if variant.startswith("fedvs") else CHUNK  # its rounds have many messages
     for seed in range(chunk * size, (chunk + 1) * size):
         world = World(VARIANTS[variant], seed)

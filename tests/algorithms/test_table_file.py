@@ -125,7 +125,7 @@ def test_the_file_is_sparse_private_and_leaves_no_memory_behind(tmp_path):
     assert str(file) not in Path("/proc/self/maps").read_text(), "read by calls"
 
 
-def test_without_a_folder_it_is_a_file_that_nobody_sees():
+def test_without_a_folder_it_is_an_unnamed_file():
     table, model = opened(None), EmbeddingTable(ROWS, WIDTHS)
     for one in (table, model):
         change(one, "write", 0, [1, 2], 7)
@@ -173,7 +173,7 @@ def test_a_table_of_no_rows_needs_no_file(tmp_path):
     assert len(table) == 0 and not list(tmp_path.iterdir()) and table.newest() == 0
 
 
-def write_for_ever(folder, pipe):
+def write_without_end(folder, pipe):
     """A checkpoint after 20 writes; then write without end."""
     table, rng = FileTable(500, (4, 4)), np.random.default_rng(0)
     table.open(FileStorage(folder), "train")
@@ -196,7 +196,7 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
     child = os.fork()
     if not child:
         try:
-            write_for_ever(tmp_path, writing)
+            write_without_end(tmp_path, writing)
         finally:
             os._exit(1)
     os.close(writing)

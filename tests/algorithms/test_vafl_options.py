@@ -161,7 +161,7 @@ def test_wait_stands_still_until_the_party_is_back(name, protocol, simulate):
 
 
 @pytest.mark.parametrize(("name", "protocol"), [("sync", {}), ("t-sync", {"t": 4, "on_lost": "wait"})])
-def test_waiting_for_ever_says_for_whom(name, protocol, simulate):
+def test_waiting_without_end_names_the_missing_parties(name, protocol, simulate):
     run = simulate(tables(name, clock=GONE, train={"updates": 100}, **protocol))
     assert run.status == "stalled"
     assert run.server.summary()["waits_for"] == ["party-2"]

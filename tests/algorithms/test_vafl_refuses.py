@@ -217,7 +217,7 @@ def test_an_unexpected_message_is_the_senders_fault(roles, resolve):
         refused(role, Received("x", Stranger()), f"x: {role.name} does not expect a Stranger")
 
 
-def test_who_may_say_what(roles):
+def test_which_messages_each_role_accepts(roles):
     server, (party, *_) = roles()
     gradient = Gradient(0, 0, np.ones((4, 5), np.float32))
     upload = Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))

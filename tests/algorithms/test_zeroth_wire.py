@@ -287,7 +287,7 @@ def test_a_rest_that_is_long_enough_is_a_batch_of_its_own(simulate):
     assert {len(e.message.rows) for e in up(run) if isinstance(e.message, Probe)} == {20, 8}
 
 
-def test_a_batch_that_is_sent_anew_is_answered(resolve):
+def test_a_batch_that_is_sent_again_is_answered(resolve):
     """Eight questions more than an even walk: a connection may break that often at the same batch."""
     server, party, *_ = resolve(tables(table="zeros"), parties=3).roles()
     server.handle(Started(b"key"), 0)

@@ -284,7 +284,7 @@ def test_refuses_unknown_words(protocols: str, attackers: str, message: str, dig
 
 
 @pytest.mark.parametrize("attacker", ["curious", "eavesdropper"])
-def test_an_answer_that_nobody_can_read_is_not_called_safe(
+def test_an_answer_that_no_attack_can_read_is_not_called_safe(
     attacker: str, digits: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")

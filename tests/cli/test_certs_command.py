@@ -49,7 +49,7 @@ def test_show_prints_what_a_certificate_says(certs):
     assert re.search(r"^hosts: +server, localhost, train.example.org, 127.0.0.1$", said, re.M)
 
 
-def test_renewals_say_who_needs_what(certs, tmp_path):
+def test_renewals_say_which_member_needs_what(certs, tmp_path):
     certs("init", "--dir", "f")
     certs("request", "bank")
     certs("sign", "bank.csr", "--dir", "f")

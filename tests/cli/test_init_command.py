@@ -122,7 +122,7 @@ def test_questions_at_a_terminal(type_in, tmp_path):
     }  # fmt: skip
 
 
-def test_everybodys_upper_part_is_the_same(tmp_path):
+def test_the_shared_part_is_the_same_for_all_members(tmp_path):
     texts = []
     for name in ("server", *PARTIES):
         label = "y" if name == "server" else None

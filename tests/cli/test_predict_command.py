@@ -117,7 +117,7 @@ def pid_of(here, name):
 
 
 @pytest.mark.slow
-def test_a_federation_stays_up_and_answers_whoever_is_killed(here):
+def test_a_federation_stays_up_and_answers_while_any_member_is_killed(here):
     def ask(out):
         asked = start(here, "predict", "small.toml", "--run", here / "run", "--ids", "ids.txt", "--out", out)
         assert asked.wait(PATIENCE_S) == 0

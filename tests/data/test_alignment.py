@@ -50,7 +50,7 @@ def test_rules(rules, text, wanted):
     assert normalise(text, IdRules(**rules)) == wanted
 
 
-def test_rules_that_nobody_knows():
+def test_unknown_rules():
     with pytest.raises(ConfigError, match=r"align.case = 'upper': use one of 'keep', 'fold'"):
         IdRules(case="upper")
 
@@ -216,7 +216,7 @@ def test_rows_that_a_party_lacks_are_zeros_and_teach_it_nothing(tmp_path):
         read(np.full(40, -1))
 
 
-def test_who_lacks_which_row():
+def test_which_member_lacks_which_row():
     presence = np.array([[True, False, True], [True, True, True]])
     aligned = Alignment("server", ("bank", "shop", "server"), np.array([4, 1]), "ab" * 32, "cd" * 32, presence)
     assert aligned.absent(("shop", "bank")).tolist() == [[True, False], [False, False]]

@@ -92,7 +92,7 @@ def test_refused_policy():
         split(load("wine"), missing="maen")
 
 
-def test_a_column_of_names_is_refused_unless_nobody_holds_it():
+def test_a_column_of_names_is_refused_unless_no_party_holds_it():
     dataset = table({"name": [f"n{i}" for i in range(1002)], "a": np.arange(1002.0)}, 1)
     with pytest.raises(DataError, match="party-1: column 'name' has 1001 different texts .*data.id"):
         split(dataset, parties=2)

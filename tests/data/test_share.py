@@ -120,7 +120,7 @@ def test_roles_of_a_partition():
     assert party.ids_sha256 == server.ids_sha256 == hashlib.sha256(b"rows:1797").hexdigest()
 
 
-def test_notes_go_to_whom_they_concern(csv):
+def test_notes_go_to_the_members_that_they_concern(csv):
     rows = "".join(f"{i},{'x' if i == 9 else i % 2},u{i},{i % 2}\n" for i in range(10))
     partition = split(load(str(csv("a,b,c,y\n" + rows)), label="y"), how={"p": ["a", "b"], "q": ["c"]})
     assert party_share(partition, 0).notes == ()

@@ -196,7 +196,7 @@ def by_hand(faults: list[dict[str, Any]], **options: Any) -> Federation:
 
 
 @pytest.mark.parametrize("on_lost", ["continue", "wait"])
-def test_when_everyone_is_gone_everyone_is_named(on_lost: str) -> None:
+def test_when_all_parties_are_gone_all_are_named(on_lost: str) -> None:
     names = list(data(2).parties)
     run, _ = simulator(by_hand([{"party": name, "kind": "crash", "at_s": 0.5} for name in names], on_lost=on_lost))
     finish(run)

@@ -355,7 +355,7 @@ def test_bandwidth_counts_on_both_sides() -> None:
     assert happenings(two) == [(second / S, "a: x")]
 
 
-def test_sending_to_nobody_is_refused() -> None:
+def test_sending_to_an_unknown_role_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="server: no role 'nobody' to send to"):
         simulator(Scripted("server", at_start(Send("nobody", Note(""))))).run()
 
@@ -394,7 +394,7 @@ def test_evaluation_is_delivered_at_once_and_leaves_no_mark() -> None:
     assert run.nodes[1].aside_ns == 0
 
 
-def test_evaluation_waits_for_an_outage_to_end_and_never_reaches_who_is_gone() -> None:
+def test_evaluation_waits_for_an_outage_to_end_and_never_reaches_a_lost_party() -> None:
     asks = [Send("a", Ask("x"), evaluation=True), Send("b", Ask("y"), evaluation=True)]
     server = Scripted("server", at_start(SetTimer("t", S), then={"timer t": asks}))
     one, two = Scripted("a"), Scripted("b")
@@ -433,7 +433,7 @@ def test_a_restarted_role_is_given_the_same_key_and_no_trace_of_it_is_left() -> 
     assert not any(isinstance(event, Resumed) for event in delivered)
 
 
-def test_who_asks_for_something_when_resumed_breaks_the_contract() -> None:
+def test_a_role_with_effects_when_resumed_breaks_the_contract() -> None:
     class Eager(Scripted):
         def handle(self, event: Event, now: int) -> Sequence[Effect]:
             return [SetTimer("t", now)] if isinstance(event, Resumed) else super().handle(event, now)
@@ -559,7 +559,7 @@ def test_outages_that_touch_count_as_one() -> None:
 
 
 @pytest.mark.parametrize("back", [6.0, 7.0, 5.0])
-def test_a_restarted_server_learns_who_was_lost_meanwhile(back: float) -> None:
+def test_a_restarted_server_learns_which_party_was_lost_meanwhile(back: float) -> None:
     """It is down from 2 to 6 s; the party is lost at 4 s."""
     roles = [Scripted(name) for name in ("server", "a")]
     faults = [Fault("server", "crash", 2.0, 6.0), Fault("a", "offline", 1.0, back)]
@@ -711,7 +711,7 @@ def test_a_loaded_simulator_gives_keys_to_those_that_have_started() -> None:
     assert [role.calls for role in twin_roles] == [["load", "resumed"], ["load", "resumed"], ["load"]]
 
 
-def test_joins_that_begin_anew_survive_a_save() -> None:
+def test_joins_that_restart_a_conversation_survive_a_save() -> None:
     run, _ = busy_federation()
     run._push(S, 0, 0, PeerJoined("a", anew=True))
     twin, _ = busy_federation()

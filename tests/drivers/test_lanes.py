@@ -40,13 +40,13 @@ def test_the_next_job_is_the_one_that_is_due_first() -> None:
         assert [lanes._take() for _ in range(5)] == [3, 4, 1, 2, None]
 
 
-def test_who_waits_computes() -> None:
+def test_a_waiting_thread_computes() -> None:
     with closing(Lanes(1)) as lanes:
         promises = [lanes.submit(lane, lane, lambda job: get_ident(), None) for lane in range(3)]
         assert {promise.result() for promise in promises} == {get_ident()}
 
 
-def test_who_waits_for_what_another_computes_takes_the_next_job(lanes: Lanes) -> None:
+def test_a_thread_waiting_for_another_takes_the_next_job(lanes: Lanes) -> None:
     """The first job ends only after the third, and there are two threads besides this one."""
     begun, done = Event(), Event()
 
@@ -81,7 +81,7 @@ def test_what_fails_fails_all_that_follows_in_its_lane(lanes: Lanes) -> None:
     assert other.result() == "fine" and not learnt
 
 
-def test_what_is_left_at_the_end_is_computed_by_who_asks() -> None:
+def test_what_is_left_at_the_end_is_computed_by_the_caller() -> None:
     lanes = Lanes(2)
     lanes.close()
     assert lanes.submit(1, 1, lambda job: job + 1, 1).result() == 2  # type: ignore[arg-type, comparison-overlap]

@@ -347,7 +347,7 @@ def test_links_and_devices_are_no_machines_and_nothing_is_unpacked(
 # --- the note
 
 
-def test_the_note_names_everyone_in_one_line() -> None:
+def test_the_note_names_all_parties_in_one_line() -> None:
     lengths = {"party-1": 86_400.0, "party-2": 86_400.0, "party-3": 3 * 0.1, "party-4": inf, "server": 100_000.0}
     start = "CPU traces ended and were repeated from their start: "
     assert ended_note(lengths, 100_000.0) == f"{start}party-1, party-2 after 86,400 s; party-3 after 0.3 s"

@@ -67,7 +67,7 @@ def test_typed_again_nothing_is_repeated(folder: Path) -> None:
     assert json.loads((folder / "unsuitable.json").read_text()) == {}, "of this race, not of the last one"
 
 
-def test_who_races_if_no_method_is_named() -> None:
+def test_which_methods_race_if_none_is_named() -> None:
     assert usual_labels({}) == ["swift", "vafl", "t-sync", "sync"]
     own = {"protocol": {"name": "fedvs"}, "methods": {"vafl": {}, "other": {"protocol.name": "sync"}}}
     assert usual_labels(own) == ["fedvs", "vafl", "other", "swift", "t-sync", "sync"]

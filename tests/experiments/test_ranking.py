@@ -63,7 +63,7 @@ def test_what_a_method_has_instead_is_named() -> None:
     assert ranking.settings == {"fedvs": "polynomial:1, mean"}
 
 
-def test_nobody_reached_it() -> None:
+def test_no_method_reached_it() -> None:
     words = in_words(rank({"a": [summary(0.9, None)], "b": [summary(0.8, None)]}))
     assert words.startswith("Fastest to accuracy 0.9: none of them reached it; best accuracy: a")
 

@@ -157,7 +157,7 @@ def test_the_sum_is_that_of_all_and_nothing_but_shares_and_sums_crosses(trained,
     assert not any(np.array_equal(one.data, other.data) for one in shares for other in fresh)
 
 
-def test_who_straggles_after_sharing_is_done_without(trained, sent):
+def test_a_party_that_straggles_after_sharing_is_not_needed(trained, sent):
     ids = list(trained.data.ids[:ASKED])
     sent.note.straggles = True
     found = [answer["probabilities"] for answer in trained.ask(*ids)]
@@ -173,7 +173,7 @@ def test_rows_in_segments(tmp_path, monkeypatch):
     np.testing.assert_allclose(found, world.plain(np.arange(ASKED)), atol=2e-3)
 
 
-def test_nobody_stands_in_for_a_party_that_is_away(trained):
+def test_nothing_stands_in_for_a_party_that_is_away(trained):
     answer = trained.ask(trained.data.ids[0], names=NAMES[:4])[0]
     assert "p4" in answer["refused"] and answer["probabilities"] is None
 

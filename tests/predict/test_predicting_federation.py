@@ -267,7 +267,7 @@ def trained(folder):
     return world
 
 
-def test_who_is_away_is_stood_in_for_by_policy_and_said(trained):
+def test_a_party_that_is_away_is_replaced_by_policy_and_the_answer_says_so(trained):
     ids = ids_of(trained.folder, "bank.csv", 2)
 
     async def story():
@@ -303,7 +303,7 @@ def test_a_party_that_falls_silent_during_a_request_costs_the_deadline_and_no_mo
     assert [answer["fallback"] for answer in answers] == [["shop"], ["shop"]]
 
 
-def test_ids_that_some_have_and_that_nobody_has(trained):
+def test_ids_that_some_have_and_that_no_member_has(trained):
     new = ids_of(trained.folder, "bank-new.csv", LATER)
 
     async def story():
@@ -341,7 +341,7 @@ def test_files_that_changed_since_the_training_are_refused(trained):
     predicting_party(trained.party("shop"))
 
 
-def test_who_still_trains_is_not_let_in(trained):
+def test_a_party_that_still_trains_is_not_let_in(trained):
     async def story():
         async with trained.up("bank"):
             (trained.folder / "run" / "shop" / "summary.json").unlink()
@@ -351,7 +351,7 @@ def test_who_still_trains_is_not_let_in(trained):
     asyncio.run(story())
 
 
-def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
+def test_a_party_that_predicts_already_waits_for_the_server_that_still_trains(trained):
     """At the end of a training one party may be quicker than another's goodbye."""
 
     async def story():
@@ -383,7 +383,7 @@ def test_nothing_trained_nothing_predicted(folder):
     assert not (folder / "run").exists(), "no folder that a training would use"
 
 
-def test_the_status_says_who_is_here(trained):
+def test_the_status_says_which_parties_are_here(trained):
     async def story():
         async with trained.up("bank") as ask:
             return await asyncio.to_thread(door_of(ask.server.out).request, "GET", "/status")

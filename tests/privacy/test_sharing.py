@@ -185,7 +185,7 @@ def test_the_weights_of_a_set_are_made_once_and_surplus_answers_are_those_of_the
 
 
 @pytest.mark.parametrize("who", [[0, 1, 2, 3, 3], [0, 1, 2, 3, 8], [-1, 0, 1, 2, 3], [0, 1, 2, 3]])
-def test_answers_of_nobody_or_of_one_party_twice_are_refused(who):
+def test_answers_of_unknown_parties_or_of_one_party_twice_are_refused(who):
     code = LagrangeCode(2, 1, 8)
     with pytest.raises(LocalProtocolError, match="do not go with the parties"):
         code.decode(uniform(seed("five"), (5, 2, 2)), who)

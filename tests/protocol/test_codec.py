@@ -164,7 +164,7 @@ def test_other_magic_and_other_versions_are_refused() -> None:
     assert "speaks 1" in newer
 
 
-def test_a_header_too_long_for_its_frame_or_for_anyone_is_refused() -> None:
+def test_a_header_too_long_for_its_frame_or_for_any_frame_is_refused() -> None:
     assert "does not fit" in refusal(GOOD[:4] + (len(GOOD)).to_bytes(4, "little") + GOOD[8:])
     assert "does not fit" in refusal(GOOD[:4] + b"\xff\xff\xff\xff" + GOOD[8:])
     long = by_hand({"type": "Leaf", "name": "x" * MAX_HEADER_BYTES, "values": ["|u1", [0]]})

@@ -542,7 +542,7 @@ def refused(*arguments):
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE  # and not DEADLINE_EXCEEDED
 
 
-def test_grpc_refuses_a_stranger_an_expired_party_and_nobody(grpc_server, running, tmp_path):
+def test_grpc_refuses_a_stranger_an_expired_party_and_a_caller_without_certificate(grpc_server, running, tmp_path):
     ca = running / "ca.pem"
     throw_away(["hospital"], tmp_path / "strangers")
     stranger = [(tmp_path / f"strangers/hospital.{kind}").read_bytes() for kind in ("key", "pem")]

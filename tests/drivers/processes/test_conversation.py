@@ -181,7 +181,7 @@ def test_a_welcome_that_was_lost_at_the_first_contact_loses_nothing():
     assert (line.server.taken, line.party.taken, line.server.anews) == ([1], [1, 2], 0)
 
 
-def test_a_party_without_its_memory_begins_anew():
+def test_a_party_without_its_memory_restarts_the_conversation():
     line = Line()
     line.party.put()
     line.connect()
@@ -195,7 +195,7 @@ def test_a_party_without_its_memory_begins_anew():
     assert line.party.conversation.lost == 1, "the role sends its earlier messages again when the conversation restarts"
 
 
-def test_a_server_without_its_memory_begins_anew():
+def test_a_server_without_its_memory_restarts_the_conversation():
     line = Line()
     line.server.put()
     line.connect()
@@ -207,7 +207,7 @@ def test_a_server_without_its_memory_begins_anew():
     assert line.server.anews == line.party.anews == 1
 
 
-def test_both_given_up_begin_anew():
+def test_both_given_up_restart_the_conversation():
     line = Line()
     line.connect()
     for side in (line.server, line.party):

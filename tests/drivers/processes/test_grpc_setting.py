@@ -54,7 +54,7 @@ def test_no_thread_of_grpc_stands_between_socket_and_loop():
     assert switches < 1000, "one for each round trip"
 
 
-def test_whoever_has_chosen_is_not_overruled():
+def test_a_users_choice_is_not_overruled():
     left, switches = talk(GRPC_EXPERIMENTS="event_engine_client,event_engine_listener")
     assert left == "event_engine_client,event_engine_listener"
     assert switches > 1000

@@ -330,7 +330,7 @@ def test_a_hello_of_garbage_is_refused_with_few_words(tmp_path: Path) -> None:
     live(tmp_path, act)
 
 
-def test_who_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_that_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "HANDSHAKE_S", 0.2)
 
     async def act(here: Any, mallory: Any) -> None:
@@ -347,7 +347,7 @@ def test_who_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.M
     assert len(events(log, "handshake not finished")) == 1
 
 
-def test_who_calls_too_often_at_once_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_guest_with_too_many_calls_keeps_no_party_out(tmp_path: Path) -> None:
     """Calls without a hello last until the handshake times out: one party gets a few of them, not all."""
 
     async def act(here: Any, mallory: Any) -> None:
@@ -368,7 +368,7 @@ def test_who_calls_too_often_at_once_keeps_nobody_out(tmp_path: Path) -> None:
     assert len([line for line in events(log, "refused") if "too many calls" in line["cause"]]) == 1
 
 
-def test_who_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
+def test_a_guest_that_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
     codec = Codec(fuzz.MESSAGES)
 
     async def act(here: Any, mallory: Any) -> None:
@@ -410,7 +410,7 @@ def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
     live(tmp_path, act, max_in_flight=2, max_queue=64)
 
 
-def test_who_never_reads_holds_few_calls(tmp_path: Path) -> None:
+def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
     """An ended call lasts until the guest has read what the server wrote to it: such calls count."""
     codec = Codec(fuzz.MESSAGES)
     rows, values = np.arange(1000, dtype=np.int32), np.zeros((1000, 32), np.float32)

@@ -347,7 +347,7 @@ def test_a_refused_message_changes_nothing_and_is_refused_again_in_the_replay(tm
     asyncio.run(run())
 
 
-def test_a_garbled_message_is_neither_logged_nor_taken(tmp_path, tools):
+def test_a_garbled_message_is_not_logged_and_not_taken(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path)
         bank.start()
@@ -444,7 +444,7 @@ def test_a_finished_node_takes_nothing_more_and_stays_finished(tmp_path, tools):
     asyncio.run(run())
 
 
-def test_a_lost_tail_makes_all_conversations_begin_anew(tmp_path, tools, monkeypatch):
+def test_a_lost_tail_restarts_all_conversations(tmp_path, tools, monkeypatch):
     async def run():
         bank = Bank(tools, tmp_path)
         bank.start()
@@ -465,7 +465,7 @@ def test_a_lost_tail_makes_all_conversations_begin_anew(tmp_path, tools, monkeyp
     asyncio.run(run())
 
 
-def test_flooding_an_absent_peer_begins_anew_rather_than_growing(tmp_path, tools):
+def test_flooding_an_absent_peer_restarts_the_conversation_instead_of_growing(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path, Limits(max_queue=5, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5))
         bank.start()

@@ -272,7 +272,7 @@ def test_an_expired_certificate(federation: Federation, tmp_path: Path) -> None:
     logged_once(federation, before, "expired")
 
 
-def test_a_valid_certificate_of_somebody_who_is_not_on_the_list(federation: Federation, tmp_path: Path) -> None:
+def test_a_valid_certificate_that_is_not_on_the_list(federation: Federation, tmp_path: Path) -> None:
     before = len(federation.refused())
     outsider = make_identity("outsider", tmp_path, federation.certificates)
     assert knock(federation.address, outsider) == "'outsider' is not on the list of parties"
@@ -317,7 +317,7 @@ def plaintext(address: str, data: bytes) -> bytes:
         return answer
 
 
-def test_who_does_not_speak_tls(federation: Federation) -> None:
+def test_a_guest_without_tls(federation: Federation) -> None:
     before = len(federation.refused())
     for _ in range(TRIES):
         plaintext(federation.address, b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
@@ -445,7 +445,7 @@ def test_refusals_are_answered_ever_more_slowly(monkeypatch: pytest.MonkeyPatch)
     assert delays == sorted(delays)
     assert delays[0] == 0.0
     assert delays[-1] == delays[-2] == service.REFUSAL_DELAYS_S[-1]
-    assert desk._delay("somebody else 10.0.0.1") == 0.0
+    assert desk._delay("eve 10.0.0.1") == 0.0
     clock[0] += 61.0
     assert desk._delay("mallory 10.0.0.1") == 0.0
     for number in range(5 * service.MAX_GUESTS):

@@ -172,7 +172,7 @@ def run(coroutine, seconds=60):
 # What arrives
 
 
-def test_everybody_hears_everybody_once_and_in_order(certificates, tmp_path, tools):
+def test_all_parties_hear_each_other_once_and_in_order(certificates, tmp_path, tools):
     async def go():
         async with town(tools, certificates, tmp_path, talkers(300, burst=7)) as made:
             await tools.until(lambda: made.all_heard(300), "all messages")
@@ -251,15 +251,15 @@ def test_parties_and_the_server_are_killed_and_nothing_is_lost_or_doubled(certif
     run(go())
 
 
-def test_a_party_that_lost_its_folder_begins_anew_with_everybody(certificates, tmp_path, tools):
+def test_a_party_that_lost_its_folder_restarts_all_conversations(certificates, tmp_path, tools):
     async def go():
         async with town(tools, certificates, tmp_path, talkers(60)) as made:
             await tools.until(lambda: made.all_heard(60), "all messages")
             await made.kill_party("bank")
             (tmp_path / "bank").rename(tmp_path / "bank before")
             made.dial("bank")
-            everybody = ["clinic joined anew", "lab joined anew", "server joined anew"]
-            await tools.until(lambda: sorted(made.role("bank").events) == everybody, "the new bank")
+            every_peer = ["clinic joined anew", "lab joined anew", "server joined anew"]
+            await tools.until(lambda: sorted(made.role("bank").events) == every_peer, "the new bank")
             made.nodes["bank"]._perform(ring.Send("lab", ring.Numbered(77)))
             await tools.until(lambda: 77 in made.role("lab").heard["bank"], "what it says then")
             for name in ("clinic", "lab"):
@@ -270,7 +270,9 @@ def test_a_party_that_lost_its_folder_begins_anew_with_everybody(certificates, t
     run(go())
 
 
-def test_a_party_with_an_old_copy_of_its_folder_begins_anew_with_those_it_has_forgotten(certificates, tmp_path, tools):
+def test_a_party_with_an_old_copy_of_its_folder_restarts_the_conversations_it_has_forgotten(
+    certificates, tmp_path, tools
+):
     async def go():
         async with town(tools, certificates, tmp_path, talkers(40)) as made:
             await tools.until(lambda: made.all_heard(40), "all messages")
@@ -294,7 +296,7 @@ def test_a_party_with_an_old_copy_of_its_folder_begins_anew_with_those_it_has_fo
     run(go())
 
 
-def test_who_floods_a_party_that_is_away_begins_anew_rather_than_growing(certificates, tmp_path, tools):
+def test_flooding_a_party_that_is_away_restarts_the_conversation_instead_of_growing(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     async def go():
@@ -313,7 +315,7 @@ def test_who_floods_a_party_that_is_away_begins_anew_rather_than_growing(certifi
 
 
 @pytest.mark.parametrize("giver", ["bank", "lab"])
-def test_a_conversation_that_is_given_up_while_both_are_here_begins_anew(giver, certificates, tmp_path, tools):
+def test_a_conversation_given_up_while_both_are_here_restarts(giver, certificates, tmp_path, tools):
     """Either side of the line may give up."""
 
     async def go():
@@ -409,7 +411,7 @@ def test_a_party_that_vanishes_is_lost_to_the_others_and_comes_back(certificates
     run(go())
 
 
-def test_one_who_is_silent_is_lost_to_all_at_about_the_same_time(certificates, tmp_path, tools):
+def test_a_silent_party_is_lost_to_all_at_about_the_same_time(certificates, tmp_path, tools):
     """The server tells how long a party has been silent, so the others do not wait that long again."""
 
     async def go():
@@ -629,7 +631,7 @@ def test_what_was_recorded_before_a_restart_is_worth_nothing_after_it(certificat
 # A party is hostile
 
 
-def test_who_sends_what_is_no_frame_loses_its_line_and_nobody_else_anything(certificates, tmp_path, tools):
+def test_a_party_that_sends_garbage_loses_its_line_and_the_others_lose_nothing(certificates, tmp_path, tools):
     async def go():
         async with town(tools, certificates, tmp_path, talkers(20), BRISK) as made:
             await tools.until(lambda: made.all_heard(20), "all messages")
@@ -723,7 +725,7 @@ def test_a_flood_of_openings_is_not_answered(certificates, tmp_path, tools, monk
     run(go())
 
 
-def test_a_flood_over_the_relay_keeps_nobody_from_talking(certificates, tmp_path, tools):
+def test_a_flood_over_the_relay_keeps_no_party_from_talking(certificates, tmp_path, tools):
     async def flood(made, most):
         stream, room = made.nodes["bank"].peers["server"].stream, made.service.relay.room
         while not stream.dropped.done():
@@ -781,7 +783,7 @@ def test_a_relay_holds_no_more_than_its_limits(tools, tmp_path):
     run(go())
 
 
-def test_frames_for_one_who_does_not_read_are_dropped_in_the_end(tools, tmp_path, monkeypatch):
+def test_frames_for_a_party_that_does_not_read_are_dropped_in_the_end(tools, tmp_path, monkeypatch):
     async def go():
         node = tools.make_node(ring.Talker("server", [], 0), ring.PAYLOADS, tmp_path, PARTIES, Limits(lost_after_s=5.0))
         made, now = Relay(node), time.monotonic()
@@ -795,7 +797,7 @@ def test_frames_for_one_who_does_not_read_are_dropped_in_the_end(tools, tmp_path
 
 
 @pytest.mark.parametrize("body", [b"", b"\5ban", b"\2\xff\xfe", b"\6nobody", b"\6server", b"\4bank"])
-def test_a_relay_frame_to_nobody_costs_its_sender_the_stream(body, tools, tmp_path):
+def test_a_relay_frame_to_an_unknown_member_costs_its_sender_the_stream(body, tools, tmp_path):
     async def go():
         node = tools.make_node(ring.Talker("server", [], 0), ring.PAYLOADS, tmp_path, PARTIES)
         with pytest.raises(RemoteProtocolError, match="bank: RELAY"):

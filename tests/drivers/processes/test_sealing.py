@@ -73,7 +73,7 @@ def changed(body, **changes):
     return msgspec.msgpack.encode(msgspec.structs.replace(msgspec.msgpack.decode(body, type=Announcement), **changes))
 
 
-def test_nobody_else_reads_it_nor_in_anothers_name(signets):
+def test_an_announcement_to_another_party_or_under_another_name_is_refused(signets):
     body = signets["bank"].announce("clinic", KEY)
     assert "did not sign for us" in refusal(signets, "lab", "bank", body), "redirected"
     assert "not the one in the list of members" in refusal(signets, "clinic", "lab", body), "under another name"
@@ -212,7 +212,7 @@ def test_a_changed_bit_or_length_is_refused(data):
     assert_refused(other, bytes(frame), "sealed frame|another session")
 
 
-def test_a_counter_cannot_be_moved_on_by_who_cannot_seal():
+def test_a_relay_that_cannot_seal_cannot_advance_a_counter():
     one, other = sessions()
     frame = one.seal(b"one")
     assert_refused(other, frame[:8] + (2**40).to_bytes(8, "little") + frame[16:], "does not open")

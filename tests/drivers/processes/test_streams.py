@@ -228,7 +228,7 @@ def test_a_dialler_cancelled_as_the_welcome_comes_is_cancelled(certificates, tmp
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_is_early_waits_at_the_door_and_all_come_in_together(certificates, tmp_path, tools, monkeypatch):
+def test_an_early_party_waits_at_the_door_and_all_come_in_together(certificates, tmp_path, tools, monkeypatch):
     """A party that only knocked and left would find the training over, if the others are quick."""
     monkeypatch.setattr(dial, "FIRST_PAUSE_S", 3600.0)
     monkeypatch.setattr(service, "AT_DOOR_S", 60.0)
@@ -251,7 +251,7 @@ def test_who_is_early_waits_at_the_door_and_all_come_in_together(certificates, t
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_waits_at_the_door_hears_that_it_was_in_vain(certificates, tmp_path, tools):
+def test_a_waiting_party_hears_that_the_training_ended_without_it(certificates, tmp_path, tools):
     async def run():
         talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
         async with town(tools, certificates, tmp_path, talkers, admit_late=False) as made:
@@ -263,7 +263,7 @@ def test_who_waits_at_the_door_hears_that_it_was_in_vain(certificates, tmp_path,
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates, tmp_path, tools, monkeypatch):
+def test_a_waiting_party_hears_which_parties_are_missing_and_never_gives_up(certificates, tmp_path, tools, monkeypatch):
     monkeypatch.setattr(service, "AT_DOOR_S", 0.05)
     causes = []
     limits = replace(tools.CALM, give_up_s=0.2)
@@ -393,7 +393,7 @@ def test_one_way_traffic_is_acknowledged_too(certificates, tmp_path, tools):
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_floods_an_absent_peer_begins_anew_rather_than_growing(certificates, tmp_path, tools):
+def test_flooding_an_absent_peer_restarts_the_conversation_instead_of_growing(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     async def run():
@@ -409,7 +409,7 @@ def test_who_floods_an_absent_peer_begins_anew_rather_than_growing(certificates,
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_floods_a_present_peer_begins_anew_and_what_arrives_is_in_order(certificates, tmp_path, tools):
+def test_flooding_a_present_peer_restarts_the_conversation_and_messages_stay_in_order(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     class Flood(Talker):
