@@ -1,4 +1,4 @@
-"""compare and sweep from Python: the numbers of the runs, as DataFrames, and what a notebook shows of them."""
+"""compare and sweep from Python: the numbers of the runs as DataFrames, and what a notebook shows."""
 
 import re
 import sys
@@ -96,7 +96,7 @@ def test_what_is_refused(data, call, message):
 
 
 def test_progress_in_a_notebook_is_one_output_that_is_replaced(data, monkeypatch):
-    """With the display function of a kernel; everything else is the real thing."""
+    """With the display function of a kernel; everything else is real."""
     shown = []
 
     def display(content, raw, display_id):

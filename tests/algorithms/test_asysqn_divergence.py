@@ -1,4 +1,4 @@
-"""AsySQN that leads nowhere says so and ends, for everybody: with the cause and what to do."""
+"""AsySQN that diverges reports it and ends for all parties, with the cause and a remedy."""
 
 from types import SimpleNamespace
 
@@ -50,7 +50,7 @@ def test_one_bad_row_is_no_divergence():
         step(estimator, theta, np.array([row], np.int32))
 
 
-def test_neither_are_large_numbers_among_small_ones_to_predict():
+def test_large_numbers_among_small_ones_to_predict_are_no_divergence():
     y = np.zeros(300)
     y[::100] = 100.0
     estimator = estimator_of("ridge", y)
@@ -85,7 +85,7 @@ def test_a_run_with_too_large_a_rate_ends_with_the_next_step(method):
     assert ("or set protocol.ahead = 0" in summary["note"]) == (not method.startswith("syn"))
 
 
-def test_who_waits_for_the_newest_margins_is_not_told_to():
+def test_a_run_with_the_newest_margins_is_not_advised_to_wait_for_them():
     protocol = {"name": "asysqn-svrg", "ahead": 0}
     note = run(protocol, learning_rate=1e3, epochs=30).execute()["note"]
     assert note.endswith("lower train.learning_rate")

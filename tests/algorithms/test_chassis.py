@@ -68,7 +68,7 @@ class Counter:
 
 
 class Adder(Chassis[State]):
-    """Adds squares of what parties send."""
+    """Adds the squares of the numbers that parties send."""
 
     def __init__(self, **more):
         super().__init__("server", {"ann": PARTY, "boss": SERVER}, State())
@@ -280,7 +280,7 @@ def test_a_started_role_takes_no_new_attribute():
 
 
 def calls_of(act):
-    """The Python functions that are called, in order: what a profiler would see, without its clock."""
+    """The Python functions called, in order, as a profiler would list them, without times."""
     names = []
 
     def note(frame, event, argument):
@@ -299,7 +299,7 @@ def calls_of(act):
 def test_an_event_costs_no_more_calls_than_it_must():
     """Every event of every run passes here: a runtime Protocol check or an attribute hook would show at once."""
     role = started()
-    role.handle(Received("ann", Number(3)), 2)  # the first time looks at base classes
+    role.handle(Received("ann", Number(3)), 2)  # the first call looks at base classes
     role.handle(WorkDone(1, Squared(9)), 3)
     assert calls_of(lambda: role.handle(WorkDone(1, Squared(9)), 3)) == ["handle", "_work_done", "squared"]
     asked = calls_of(lambda: role.handle(Received("ann", Number(3)), 2))

@@ -1,4 +1,4 @@
-"""What FedVS refuses: before it starts, and from peers who do not keep to the protocol; nothing changes then."""
+"""What FedVS refuses, before it starts and from peers that break the protocol. A refusal changes no state."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_two_parties_are_too_few(resolve):
 
 
 def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
-    """T = 0 has to be asked for by name; then every peer holds the columns, and `reveals` says so."""
+    """The config must ask for T = 0 by name; then every peer holds the columns, and `reveals` says so."""
     setting = tables(K=1, T=0, allow_unprotected=True)
     run = simulate(setting, parties=4)
     own, peer = run.parties[0], run.parties[1]
@@ -168,7 +168,7 @@ def test_model_shares(world):
     old = ModelShare(round, attempt - 1, 1, elements(terms, width), elements(places, width))
     again = ModelShare(round, attempt, 1, elements(terms, width), elements(places, width))
     for late in (old, again):
-        assert party.handle(Received("party-2", late), 0) == [], "it came too late, or twice: of no use, which may be"
+        assert party.handle(Received("party-2", late), 0) == [], "a late or repeated one is ignored, not refused"
     assert party.state.dropped == 2 and party.training.exchange.versions[1] != 1
 
 

@@ -1,4 +1,4 @@
-"""Parties behind a guard: every message that leaves stands in the ledger, and a spent budget ends the uploads."""
+"""Parties behind a guard: the ledger has every message that leaves, and a spent budget ends the uploads."""
 
 import msgspec
 import numpy as np
@@ -47,7 +47,7 @@ def tables(name="vafl", privacy=NOISE, options=None, train=None, **more):
 
 
 class Counted(Run):
-    """Counts what every party has put on the wire, evaluation too."""
+    """Counts every row that a party sends, evaluation included."""
 
     def __init__(self, setting, folder):
         super().__init__(setting, folder)
@@ -108,7 +108,7 @@ def test_what_leaves_is_the_clipped_embedding_and_noise(name, data, tmp_path):
 
 
 class Sums:
-    """No torch module: θ times the sum of a row."""
+    """A black box without torch: θ times the sum of a row."""
 
     def __init__(self, inputs, outputs):
         self.outputs = outputs
@@ -198,7 +198,7 @@ def resumable(**more):
 
 
 def interrupt(config, data, out, events=60):
-    """What is on the disk when a run is killed some time after its first checkpoint."""
+    """The files on disk when a run is killed some time after its first checkpoint."""
     made = prepare(from_dict(config), data, out)
     made.simulator.advance(events)
     made.folder.save_checkpoint(made._checkpoint())
@@ -208,7 +208,7 @@ def interrupt(config, data, out, events=60):
 
 
 def test_a_resumed_run_releases_the_same_once_and_ends_alike(data, tmp_path):
-    """Killed in the middle of a budget: the same uploads, the same ledger, the same withdrawal."""
+    """A run killed in the middle of a budget: the same uploads, the same ledger, the same withdrawal."""
     config = resumable(party={"budgets": {"party-2": {"epsilon": 60.0, "delta": 1e-5}}})
     calm = prepare(from_dict(config), data, tmp_path / "calm").execute()
     interrupt(config, data, tmp_path / "killed")
@@ -252,7 +252,7 @@ def test_neither_key_nor_noise_is_in_a_checkpoint(data):
 
 
 def test_the_server_treats_it_as_lost_for_good(data):
-    """A second word, a rejoin: nothing brings it back."""
+    """A second message or a rejoin does not bring the party back."""
     setting = federation(from_dict(tables("t-sync", options={"t": 3})), data)
     server = setting.roles()[0]
     from colonnade.protocol.events import PeerJoined, Started
@@ -309,7 +309,7 @@ def test_a_model_without_layers_is_refused_inner_noise(data):
 
 
 def test_by_record_nothing_else_may_be_fitted_on_the_rows(data, unscaled):
-    """Mean and deviation of a column, and BatchNorm's averages, move every row with the record."""
+    """The mean and deviation of a column, and BatchNorm's averages, move every row with the record."""
     privacy = NOISE | {"local_updates": "dp-sgd", "dp_sgd": {"clip": 1.0, "noise": 1.0}}
     left_out = r"data.scale = '\(left out\)': the default scale is fitted .* set data.scale = 'none' \(the word\)"
     with pytest.raises(ConfigError, match=left_out):
@@ -330,7 +330,7 @@ def test_a_network_without_gradients_of_single_records_is_refused(unscaled):
     config = from_dict(tables(privacy=privacy))
 
     class Sorts(nn.Module):
-        """Looks at the value of its input: nothing that can be done for all rows at once."""
+        """Branches on the value of its input, so its gradients cannot be computed for all rows at once."""
 
         def __init__(self, inputs, outputs):
             super().__init__()

@@ -1,4 +1,4 @@
-"""Runs that end when they get no better go back to their best weights; steps on wide rows are smaller."""
+"""Runs that stop improving end with their best weights; steps on wide rows are smaller."""
 
 from dataclasses import replace
 

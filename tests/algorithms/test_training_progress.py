@@ -1,4 +1,4 @@
-"""Step rules, cadences, and the counting that ends a run."""
+"""Step rules, cadences, and the counters that end a run."""
 
 from dataclasses import replace
 from math import sqrt

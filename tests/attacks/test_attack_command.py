@@ -1,4 +1,4 @@
-"""`colonnade attack`: what it prints and writes, and its place in the report."""
+"""`colonnade attack`: its output, its files, and its section in the report."""
 
 import json
 import re

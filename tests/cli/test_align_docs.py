@@ -1,4 +1,4 @@
-"""docs/align.md: its commands, typed as they stand there, align three folders that see nothing of each other."""
+"""docs/align.md: its commands, typed as printed, align three folders that cannot see each other."""
 
 import re
 import runpy
@@ -36,7 +36,7 @@ def folders(tmp_path, monkeypatch, capsys):
 
 
 def type_in(folder, command, monkeypatch):
-    """What it printed; other commands than ours go to the shell."""
+    """Return what the command printed; commands other than `colonnade` go to the shell."""
     first, *rest = shlex.split(command)
     monkeypatch.chdir(folder)
     if first != "colonnade":
@@ -56,7 +56,7 @@ def test_the_page_aligns(folders, monkeypatch):
         if not command.startswith("colonnade align"):
             type_in(place[who], command, monkeypatch)
             continue
-        for name in MEMBERS:  # a port that nobody else uses
+        for name in MEMBERS:  # a port that no other process uses
             path = folders / name / f"{name}.toml"
             path.write_text(path.read_text().replace(":7450", f":{port}"))
         try:

@@ -1,4 +1,4 @@
-"""The commands: what they print, what they write, and that a bad input is one clear line and exit code 2."""
+"""The commands: what they print and write; a bad input gives one clear line and exit code 2."""
 
 import json
 import re
@@ -77,14 +77,14 @@ def test_help(command, words, colonnade):
 
 
 def commands(group, path=()):
-    """Every command with what was typed to get there."""
+    """Every command with the words typed to reach it."""
     for name, command in group.commands.items():
         yield (*path, name), command
         yield from commands(command, (*path, name)) if hasattr(command, "commands") else ()
 
 
 def test_help_shows_every_word_of_every_command(colonnade):
-    """What stands in brackets is markup to rich, and vanishes."""
+    """rich takes text in brackets for markup and drops it."""
     found = list(commands(typer.main.get_command(app)))
     assert len(found) > 20
     for path, command in found:
@@ -176,7 +176,7 @@ def test_methods_that_cannot_run_are_listed_and_the_others_race(colonnade, confi
     race = ("compare", config, "--protocols", "sync,afsgd,wait,afsaga", "--out", tmp_path / "race")
     code, out, _ = colonnade(*race, "--set", "model.aggregate=concat")
     assert code == 0
-    assert re.search(r"^ +wait +0\.\d{4}.*\n +mean +$", out, re.MULTILINE), "what it has instead, below its name"
+    assert re.search(r"^ +wait +0\.\d{4}.*\n +mean +$", out, re.MULTILINE), "its replacement is shown below its name"
     assert "afsgd, afsaga take no part: data.parties = 2: masked sums need at least 3 parties" in out
     assert not re.search(r"^ +afsgd", out, re.MULTILINE)
 
@@ -377,7 +377,7 @@ def test_what_up_sets_itself_is_not_overridden_in_silence(colonnade, tmp_path, s
 
 @pytest.fixture
 def ctrl_c_when(monkeypatch):
-    """A real SIGINT when the bar is drawn and a condition holds: never in the middle of opening a file."""
+    """A real SIGINT when the bar is drawn and a condition holds, so never while a file is being opened."""
 
     def when(condition):
         def draw(at):
@@ -424,7 +424,7 @@ def test_a_race_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_when
     before = checkpoint.read_bytes()
     code, said, _ = colonnade(*common, "--resume", again)
     assert code == 130 and f"To continue: {command}\n" in said, "the same again"
-    assert checkpoint.read_bytes() != before, "it has gone on"
+    assert checkpoint.read_bytes() != before, "the run continued"
 
 
 def test_a_demo_that_is_stopped_says_how_to_go_on(colonnade, ctrl_c_when):
@@ -474,7 +474,7 @@ def test_an_unknown_option_is_refused(colonnade, config):
 
 
 def test_the_installed_command(tmp_path):
-    """Once for real: another process, from another folder."""
+    """Once with a real process, started in another folder."""
     command = Path(sys.executable).with_name("colonnade")
     result = subprocess.run(
         [command, "run", "--set", "protocol.name=vaffl"], cwd=tmp_path, capture_output=True, text=True, check=False

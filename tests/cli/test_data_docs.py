@@ -1,4 +1,4 @@
-"""docs/data.md: what it says of `colonnade data` and of other dialects is what happens."""
+"""docs/data.md: `colonnade data` and other dialects work as the page says."""
 
 import gzip
 import json

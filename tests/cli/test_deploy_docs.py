@@ -1,4 +1,4 @@
-"""docs/deploy.md: its commands, typed as they stand there, train a federation of three processes."""
+"""docs/deploy.md: its commands, typed as printed, train a federation of three processes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 BLOCKS = "\n".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
 COMMANDS = re.findall(r"^(server|clinic|lab)\$ (.+)$", BLOCKS, re.MULTILINE)
 SHORT = ["--set", "train.updates=300", "--set", "train.eval_every=100"]
-SHORT += ["--set", "network.admit_late=false"]  # else, so short a training may be over before the lab has started
+SHORT += ["--set", "network.admit_late=false"]  # otherwise so short a training may end before the lab has started
 PATIENCE_S = 120.0
 
 
@@ -46,7 +46,7 @@ def wait_for(path, process):
 
 @pytest.fixture
 def start():
-    """Start a process; whoever still runs at the end is killed."""
+    """Start a process; the fixture kills any that still runs at the end."""
     started = []
 
     def call(folder, command, *more):
@@ -73,7 +73,7 @@ def test_the_page_trains(tmp_path, start):
             long_running[who] = command
         elif not command.startswith("colonnade status"):
             type_in(tmp_path / who, command)
-    for party in ("clinic", "lab"):  # nobody got a key that is not its own
+    for party in ("clinic", "lab"):  # no member got another member's key
         assert [path.name for path in (tmp_path / party).glob("*.key")] == [f"{party}.key"]
 
     server = start(tmp_path / "server", long_running["server"], "--set", "network.address=127.0.0.1:0")

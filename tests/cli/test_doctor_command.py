@@ -92,7 +92,7 @@ def test_the_commit_is_of_this_checkout_or_of_the_file_that_the_build_wrote(tmp_
     package = tmp_path / "src" / "colonnade"
     package.mkdir(parents=True)
     monkeypatch.setattr(release, "__file__", str(package / "release.py"))
-    assert release.commit() is None  # neither a checkout nor a file: nothing is made up
+    assert release.commit() is None  # without a checkout and without a file, no commit is made up
     (tmp_path / "a").write_text("one")
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "a"], check=True)
@@ -153,7 +153,7 @@ def hide(monkeypatch, name: str) -> None:
 
 
 def test_only_what_an_extra_is_for_imports_its_packages():
-    """Everything else can be imported without them: modules that reach one through imports at their top."""
+    """Every other module can be imported without these: modules that reach one through imports at their top."""
     optional = {
         "private_set_intersection",
         "fastapi",
@@ -181,7 +181,7 @@ def module_name(path: Path) -> str:
 
 
 def top_imports(path: Path) -> set[str]:
-    """What a module imports when it is imported, with the packages around it."""
+    """What a module imports at its top, with the packages around it."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):

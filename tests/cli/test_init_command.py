@@ -1,4 +1,4 @@
-"""`colonnade init`: what it writes works with certs, align, serve and join, as people would type them."""
+"""`colonnade init`: its files work with certs, align, serve and join, as people would type them."""
 
 import asyncio
 import io
@@ -32,7 +32,7 @@ FLAGS = {
 
 @pytest.fixture
 def type_in(monkeypatch, tmp_path):
-    """Type a command in a folder; what it printed."""
+    """Type a command in a folder; return its output."""
 
     def call(folder, line, keys=None):
         monkeypatch.chdir(tmp_path / folder)
@@ -45,7 +45,7 @@ def type_in(monkeypatch, tmp_path):
 
 
 def tables(folder):
-    """The shop has fewer customers, under another name, written by another hand."""
+    """The shop has fewer customers, calls the id column differently, and formats ids differently."""
     people = range(120)
     labels = [f"{one:04},{'yes' if one % 3 else 'no'}" for one in people if one % 10]
     bank = [f" {one:04},{one % 7},{one % 3}" for one in reversed(people)]
@@ -78,7 +78,7 @@ def test_from_nothing_to_a_trained_model(type_in, tmp_path, monkeypatch):
     certificates(type_in, tmp_path)
 
     def config(name, address):
-        """As it was written, with paths seen from outside, since one process plays all."""
+        """The written config with absolute paths, since one process runs all members."""
         own, home = read_toml(tmp_path / name / f"{name}.toml"), tmp_path / name
         more = {
             f"network.{key}": str(home / own["network"][key]) for key in ("certificate", "key", "authority", "members")
@@ -122,7 +122,7 @@ def test_questions_at_a_terminal(type_in, tmp_path):
     }  # fmt: skip
 
 
-def test_everybodys_upper_part_is_the_same(tmp_path):
+def test_the_shared_part_is_the_same_for_all_members(tmp_path):
     texts = []
     for name in ("server", *PARTIES):
         label = "y" if name == "server" else None

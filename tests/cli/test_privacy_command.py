@@ -1,4 +1,4 @@
-"""`colonnade privacy fedvs`: which codes there are, and what they cost."""
+"""`colonnade privacy fedvs`: the possible codes and their cost."""
 
 import pytest
 from typer.testing import CliRunner

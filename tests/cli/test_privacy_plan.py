@@ -1,4 +1,4 @@
-"""`colonnade privacy plan` and `colonnade privacy ledger`: for people."""
+"""`colonnade privacy plan` and `colonnade privacy ledger`: their printed output."""
 
 import json
 from math import inf

@@ -77,7 +77,7 @@ def test_every_command_that_wants_all_columns_refuses_one_sides_config(command, 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="party.data = 'clinic.csv': belongs to one member"):
         CliRunner().invoke(app, [*command, "clinic.toml"], catch_exceptions=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["clinic.toml"], "nothing was begun"
+    assert [path.name for path in tmp_path.iterdir()] == ["clinic.toml"], "nothing was started"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""From a config to roles: what the defaults are, and every combination that cannot work."""
+"""From a config to roles: the defaults, and every combination that cannot work."""
 
 from math import ceil
 

@@ -1,4 +1,4 @@
-"""A table for each party: the same data as the one table that was taken apart."""
+"""A table for each party gives the same data as the one table they were cut from."""
 
 import numpy as np
 import polars

@@ -1,4 +1,4 @@
-"""Who holds which columns."""
+"""Which party holds which columns."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""CSV as it is found: other separators, no line of names, decimal commas, blanks, words for missing, a test file."""
+"""CSV as found in practice: separators, no header, decimal commas, blanks, words for missing values, a test file."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""Categories and missing values: fitted on training rows, by each party alone, and again on new rows."""
+"""Categories and missing values: each party fits them on its own training rows and applies them to new rows."""
 
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 def table(columns, test_rows, categorical=()):
-    """A dataset whose last rows are its test set."""
+    """A dataset with its last rows as test set."""
     held = [column_of(polars.Series(name, values), name in categorical) for name, values in columns.items()]
     x = Table(held)
     return Dataset("shop", x, np.arange(len(x)) % 2, Task("binary", ("0", "1")), tuple(columns), test_rows)
@@ -92,7 +92,7 @@ def test_refused_policy():
         split(load("wine"), missing="maen")
 
 
-def test_a_column_of_names_is_refused_unless_nobody_holds_it():
+def test_a_column_of_names_is_refused_unless_no_party_holds_it():
     dataset = table({"name": [f"n{i}" for i in range(1002)], "a": np.arange(1002.0)}, 1)
     with pytest.raises(DataError, match="party-1: column 'name' has 1001 different texts .*data.id"):
         split(dataset, parties=2)

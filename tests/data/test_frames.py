@@ -1,4 +1,4 @@
-"""DataFrames of polars and pandas become the same data as files do."""
+"""DataFrames of polars and pandas give the same data as files."""
 
 import numpy as np
 import polars

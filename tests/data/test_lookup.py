@@ -1,4 +1,4 @@
-"""A party's rows by id: training rows as trained on, further rows encoded and scaled alike, later files first."""
+"""A party's rows by id: training rows as in training, further rows encoded and scaled alike, later files first."""
 
 import numpy as np
 import polars

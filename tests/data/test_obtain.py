@@ -1,4 +1,4 @@
-"""Known data sets: only what has the right digest comes into the data folder, in the packing that the readers want."""
+"""Known data sets: the data folder gets only files with the right digest, packed as the readers expect."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""PhysioNet 2012: stays to 48 hours of channels."""
+"""PhysioNet 2012: stays become 48 hours of channels."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""What a role reads from its own file: the same numbers as a split of the whole, ids, errors, and files of shares."""
+"""What a role reads from its own file: the same numbers as a split of the whole; ids, errors, and files of shares."""
 
 import gzip
 import hashlib
@@ -84,7 +84,7 @@ def csv(tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
 @pytest.mark.parametrize("scale", ["standard", "minmax", "none"])
 def test_own_files_give_what_a_split_of_the_whole_gives(tmp_path, monkeypatch, scale, suffix):
-    monkeypatch.setattr("colonnade.data.block.PIECE", 64)  # many pieces, whose sums must be rounded alike
+    monkeypatch.setattr("colonnade.data.block.PIECE", 64)  # many pieces, whose sums must round alike
     monkeypatch.setattr("colonnade.data.delimited.PIECE_BYTES", 500)
     frame = table()
     whole = load(str(write(frame, tmp_path / "all.csv")), label="bought", id="nr", categorical=["code"])
@@ -120,7 +120,7 @@ def test_roles_of_a_partition():
     assert party.ids_sha256 == server.ids_sha256 == hashlib.sha256(b"rows:1797").hexdigest()
 
 
-def test_notes_go_to_whom_they_concern(csv):
+def test_notes_go_to_the_members_that_they_concern(csv):
     rows = "".join(f"{i},{'x' if i == 9 else i % 2},u{i},{i % 2}\n" for i in range(10))
     partition = split(load(str(csv("a,b,c,y\n" + rows)), label="y"), how={"p": ["a", "b"], "q": ["c"]})
     assert party_share(partition, 0).notes == ()
@@ -427,7 +427,7 @@ def test_the_folders_of_the_example_fit_together(tmp_path, capsys):
     assert {(share.rows, share.ids_sha256) for share in (*shares, server)} == {(569, server.ids_sha256)}
 
 
-# Labels that a party holds itself.
+# Labels that a party holds itself
 
 
 def test_a_party_may_have_the_label_in_its_own_file(tmp_path):

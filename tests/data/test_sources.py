@@ -1,4 +1,4 @@
-"""Sources: embedded sets, image folders, and real MNIST where it is at hand."""
+"""Sources: embedded sets, image folders, and real MNIST if its files are here."""
 
 import gzip
 from functools import partial
@@ -70,7 +70,7 @@ def test_mnist_from_a_folder_or_its_subfolder(tmp_path, suffix, inside):
     dataset = load("mnist", dir=tmp_path)
     assert (dataset.x.shape, dataset.x.dtype, dataset.test_rows) == ((8, 8), np.uint8, 2)
     assert (dataset.image, dataset.factor) == ((4, 2), 1 / 255)
-    assert dataset.task.classes == tuple("0123456789")  # all ten, though three occur
+    assert dataset.task.classes == tuple("0123456789")  # all ten, though only three occur
     assert dataset.y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 

@@ -1,4 +1,4 @@
-"""NPZ, CSV and Parquet: what they become, and what is refused."""
+"""NPZ, CSV and Parquet: the data they give, and what is refused."""
 
 import gzip
 import re
@@ -17,7 +17,7 @@ FRAME = polars.DataFrame({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5], "y": [3.5, 1.0, 
 
 
 def raw(dataset):
-    """All of a table; categories as their codes."""
+    """Every part of a table; categories as their codes."""
     rows, columns = dataset.x.shape
     return dataset.x.take(np.arange(rows), np.arange(columns)).tolist()
 

@@ -1,4 +1,4 @@
-"""Labels: which are classes, which are targets, and which are neither."""
+"""Labels: classes, targets, and values that can be neither."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where every party holds the labels, the server has none and needs no file: it is told how many rows there are."""
+"""If every party holds the labels, the server has none and needs no file: it hears the number of rows."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""CPU loads from files: CSV and Google's archive, the durations they give, what is refused, the note at the end."""
+"""CPU traces from files: CSV and Google's archive, the resulting durations, what is refused, the note at the end."""
 
 import gzip
 import io
@@ -144,7 +144,7 @@ FRACTIONS = {"cpu.csv": b"time,cpu\n0,0.5\n10,0.8\n20,0\n", "vms.tar.gz": b"0.5 
 
 @pytest.mark.parametrize("name", [*FRACTIONS, "cpu"])
 def test_what_could_be_fractions_or_percent_needs_its_unit(tmp_path: Path, name: str) -> None:
-    """0.8 is 80 % or 0.8 %: nothing in the numbers tells."""
+    """0.8 is 80 % or 0.8 %: the numbers do not tell."""
     file = tmp_path / name
     fields: dict[str, Any] = {"file": str(file)}
     if name == "cpu":
@@ -347,7 +347,7 @@ def test_links_and_devices_are_no_machines_and_nothing_is_unpacked(
 # --- the note
 
 
-def test_the_note_names_everyone_in_one_line() -> None:
+def test_the_note_names_all_parties_in_one_line() -> None:
     lengths = {"party-1": 86_400.0, "party-2": 86_400.0, "party-3": 3 * 0.1, "party-4": inf, "server": 100_000.0}
     start = "CPU traces ended and were repeated from their start: "
     assert ended_note(lengths, 100_000.0) == f"{start}party-1, party-2 after 86,400 s; party-3 after 0.3 s"
@@ -387,7 +387,7 @@ def test_the_note_stands_behind_why_a_run_stalled() -> None:
 
 
 def test_a_resumed_run_says_the_same(tmp_path: Path, archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # looks for a due checkpoint that often
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # how often it checks for a due checkpoint
     config = from_dict(small(compute={"kind": "trace", "mean_s": 0.5, "file": archive, "interval_s": 0.5}))
     whole = prepare(config, out=tmp_path / "run").execute()
     again = reopen(config, tmp_path / "run")  # from the last checkpoint

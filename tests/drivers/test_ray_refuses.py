@@ -1,4 +1,4 @@
-"""What a Ray cluster lacks is said before anything starts: who waits for what, which node differs, how to start one."""
+"""What a Ray cluster lacks is reported before anything starts: missing CPUs, different nodes, how to start one."""
 
 from types import SimpleNamespace
 
@@ -114,7 +114,7 @@ def test_a_cluster_that_wants_its_token():
 
 
 def test_a_head_that_did_not_come_up_is_started_once_more():
-    """Ray forks to start it; a child that hangs is seen as a file that does not appear."""
+    """Ray forks to start it; a child that hangs shows as a file that never appears."""
     said, done = ["Timed out waiting for file gcs_server_port", "Timed out waiting for file gcs_server_port"], []
 
     def begin():

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a race: what is finished is kept, and the race goes on to the same end."""
+"""Ctrl-C in the middle of a race: finished runs are kept, and the resumed race ends the same."""
 
 import json
 import os
@@ -34,7 +34,7 @@ compare(json.loads(sys.argv[1]), sys.argv[2].split(","), 1, sys.argv[3])
 
 
 def ends(folder: Path) -> dict[str, Any]:
-    """Every run's summary and metrics, without what the wall clock decides."""
+    """Every run's summary and metrics, without the values that depend on wall time."""
     found = {}
     for path in sorted(folder.glob("*/summary.json")):
         lines = (path.parent / "metrics.jsonl").read_text().splitlines()

@@ -71,7 +71,7 @@ def test_the_fastest_party_decides(data):
 
 
 def test_every_party_may_have_a_budget_of_its_own(data):
-    """The slow one wants more privacy, and then it is the one that decides."""
+    """The slow party wants more privacy, so its budget decides."""
     budgets = {"party-1": 20.0, "party-2": 20.0, "party-3": 1.0}
     tables = SLOW | {"party": {"budgets": {name: {"epsilon": e, "delta": 1e-5} for name, e in budgets.items()}}}
     found = plan_noise(from_dict(tables), data, Asked(speeds="clock"), lambda done: None)
@@ -84,7 +84,7 @@ UNEVEN = [{"mean_s": 0.01}, {"mean_s": 0.01}, {"mean_s": 0.1}]  # one party is t
 
 @pytest.mark.parametrize("method", ["vafl", "swift", "t-sync"])
 def test_a_plan_that_knows_no_speeds_holds_for_the_fastest_party_of_any_run(method, data):
-    """The plan with equal speeds does not: what it counts is below the ledger of the fast parties."""
+    """A plan with equal speeds does not hold: it counts less than the ledger of the fast parties."""
     privacy = {"mechanism": "output", "clip": 1.0, "noise": 1.0}
     tables = {key: value for key, value in SLOW.items() if key != "clock"}
     tables |= {"protocol": {"name": method}, "privacy": privacy}
@@ -112,7 +112,7 @@ def test_a_long_run_is_extrapolated_upwards(privacy, data, monkeypatch):
     whole = plan_noise(from_dict(tables), data, Asked(noise=1.0), lambda done: None).counted
     monkeypatch.setattr("colonnade.experiments.dry_run.COUNTED", 10)  # of 30 updates
     monkeypatch.setattr("colonnade.experiments.dry_run.MOST_COUNTED", 20)
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 5)  # so that it looks at the half of them
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 5)  # so that it looks at half of them
     part = plan_noise(from_dict(tables), data, Asked(noise=1.0), lambda done: None).counted
     assert whole.whole and not part.whole
     assert whole.most.of_rows <= part.most.of_rows <= 2 * whole.most.of_rows

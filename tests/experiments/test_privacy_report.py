@@ -1,4 +1,4 @@
-"""`colonnade privacy report`: what it counts is what a run does, and what it cannot know it says."""
+"""`colonnade privacy report`: its counts are those of a run, and it says what it cannot know."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Runs and races: what lands in a folder, what a summary says, and that one failure does not stop the others."""
+"""Runs and races: the files in a folder, what a summary says; one failure does not stop the others."""
 
 import json
 import math
@@ -134,7 +134,7 @@ def test_a_diverged_run_is_reported_with_what_it_has(tmp_path):
     assert "NaN" not in text and "Infinity" not in text
 
 
-def test_a_run_that_can_never_go_on_says_for_whom_it_waits():
+def test_a_run_that_can_never_continue_names_the_missing_parties():
     clock = {"faults": [{"party": "party-2", "kind": "crash", "at_s": 0.0}]}
     summary = prepare(from_dict(small(protocol={"name": "sync"}, clock=clock))).execute()
     assert summary["status"] == "stalled" and summary["note"] == "waits for party-2 and cannot continue"

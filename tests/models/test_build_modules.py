@@ -1,4 +1,4 @@
-"""From a model's name, class, module or callable to a network; and every way to be refused."""
+"""From a model's name, class, module or callable to a network; and every refusal."""
 
 import sys
 import types

@@ -32,7 +32,7 @@ def test_a_replaced_block_has_no_gradient_and_its_fallback_has():
     h = np.ones((64, 3), np.float32)
     found = network(0.5).gradients(h, np.full(64, 100.0, np.float32), seed=3)
     away = found.h == 0
-    assert (away[:, 1] == away[:, 2]).all(), "a party is there or not as a whole"
+    assert (away[:, 1] == away[:, 2]).all(), "a party is present or absent as a whole"
     assert 0.2 < away[:, 0].mean() < 0.8 and (away[:, 0] != away[:, 1]).any()
     of_fallback = found.theta_0[:3]
     assert (of_fallback < 0).all() and of_fallback[1] == of_fallback[2]

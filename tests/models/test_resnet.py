@@ -1,4 +1,4 @@
-"""ResNet-18 in two parts: its size, plain torch's numbers, who is refused, and two steps of two methods."""
+"""ResNet-18 in two parts: its size, plain torch's numbers, refused settings, and two steps of two methods."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_the_parts_are_as_large_as_the_whole():
     first = 3 * 64 * 9
     assert size(stem()) == first
     assert size(top()) == PLAIN - first
-    assert 2 * size(stem()) + size(top()) == 11_175_690  # two parties: one first convolution more
+    assert 2 * size(stem()) + size(top()) == 11_175_690  # two parties: one more first convolution
 
 
 @pytest.mark.parametrize(

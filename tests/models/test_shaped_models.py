@@ -1,4 +1,4 @@
-"""Networks for rows with a shape: their layers, who is refused, plain torch's numbers, and resuming to the bit."""
+"""Networks for rows with a shape: layers, refused settings, plain torch's numbers, and exact resuming."""
 
 import copy
 import dataclasses
@@ -133,14 +133,14 @@ def test_forward_backward_and_steps_are_torchs_own(name, shape):
 
 @pytest.mark.parametrize(("name", "shape"), SHAPED)
 def test_parameters_are_views_in_both_copies(name, shape):
-    """An LSTM keeps a second list of its weights: that one must hold the views too."""
+    """An LSTM keeps a second list of its weights, which must hold the views, too."""
     network, x = Network(build(name, shape), SGD), rows(shape)
     network.theta.zero_()
     assert not network.forward(x, 0, 0).any() and not network.read(x).any()
     twin = copy.deepcopy(network.reader)
     network.theta.fill_(0.1)
     assert network.forward(x, 1, 0).all() and network.read(x).all()
-    assert not twin(torch.from_numpy(x)).any(), "a copy is nobody's view"
+    assert not twin(torch.from_numpy(x)).any(), "a copy is not a view"
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
@@ -172,7 +172,7 @@ def test_no_generator_is_swapped_for_layers_that_draw_nothing():
     assert drawing(nn.LSTM(2, 2, num_layers=2, dropout=0.5)) and drawing(nn.Dropout(0.1))
 
     class Noisy(nn.Linear):
-        """A subclass may do anything."""
+        """A subclass may override anything."""
 
     assert drawing(Noisy(2, 2))
 
@@ -255,7 +255,7 @@ def test_every_aggregate_learns_as_the_joint_model_does(quarters, aggregate):
 
 
 def test_a_series_is_what_its_shape_says():
-    """A table whose columns are a series: the shape is put in by hand."""
+    """A table whose columns are a series: the test sets the shape."""
     generator = np.random.default_rng(0)
     up = generator.integers(0, 2, 400)
     ramp = np.linspace(-1, 1, 8)[None, :, None] * (2 * up - 1)[:, None, None]

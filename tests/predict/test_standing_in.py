@@ -1,4 +1,4 @@
-"""What stands in for a party: cached, then fallback, then nothing; by the policy and in its order."""
+"""What replaces an absent party: cached, then fallback, then nothing; by the policy and in its order."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_refuse_alone_fills_nothing():
 
 def test_an_answer_rests_on_as_many_parties_as_it_must():
     assert filled(stand_ins("fallback", least=2), [[SENT, AWAY]])[1] == [[SENT, AWAY]]
-    assert filled(stand_ins("fallback", least=1), [[LACKS, AWAY]])[1] == [[LACKS, AWAY]], "a guess about nobody"
+    assert filled(stand_ins("fallback", least=1), [[LACKS, AWAY]])[1] == [[LACKS, AWAY]], "no party has sent anything"
 
 
 def test_the_cache_forgets_the_oldest():

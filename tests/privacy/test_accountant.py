@@ -1,4 +1,4 @@
-"""μ and ε against closed forms and against dp-accounting; what is not known raises."""
+"""μ and ε against closed forms and against dp-accounting; an unknown event raises."""
 
 from math import log, sqrt
 
@@ -56,7 +56,7 @@ def test_by_record_only_its_own_row_counts_and_the_worst_record_is_told():
     with_test = account.square_with("gaussian", 20.0, 4.0, "test", np.array([3]))
     assert with_test == pytest.approx(25.25), "another record may become the worst"
     account.add("gaussian", 2.0, 4.0, "any", None)
-    assert account.mu == pytest.approx(sqrt(4 * 0.25 + 4)) == mu_of(account.event()), "may be anybody's"
+    assert account.mu == pytest.approx(sqrt(4 * 0.25 + 4)) == mu_of(account.event()), "may be any record"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The ledger: before the message, chained, and refused where it is not what was written."""
+"""The ledger: written before the message, chained, and refused if it was altered."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def written(tmp_path):
 
 
 def reopened(path, terms=TERMS):
-    """By another process: the one of before is gone."""
+    """Opened by another process: the first one is gone."""
     while _OPEN:
         _OPEN.pop().close()
     ledger = Ledger(terms)

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_metric_against_epsilon_is_a_chart_and_the_table_says_who_stopped(folder):
+def test_metric_against_epsilon_is_a_chart_and_the_table_says_which_party_stopped(folder):
     page = write_report(folder).read_text()
     assert "accuracy against ε" in page and 'id="privacy"' in page
     assert "<h2>Privacy</h2>" in page and "this claim does not hold against the server" in page

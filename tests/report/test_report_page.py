@@ -1,4 +1,4 @@
-"""report.html: one self-contained file with the charts, the winners and how it was made."""
+"""report.html: one self-contained file with the charts, the winners and the commands behind it."""
 
 import base64
 import gzip
@@ -24,7 +24,7 @@ COSTS = ["utilisation", "bytes"]
 
 
 class Page(HTMLParser):
-    """Whatever a browser would fetch, the charts' places and the text; the inside of scripts is text to it."""
+    """Everything that a browser would fetch, the charts' places and the text; script contents count as text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def test_what_is_no_result_is_struck_out_explained_and_wins_nothing(tmp_path: Pa
     page = Page(write_report(tmp_path / "race"))
     wild = re.search(r"<tr><td>wild <em>\(diverged\)</em><br>.*?</td>(.*?)</tr>", page.source)
     assert wild is not None and re.fullmatch(r"(<td><s>([\d.]+|–)</s></td>)+", wild[1]), (
-        "no number is plain, none is best"
+        "every number is struck out, none is best"
     )
     assert re.search(
         r"wild, seed 0diverged at update \d+; its validation metric and loss are those of update \d+", page.text

@@ -1,4 +1,4 @@
-"""docs/track.md: its config is one, its program runs, and it says what is sent."""
+"""docs/track.md: its config is valid, its program runs, and it lists what is sent."""
 
 import re
 import shlex

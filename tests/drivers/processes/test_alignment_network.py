@@ -1,4 +1,4 @@
-"""Alignment between real nodes: what each of them gets to read, who is refused, and training in the common order."""
+"""Alignment between real nodes: what each node can read, refused parties, and training in the common order."""
 
 import asyncio
 import hashlib
@@ -116,7 +116,7 @@ def organisations(tmp_path, keys):
 
 @pytest.fixture
 def wire(monkeypatch):
-    """What every node gets to read, and what the server passes on."""
+    """What every node can read, and what the server passes on."""
     read, relayed = [], []
     received, forward = Node.received, Relay.forward
 
@@ -144,7 +144,7 @@ def test_nothing_but_raised_points_is_on_the_wire(organisations, tools, wire):
     read, relayed = wire
     codec, messages = Codec(PAYLOADS), []
     for _, sender, body in read:
-        messages.append(codec.decode(body, sender))  # nothing else is said
+        messages.append(codec.decode(body, sender))  # no other message is sent
     everything = b"\0".join([*(body for _, _, body in read), *relayed])
     ids = sorted(set().union(*organisations.ids.values()))
     bare = psi.client.CreateFromKey((1).to_bytes(32, "big"), True).CreateRequest(ids).encrypted_elements  # k = 1
@@ -153,10 +153,10 @@ def test_nothing_but_raised_points_is_on_the_wire(organisations, tools, wire):
         for secret in (text.encode(), point[1:], *hashes, *(one.hex().encode() for one in hashes)):
             assert secret not in everything
     raised = [message.points[0].tobytes() for message in messages if isinstance(message, Points)]
-    assert raised and all(point in everything for point in raised)  # the search does find what is there
+    assert raised and all(point in everything for point in raised)  # the search does find what is present
     assert relayed and not any(point in body for point in raised for body in relayed)  # sealed between parties
 
-    for name, count in COUNTS.items():  # and nothing stays behind
+    for name, count in COUNTS.items():  # and no file is left
         assert not (organisations.processes[name].out / "state").exists()
         log = organisations.processes[name].log.stream.getvalue()
         assert f"rows={count} ids={count} empty=0 repeated=0" in log
@@ -219,7 +219,7 @@ def test_two_alignments_do_not_mix(organisations, tools, tmp_path):
     path = organisations.folder / "lab" / "aligned.safetensors"
     before = path.read_bytes()
     organisations.align(tools)
-    path.write_bytes(before)  # the lab slept
+    path.write_bytes(before)  # the lab missed the newer alignment
     with pytest.raises(
         RemoteProtocolError, match="lab has other ids than the server, or in another order: run colonnade align"
     ):
@@ -308,7 +308,7 @@ def test_before_anything_is_dialled(organisations, tmp_path):
 
 
 def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
-    """In small messages, with a line that breaks at every tenth that the server or the lab gets."""
+    """Small messages, and a line that breaks at every tenth message to the server or the lab."""
     received, count = Node.received, [0]
 
     def note(node, peer, sequence, body, *more):
@@ -330,7 +330,7 @@ def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
 
 
 def test_a_partys_restart_in_the_middle_ends_it_for_all(organisations, tools, monkeypatch):
-    """Its secrets were in memory only."""
+    """Its secrets were only in memory."""
     real, killed = Node._perform, []
 
     async def scenario():

@@ -1,4 +1,4 @@
-"""Seals alone: what the relay in the middle tries, and that none of it opens, repeats, or passes for somebody else."""
+"""Seals alone: no frame of the relay in the middle opens, repeats, or passes for another party's."""
 
 import msgspec
 import pytest
@@ -73,7 +73,7 @@ def changed(body, **changes):
     return msgspec.msgpack.encode(msgspec.structs.replace(msgspec.msgpack.decode(body, type=Announcement), **changes))
 
 
-def test_nobody_else_reads_it_nor_in_anothers_name(signets):
+def test_an_announcement_to_another_party_or_under_another_name_is_refused(signets):
     body = signets["bank"].announce("clinic", KEY)
     assert "did not sign for us" in refusal(signets, "lab", "bank", body), "redirected"
     assert "not the one in the list of members" in refusal(signets, "clinic", "lab", body), "under another name"
@@ -157,7 +157,7 @@ def test_the_same_content_never_looks_the_same():
     one, _ = sessions()
     frames = {one.seal(b"same")[8:] for _ in range(50)}
     assert len(frames) == 50 and len({frame[:8] for frame in frames}) == 50, (
-        "counters, hence nonces, are never repeated"
+        "counters, and so nonces, are never repeated"
     )
 
 
@@ -212,7 +212,7 @@ def test_a_changed_bit_or_length_is_refused(data):
     assert_refused(other, bytes(frame), "sealed frame|another session")
 
 
-def test_a_counter_cannot_be_moved_on_by_who_cannot_seal():
+def test_a_relay_that_cannot_seal_cannot_advance_a_counter():
     one, other = sessions()
     frame = one.seal(b"one")
     assert_refused(other, frame[:8] + (2**40).to_bytes(8, "little") + frame[16:], "cannot be decrypted")
