@@ -1,4 +1,4 @@
-"""Find the wrong values among those of one polynomial (S. Gao, *A new algorithm for decoding Reed–Solomon codes*, 2003).
+"""Find the wrong values among those of one polynomial (S. Gao: *A new algorithm for decoding Reed–Solomon codes*).
 
 n values of a polynomial of degree below R, at known points, are a word of a Reed–Solomon code. Two such polynomials
 share at most R − 1 values. So up to n − R wrong values can be noticed, and up to (n − R)/2 can be located.

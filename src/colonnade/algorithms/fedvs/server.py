@@ -10,6 +10,9 @@
 If fewer than R answers arrive by the deadline, the server tries the round again with fresh masks and twice the time,
 and records the missing parties. It never asks for the same rows in two sums whose difference would reveal a few
 parties' part (answered.py).
+
+With `spare`, a round waits for more than R answers, so that the server can check them. It leaves out the wrong answers
+that it can locate. If it cannot locate them, it waits for more answers, then tries the round again, then ends the run.
 """
 
 from dataclasses import dataclass, field
@@ -29,6 +32,8 @@ from colonnade.algorithms.fedvs.messages import (
     Decoded,
     DecodedTest,
     DecodeTest,
+    Doubted,
+    DoubtedTest,
     FetchData,
     Gradient,
     Holding,
@@ -37,12 +42,15 @@ from colonnade.algorithms.fedvs.messages import (
 )
 from colonnade.algorithms.fedvs.pace import Pace
 from colonnade.algorithms.fedvs.sum_agreement import SumAgreement, mutually_prepared
+from colonnade.algorithms.fedvs.suspicion import Suspicion
 from colonnade.algorithms.fedvs.testing import TEST_DEADLINE, CodedEvaluation
 from colonnade.algorithms.method import SERVER, Options, ServerSetup
 from colonnade.data.suggest import listing
 from colonnade.models import Objective, ServerNetwork, server_module
+from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS, Effect
+from colonnade.protocol.messages import Array
 from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
@@ -107,9 +115,20 @@ class Server(Counting[State]):
         self.walk = SegmentWalk(len(setup.y_train), training, self.code.segments)
         self.seed = derive(training.seed, "layers", SERVER)
         self.costs = Costs(self.code, training.batch_size, self.width, options.work == "delays")
-        self.agreement = SumAgreement(False, setup.parties, self.code.needed, self.least)
-        self.tested = SumAgreement(True, setup.parties, self.code.needed, self.least)
+        self.agreement = SumAgreement(False, setup.parties, self.code.needed, self.least, spare=options.spare)
+        self.tested = SumAgreement(True, setup.parties, self.code.needed, self.least, spare=options.spare)
+        self.suspicion = Suspicion(setup.parties, self.code, options.spare, options.most_wrong)
+        self.key = SecretKey()  # of the checks
         self.evaluation = CodedEvaluation(setup, self.tested, self.fewest)
+
+    def started(self, entropy: bytes) -> None:
+        """Take the key of the checks, and set the timers."""
+        self.key.renew(entropy)
+        super().started(entropy)
+
+    def resumed(self, entropy: bytes) -> None:
+        """Checks come from a new key from now on."""
+        self.key.renew(entropy)
 
     # Preparing: Alg. 1 l. 1–10.
 
@@ -188,6 +207,10 @@ class Server(Counting[State]):
         elif s.doing == WAITING:
             self.pace.overdue += self.pace.too_old(self._among(), s.round)
             self._share()
+        elif s.doing == ANSWERING and self.agreement.doubted:
+            self._dispute()
+        elif s.doing == ANSWERING and self.agreement.enough():
+            self._decode()
         elif s.doing == ANSWERING:
             self._give_more_time()
             self._try_again(self.agreement.outstanding())
@@ -293,14 +316,14 @@ class Server(Counting[State]):
 
     @on(Answer, PARTY)
     def answer(self, sender: str, message: Answer) -> None:
-        """Take a coded sum; R of them decode."""
+        """Take a coded sum; R of them decode, and spare ones show whether they are right."""
         s = self.state
         if message.testing:
-            return self._tests(self.evaluation.answer(sender, message))
-        over = s.doing != ANSWERING and (message.round, message.attempt) == self.agreement.key
-        if over or not self.agreement.answer(sender, message, self.width):
+            return self._tests(self.evaluation.answer(sender, message, s.present))
+        over = s.doing not in (ANSWERING, DECODING) and (message.round, message.attempt) == self.agreement.key
+        if over or not self.agreement.answer(sender, message, self.width) or s.doing == DECODING:
             s.late[sender] = s.late.get(sender, 0) + 1
-        elif self.agreement.decodable():
+        elif self.agreement.decodable(s.present):
             self._decode()
 
     def _decode(self) -> None:
@@ -309,17 +332,30 @@ class Server(Counting[State]):
         answers, who = self.agreement.taken()
         batch, rows = self.walk.batch(s.position), self.walk.rows(s.position)
         seed = (self.seed + s.round) % 2**63
-        job = Decode(answers, who, len(self.agreement.summed), batch, self.targets[rows], seed)
-        amount = len(rows) / self.training.batch_size + self.costs.decode(len(batch), self.network.theta.numel())
+        job = Decode(answers, who, len(self.agreement.summed), batch, self.targets[rows], seed, s.jobs + 1)
+        costs = self.costs.decode(len(batch), self.network.theta.numel(), len(who))
         self.forget_timer(DEADLINE)
-        self.work("decode", amount, job)
+        self.work("decode", len(rows) / self.training.batch_size + costs, job)
 
     @job(Decode)
-    def decode(self, job: Decode) -> Decoded:
+    def decode(self, job: Decode) -> Decoded | Doubted:
         """H, and one pass through θ_0."""
-        summed = self.walk.cut.samples(self.code.decode(job.answers, job.who), job.batch)
+        wrong = self._wrong(job.answers, job.who, "check", job.draw)
+        if wrong is None:
+            return Doubted(len(job.who))
+        summed = self.walk.cut.samples(self._sum(job.answers, job.who, wrong), job.batch)
         passed = self.network.gradients(average(summed, job.count, self._bits), job.targets, job.seed)
-        return Decoded(passed.loss, passed.h, passed.theta_0, self.network.buffers_after_forward())
+        buffers = self.network.buffers_after_forward()
+        return Decoded(passed.loss, passed.h, passed.theta_0, buffers, len(job.who), wrong)
+
+    def _wrong(self, answers: Array, who: list[int], kind: str, draw: int) -> list[int] | None:
+        """The parties with wrong answers; R answers always fit together. No party knows the key of the check."""
+        return self.code.wrong(answers, who, self.key.seed(kind, draw)) if len(who) > self.code.needed else []
+
+    def _sum(self, answers: Array, who: list[int], wrong: list[int]) -> Array:
+        """The sum of all embeddings, from the answers that are right."""
+        right = [i for i, n in enumerate(who) if n not in wrong]
+        return self.code.decode(answers[right] if wrong else answers, [who[i] for i in right])
 
     @property
     def _bits(self) -> int:
@@ -331,6 +367,8 @@ class Server(Counting[State]):
         s, k, summed = self.state, self.k, self.agreement.summed
         if not isfinite(result.loss):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; lower train.learning_rate")
+        self.suspicion.decoded(result.answers)
+        self._blame(result.wrong)
         self.network.apply(result.theta_0, self.training.rule.rate(self.training.server_rate, k), result.buffers)
         self.counted(len(result.h) * len(summed), [result.loss])
         for n, name in enumerate(self.names):
@@ -348,6 +386,38 @@ class Server(Counting[State]):
             self.pace.gradient(weights, s.round, self.now)
         s.round, s.attempt, s.position = s.round + 1, 0, s.position + 1
         self._share()
+
+    # Wrong answers: not in the paper.
+
+    def _blame(self, wrong: list[int]) -> None:
+        """Count wrong answers; a party with too many is not asked again."""
+        if wrong:
+            self.do(self.suspicion.blame(wrong))
+            self.agreement.ignored, self.tested.ignored = (list(self.suspicion.ignored) for _ in range(2))
+
+    @done(Doubted)
+    def doubted(self, token: int, result: Doubted) -> None:
+        """Some answers are wrong, and too few are here to tell which: wait for more until the deadline."""
+        s, agreement = self.state, self.agreement
+        s.doing, agreement.doubted = ANSWERING, result.answers
+        self._set_deadline()
+        self._continue_answering()
+
+    def _continue_answering(self) -> None:
+        """Decode if enough answers are here. Try again if no more can come and they do not fit together."""
+        present = self.state.present
+        if self.agreement.decodable(present):
+            self._decode()
+        elif self.agreement.is_disputed(present):
+            self._dispute()
+
+    def _dispute(self) -> None:
+        """Try the round again, with fresh masks and blinding; after a few attempts, end the run."""
+        reason = self.suspicion.dispute(self.state.round, sorted(self.agreement.answers))
+        if not reason:
+            return self._share()
+        self.state.doing = AGREED
+        self.end(reason)
 
     # Evaluation.
 
@@ -378,14 +448,24 @@ class Server(Counting[State]):
         self._tests(self.evaluation.deadline_passed(self.now, self.state.present))
 
     @job(DecodeTest)
-    def decode_tests(self, job: DecodeTest) -> DecodedTest:
+    def decode_tests(self, job: DecodeTest) -> DecodedTest | DoubtedTest:
         """The average embeddings of a chunk of test rows."""
-        return DecodedTest(job.start, average(self.code.decode(job.answers, job.who), job.count, self._bits))
+        wrong = self._wrong(job.answers, job.who, "check of test rows", job.draw)
+        if wrong is None:
+            return DoubtedTest(job.start, len(job.who))
+        summed = self._sum(job.answers, job.who, wrong)
+        return DecodedTest(job.start, average(summed, job.count, self._bits), wrong)
 
     @done(DecodedTest)
     def tests_decoded(self, token: int, result: DecodedTest) -> None:
         """Continue with the next chunk, or judge."""
+        self._blame(result.wrong)
         self._tests(self.evaluation.decoded(result, self.now))
+
+    @done(DoubtedTest)
+    def tests_doubted(self, token: int, result: DoubtedTest) -> None:
+        """Some answers are wrong, and too few are here to tell which."""
+        self._tests(self.evaluation.doubted(result, self.now, self.state.present))
 
     @job(EvaluateAll)
     def judge(self, job: EvaluateAll) -> Evaluated:
@@ -429,6 +509,8 @@ class Server(Counting[State]):
                 self._agree()
         elif s.doing == ANSWERING and self.agreement.hopeless(s.present):
             self._try_again(self._absent())
+        elif s.doing == ANSWERING:
+            self._continue_answering()
         elif s.doing == PREPARING:
             s.begun |= bool(s.prepared) and all(self.index[name] in s.prepared for name in s.present)
             self._share()
@@ -468,7 +550,7 @@ class Server(Counting[State]):
         return {
             "weights": self.network.digest(),
             "note": self._retried(),
-            "warnings": self._clipping(),
+            "warnings": [*self._clipping(), *self.suspicion.warnings()],
             "method": {
                 "needed": self.code.needed,
                 "stragglers_tolerated": self.code.stragglers,
@@ -481,6 +563,7 @@ class Server(Counting[State]):
                 "missing_at_retries": dict(sorted(s.missed.items())),
                 "left_out_of_sums": dict(sorted(s.left_out.items())),
                 "late_answers": sum(s.late.values()),
+                **self.suspicion.told(),
             },
         }
 

@@ -77,6 +77,9 @@ class SumAgreement(Component):
     evaluators: list[int] = field(default_factory=list)
     places: int = 0  # places of an answer, once it is asked for
     answers: dict[int, Array] = field(default_factory=dict)
+    spare: int = field(default=0, metadata=UNSAVED)  # answers beyond R to wait for
+    doubted: int = 0  # that many answers did not fit together, and the wrong ones could not be located
+    ignored: list[int] = field(default_factory=list)  # parties that are not asked for answers any more
 
     def begin(
         self, key: Key, among: list[int], places: int, awaited: list[int] | None = None, position: int = -1
@@ -85,7 +88,7 @@ class SumAgreement(Component):
         self.key, self.among, self.asked, self.places = key, among, False, 0
         self.awaited, self.trained = awaited or [], {}
         self.newest = max(key, self.newest)
-        self.reports, self.answers = {}, {}
+        self.reports, self.answers, self.doubted = {}, {}, 0
         self.summed, self.versions, self.evaluators = [], [], []
         order = ShareModels(*key, among, places, self.awaited, position, testing=self.testing)
         return [self._send(n, order) for n in among]
@@ -128,7 +131,7 @@ class SumAgreement(Component):
 
     def settle(self, present: Collection[str]) -> bool:
         """Find S and the evaluators from the reports of parties within reach; False if there are too few."""
-        reports = {n: held for n, held in self.reports.items() if self.names[n] in present}
+        reports = {n: own for n, own in self.reports.items() if self.names[n] in present and n not in self.ignored}
         found = agree(reports, self.needed, self.least)
         if found is None:
             return False
@@ -165,13 +168,18 @@ class SumAgreement(Component):
         if (round, attempt) > self.newest:
             raise RemoteProtocolError(sender, f"names round {round}, attempt {attempt}, which has not begun")
 
-    def decodable(self) -> bool:
-        """Whether R answers are here."""
-        return len(self.answers) >= self.needed
+    def decodable(self, present: Collection[str]) -> bool:
+        """Whether R answers are here, and the spare ones that can still come; more than those that were doubted."""
+        wanted = max(self.needed, min(self.needed + self.spare, len(self._hopeful(present))))
+        return len(self.answers) >= max(wanted, self.doubted + 1)
+
+    def enough(self) -> bool:
+        """Whether R answers are here, none of them doubted: they decode if no spare ones come in time."""
+        return len(self.answers) >= self.needed and not self.doubted
 
     def taken(self) -> tuple[Array, list[int]]:
-        """The R answers with the lowest party numbers, and these numbers."""
-        who = sorted(self.answers)[: self.needed]
+        """The answers, and the numbers of their parties in ascending order."""
+        who = sorted(self.answers)
         return np.stack([self.answers[n] for n in who]), who
 
     def outstanding(self) -> list[str]:
@@ -180,5 +188,12 @@ class SumAgreement(Component):
 
     def hopeless(self, present: Collection[str]) -> bool:
         """Whether R answers can no longer come."""
-        hopeful = [n for n in self.evaluators if n in self.answers or self.names[n] in present]
-        return bool(self.evaluators) and len(hopeful) < self.needed
+        return bool(self.evaluators) and len(self._hopeful(present)) < self.needed
+
+    def is_disputed(self, present: Collection[str]) -> bool:
+        """Whether a wrong answer cannot be located, and no more answers can come."""
+        return bool(self.doubted) and len(self._hopeful(present)) <= len(self.answers)
+
+    def _hopeful(self, present: Collection[str]) -> list[int]:
+        """Evaluators that have answered, or are within reach."""
+        return [n for n in self.evaluators if n in self.answers or self.names[n] in present]
