@@ -24,7 +24,7 @@ from colonnade.algorithms.fedvs.answered import free_position, in_use, tells_apa
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, average
 from colonnade.algorithms.fedvs.config import FedvsOptions
-from colonnade.algorithms.fedvs.holdings import LAST_ROUND
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, Key
 from colonnade.algorithms.fedvs.messages import (
     Answer,
     Declined,
@@ -59,6 +59,7 @@ __all__ = ["Server", "State", "averaging_network"]
 PREPARING, SHARING, AGREED, ANSWERING, DECODING = "preparing", "sharing", "agreed", "answering", "decoding"
 WAITING = "waiting"
 DEADLINE = "deadline"  # the timer of the phase
+AHEAD = 64  # attempts
 
 
 def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork:
@@ -80,6 +81,7 @@ class State(CountingState):
     """The round and its phase, and counts for the summary."""
 
     prepared: dict[int, list[int]] = field(default_factory=dict)  # the parties whose data each party holds
+    claims: dict[int, tuple[Key, int, int]] = field(default_factory=dict)  # exchange, position, evaluation of each
     doing: str = PREPARING
     begun: bool = False  # the first round waits for all parties
     round: int = 0
@@ -137,18 +139,38 @@ class Server(Counting[State]):
         """Note whose data a party holds; if this server lost its memory, also how far the parties are."""
         s, n = self.state, self.index[sender]
         known = set(message.held) <= set(range(len(self.names))) and n in message.held
-        if not (known and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
+        once = len(message.held) <= len(self.names)
+        if not (known and once and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
             raise RemoteProtocolError(sender, f"reports an impossible preparation: {message!r:.120}")
         s.prepared[n] = message.held
-        self.agreement.newest = max(self.agreement.newest, (message.round, message.attempt))
-        self.evaluation.skip_to(message.tested)
-        if (message.round, message.attempt) > (s.round, s.attempt):
-            s.round, s.attempt = message.round, message.attempt
-            s.position, s.asked_for = max(s.position, message.position + 1), []
+        s.claims[n] = (message.round, message.attempt), message.position, message.tested
+        self.agreement.claimed[n], self.tested.claimed[n] = (message.round, message.attempt), (message.tested, 0)
+        key, position, tested = self._remembered()
+        self.agreement.newest = max(self.agreement.newest, key)
+        self.evaluation.skip_to(tested)
+        if key > (s.round, s.attempt):
+            s.round, s.attempt = key
+            s.position, s.asked_for = max(s.position, position + 1), []
             if s.doing != DECODING:
                 self._share()
         elif s.doing == PREPARING:
             self._share()
+
+    def _remembered(self) -> tuple[Key, int, int]:
+        """How far the parties are, if this server lost its memory: exchange, position and number of the evaluation.
+
+        At least one honest party has come as far as more than T parties say. A single party may be one round or
+        `AHEAD` attempts further, since the others may have missed the newest order. The server does not believe more
+        than that: after an exchange with a number near LAST_ROUND, no exchange could follow.
+        """
+        claims, liars = list(self.state.claims.values()), min(max(self.code.colluders, 1), len(self.names) - 1)
+        if len(claims) <= liars:
+            return NEVER, -1, -1
+        keys, positions, tested = (sorted(own, reverse=True) for own in zip(*claims, strict=True))
+        (round, attempt), furthest = keys[liars], keys[0]
+        steps = furthest[0] - round
+        plausible = steps <= 1 and furthest[1] <= AHEAD + (0 if steps else attempt)
+        return furthest if plausible else keys[liars], positions[liars], tested[liars]
 
     def _among(self) -> list[int]:
         """The parties that take part: within reach, with each other's data."""
@@ -295,13 +317,22 @@ class Server(Counting[State]):
     @on(Declined, PARTY)
     def decline(self, sender: str, message: Declined) -> None:
         """A party remembers a sum that this server forgot: try other rows."""
-        s = self.state
-        if message.testing:
-            return self._tests(self.evaluation.declined(message))
-        if (message.round, message.attempt) != self.agreement.key or s.doing != ANSWERING:
+        s, n, agreement = self.state, self.index[sender], self.tested if message.testing else self.agreement
+        if (message.round, message.attempt) != agreement.key:
             return
+        if n not in agreement.evaluators or n in agreement.answers:
+            raise RemoteProtocolError(sender, f"declines a sum of round {message.round} that it does not owe")
+        if message.testing:
+            self._distrust(self.suspicion.declined(n, True))
+            return self._tests(self.evaluation.declined(message))
+        if s.doing != ANSWERING:
+            return
+        self._distrust(self.suspicion.declined(n, False))
         s.declined += 1
         s.position += 1
+        if self.suspicion.end:
+            s.doing = AGREED
+            return self.end(self.suspicion.end)
         self._try_again([])
 
     def _try_again(self, missing: list[str]) -> None:
@@ -392,8 +423,12 @@ class Server(Counting[State]):
     def _blame(self, wrong: list[int]) -> None:
         """Count wrong answers; a party with too many is not asked again."""
         if wrong:
-            self.do(self.suspicion.blame(wrong))
-            self.agreement.ignored, self.tested.ignored = (list(self.suspicion.ignored) for _ in range(2))
+            self._distrust(self.suspicion.blame(wrong))
+
+    def _distrust(self, effects: list[Effect]) -> None:
+        """Do not ask the parties that `suspicion` ignores, from the next exchange on."""
+        self.do(effects)
+        self.agreement.ignored, self.tested.ignored = (list(self.suspicion.ignored) for _ in range(2))
 
     @done(Doubted)
     def doubted(self, token: int, result: Doubted) -> None:
@@ -459,6 +494,7 @@ class Server(Counting[State]):
     @done(DecodedTest)
     def tests_decoded(self, token: int, result: DecodedTest) -> None:
         """Continue with the next chunk, or judge."""
+        self.suspicion.test_declines = {}
         self._blame(result.wrong)
         self._tests(self.evaluation.decoded(result, self.now))
 
@@ -488,6 +524,7 @@ class Server(Counting[State]):
         """The party will report again what it holds; try the round again if it takes part."""
         s, n = self.state, self.index[peer]
         s.prepared.pop(n, None)
+        s.claims.pop(n, None)
         self.pace.forget(n)
         self._tests(self.evaluation.lose(self.now, s.present, reset=True))
         if s.doing in (SHARING, AGREED, ANSWERING) and n in self.agreement.among:

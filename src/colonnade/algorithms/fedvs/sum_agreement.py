@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from colonnade.algorithms.fedvs.holdings import NEVER, Key, check_elements
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, Key, check_elements
 from colonnade.algorithms.fedvs.messages import Answer, Holding, ShareModels, Sum, WhoHolds
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Effect, Send
@@ -19,6 +19,7 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Held", "SumAgreement", "agree", "mutually_prepared"]
 
+LONGEST = 200  # characters of a reason
 # reporter → (party, version of its data and model) that it holds all shares of; a party's version to sum is last
 Held = Mapping[int, Collection[tuple[int, int]]]
 
@@ -66,10 +67,11 @@ class SumAgreement(Component):
     needed: int = field(metadata=UNSAVED)  # R
     least: int = field(metadata=UNSAVED)  # fewest parties in a sum
     key: Key = NEVER
-    newest: Key = NEVER  # the newest key that parties named; it is later than `key` if this server lost its memory
+    newest: Key = NEVER  # the newest key that is believed; it is later than `key` if this server lost its memory
+    claimed: dict[int, Key] = field(default_factory=dict)  # the newest key that each party says it has heard of
     among: list[int] = field(default_factory=list)
     awaited: list[int] = field(default_factory=list)  # models last: parties that share and blind here
-    trained: dict[int, int] = field(default_factory=dict)  # version → number of the weights
+    trained: dict[int, dict[int, int]] = field(default_factory=dict)  # reporter → version → number of the weights
     asked: bool = False
     reports: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     summed: list[int] = field(default_factory=list)
@@ -112,11 +114,12 @@ class SumAgreement(Component):
         wrong = len(message.held) != len(message.versions) or not set(message.held) <= set(self.among)
         twice = len(set(held if self.awaited else message.held)) < len(held)
         unknown = len(message.trained) != (len(held) if self.awaited else 0)
-        if wrong or twice or unknown or n not in self.among:
-            raise RemoteProtocolError(
-                sender, f"reports shares of {message.held}, but the parties that share are {self.among}"
-            )
-        self.trained |= dict(zip(message.versions, message.trained, strict=False))
+        if wrong or twice or unknown or n not in self.among or len(held) > 2 * len(self.among):
+            cause = f"reports shares of {message.held}, but the parties that share are {self.among}"
+            raise RemoteProtocolError(sender, cause[:LONGEST])
+        if not (0 <= message.clipped < LAST_ROUND and all(0 <= number < LAST_ROUND for number in message.trained)):
+            raise RemoteProtocolError(sender, f"reports impossible numbers: {message!r:.120}")
+        self.trained[n] = dict(zip(message.versions, message.trained, strict=False))
         self.reports[n] = held if self.awaited else sorted(held)
         return True
 
@@ -127,7 +130,12 @@ class SumAgreement(Component):
 
     def weights(self) -> dict[int, int]:
         """If models last: the parties of S, and the number of each one's weights."""
-        return {n: self.trained[version] for n, version in zip(self.summed, self.versions, strict=True)}
+        return {n: self._number(n, version) for n, version in zip(self.summed, self.versions, strict=True)}
+
+    def _number(self, n: int, version: int) -> int:
+        """The number of party n's weights of this version: as n says itself, or else as most reporters say."""
+        said = {reporter: own[version] for reporter, own in self.trained.items() if version in own}
+        return said[n] if n in said else Counter(said.values()).most_common(1)[0][0]
 
     def settle(self, present: Collection[str]) -> bool:
         """Find S and the evaluators from the reports of parties within reach; False if there are too few."""
@@ -165,7 +173,8 @@ class SumAgreement(Component):
         return True
 
     def _refuse_future(self, sender: str, round: int, attempt: int) -> None:
-        if (round, attempt) > self.newest:
+        claimed = self.claimed.get(self.names.index(sender), NEVER)
+        if (round, attempt) > max(self.newest, claimed):
             raise RemoteProtocolError(sender, f"names round {round}, attempt {attempt}, which has not begun")
 
     def decodable(self, present: Collection[str]) -> bool:

@@ -15,6 +15,7 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Suspicion"]
 
+DECLINES = 256  # after the server has lost its memory, honest parties may decline one batch after the other
 DISPUTES = 3  # attempts at one round whose answers do not fit together
 
 
@@ -31,11 +32,13 @@ class Suspicion(Component):
     attempts: int = 0  # at this round, whose answers did not fit together
     disputed: int = 0  # the same, in all rounds
     unchecked: int = 0  # rounds without a spare answer, if `spare` asks for some
+    declines: dict[int, int] = field(default_factory=dict)  # by party, since the last sum that was decoded
+    test_declines: dict[int, int] = field(default_factory=dict)
     end: str = ""  # why the run ended; "": not for this
 
     def decoded(self, answers: int) -> None:
         """A round was decoded, from as many answers."""
-        self.attempts = 0
+        self.attempts, self.declines = 0, {}
         self.unchecked += self.spare > 0 and answers == self.code.needed
 
     def blame(self, wrong: Sequence[int]) -> list[Effect]:
@@ -46,11 +49,28 @@ class Suspicion(Component):
             self.wrong[name] = count = self.wrong.get(name, 0) + 1
             if count <= self.most:
                 effects.append(Emit(Remark(name, f"wrong answer ({count} of {self.most}), left out")))
-            # R + 1 parties must be left: the server could not check R answers, so any party could then lie.
-            if count == self.most and len(self.names) - len(self.ignored) > self.code.needed + 1:
-                self.ignored.append(n)
-                effects.append(Emit(Remark(name, "is not asked for answers any more")))
+            if count == self.most:
+                effects += self._ignore(n)
         return effects
+
+    def _ignore(self, n: int) -> list[Effect]:
+        # R + 1 parties must be left: the server could not check R answers, so any party could then lie.
+        if n in self.ignored or len(self.names) - len(self.ignored) <= self.code.needed + 1:
+            return []
+        self.ignored.append(n)
+        return [Emit(Remark(self.names[n], "is not asked for answers any more"))]
+
+    def declined(self, n: int, testing: bool) -> list[Effect]:
+        """A party does not answer. After `DECLINES` times without a sum in between, it is not asked again."""
+        declines = self.test_declines if testing else self.declines
+        declines[n] = declines.get(n, 0) + 1
+        if declines[n] < DECLINES:
+            return []
+        found = self._ignore(n)
+        if not found and not testing and n not in self.ignored:
+            others = f"{self.code.needed + 1} other parties would be needed to go on without it"
+            self.end = f"{self.names[n]} declined {DECLINES} sums one after the other, and {others}"
+        return found
 
     def dispute(self, round: int, answered: Sequence[int]) -> str:
         """The answers of these parties do not fit together. Returns why the run must end; "": try the round again."""
