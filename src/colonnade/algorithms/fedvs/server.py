@@ -163,7 +163,7 @@ class Server(Counting[State]):
         `AHEAD` attempts further, since the others may have missed the newest order. The server does not believe more
         than that: after an exchange with a number near LAST_ROUND, no exchange could follow.
         """
-        claims, liars = list(self.state.claims.values()), min(max(self.code.colluders, 1), len(self.names) - 1)
+        claims, liars = list(self.state.claims.values()), self.code.colluders
         if len(claims) <= liars:
             return NEVER, -1, -1
         keys, positions, tested = (sorted(own, reverse=True) for own in zip(*claims, strict=True))
@@ -230,8 +230,9 @@ class Server(Counting[State]):
             self.pace.overdue += self.pace.too_old(self._among(), s.round)
             self._share()
         elif s.doing == ANSWERING and self.agreement.doubted:
+            self._give_more_time()
             self._dispute()
-        elif s.doing == ANSWERING and self.agreement.enough():
+        elif s.doing == ANSWERING and self.agreement.settle_for_less():
             self._decode()
         elif s.doing == ANSWERING:
             self._give_more_time()

@@ -20,6 +20,7 @@ from colonnade.protocol.saved import UNSAVED, Component
 __all__ = ["Held", "SumAgreement", "agree", "mutually_prepared"]
 
 LONGEST = 200  # characters of a reason
+TARDY = 20  # rounds that do not wait for a spare answer of a party, after it missed a deadline
 # reporter → (party, version of its data and model) that it holds all shares of; a party's version to sum is last
 Held = Mapping[int, Collection[tuple[int, int]]]
 
@@ -82,6 +83,7 @@ class SumAgreement(Component):
     spare: int = field(default=0, metadata=UNSAVED)  # answers beyond R to wait for
     doubted: int = 0  # that many answers did not fit together, and the wrong ones could not be located
     ignored: list[int] = field(default_factory=list)  # parties that are not asked for answers any more
+    tardy: dict[int, int] = field(default_factory=dict)  # party → the round in which a spare answer is waited for again
 
     def begin(
         self, key: Key, among: list[int], places: int, awaited: list[int] | None = None, position: int = -1
@@ -170,6 +172,7 @@ class SumAgreement(Component):
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "a coded embedding", message.values, (self.places, width))
         self.answers[n] = message.values
+        self.tardy.pop(n, None)
         return True
 
     def _refuse_future(self, sender: str, round: int, attempt: int) -> None:
@@ -179,12 +182,19 @@ class SumAgreement(Component):
 
     def decodable(self, present: Collection[str]) -> bool:
         """Whether R answers are here, and the spare ones that can still come; more than those that were doubted."""
-        wanted = max(self.needed, min(self.needed + self.spare, len(self._hopeful(present))))
+        prompt = [n for n in self._hopeful(present) if n in self.answers or self.tardy.get(n, 0) <= self.key[0]]
+        wanted = max(self.needed, min(self.needed + self.spare, len(prompt)))
         return len(self.answers) >= max(wanted, self.doubted + 1)
 
-    def enough(self) -> bool:
-        """Whether R answers are here, none of them doubted: they decode if no spare ones come in time."""
-        return len(self.answers) >= self.needed and not self.doubted
+    def settle_for_less(self) -> bool:
+        """The deadline has passed: whether R answers are here, none of them doubted, so that the server can decode.
+
+        It then does not wait for the missing parties in the next rounds: one silent party would slow down all of them.
+        """
+        enough = len(self.answers) >= self.needed and not self.doubted
+        if enough:
+            self.tardy |= {n: self.key[0] + TARDY for n in self.evaluators if n not in self.answers}
+        return enough
 
     def taken(self) -> tuple[Array, list[int]]:
         """The answers, and the numbers of their parties in ascending order."""

@@ -195,7 +195,7 @@ class CodedEvaluation(Component):
         """First ask the parties what they hold; then do without the silent ones; then try the chunk again."""
         if not self.running or self.complete:
             return []
-        if self.agreement.enough():
+        if self.agreement.settle_for_less():
             return self._decode()
         if self.agreement.evaluators:
             return self._once_more(now, present)
