@@ -129,8 +129,7 @@ def test_only_what_an_extra_is_for_imports_its_packages():
     """Everything else can be imported without them: modules that reach one through imports at their top."""
     optional = {
         "private_set_intersection",
-        "fastapi",
-        "uvicorn",
+        "h11",
         "prometheus_client",
         "ray",
         "mlflow",
