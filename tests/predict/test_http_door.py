@@ -225,8 +225,10 @@ def test_a_quota_can_be_too_small_for_a_question(tmp_path):
     with running(Place(tmp_path, rows=2)) as place:
         code, headers, _ = place.predict("1", "2", "3")
         assert code == 429 and "Retry-After" not in headers, "waiting does not help"
-        with pytest.raises(ColonnadeError, match="caller_rows_per_day"):
-            Door(place.url, place.token).request("POST", "/predict", {"ids": ["1", "2", "3"]})
+        with contextlib.closing(Door(place.url, place.token)) as door:
+            with pytest.raises(ColonnadeError, match="caller_rows_per_day"):
+                door.request("POST", "/predict", {"ids": ["1", "2", "3"]})
+            assert door.request("POST", "/predict", {"ids": ["1"]}), "on the same connection"
 
 
 def idle(place, count):

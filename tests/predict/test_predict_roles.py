@@ -18,7 +18,7 @@ from colonnade.algorithms.prediction.messages import (
     PartyDeclined,
     Question,
 )
-from colonnade.algorithms.prediction.party import MAX_ASKED, PredictParty
+from colonnade.algorithms.prediction.party import MAX_ASKED, MAX_UNDER_WAY, PredictParty
 from colonnade.algorithms.prediction.quota import Bucket
 from colonnade.algorithms.prediction.server import PredictServer
 from colonnade.algorithms.prediction.standing_in import AWAY, FALLBACK, LACKS, SENT, StandIns
@@ -233,6 +233,13 @@ def test_a_quota_comes_back_with_time():
     assert isinstance(ask(2, 40 * SECOND), Work), "2 of 3 are back after 40 s"
     assert ask(1, 4000 * SECOND) == Send("server", Declined(1, 0, "quota")), "beyond the day's"
     assert isinstance(ask(1, 80_000 * SECOND), Work)
+
+
+def test_a_party_holds_a_bounded_number_of_questions(party):
+    works = [party.handle(Received("server", Ask(1, 0, ["a"])), 0)[0] for _ in range(MAX_UNDER_WAY)]
+    assert party.handle(Received("server", Ask(1, 0, ["a"])), 0)[1] == Send("server", Declined(1, 0, "quota"))
+    party.handle(WorkDone(works[0].token, party.compute(works[0].job)), 0)
+    assert isinstance(party.handle(Received("server", Ask(1, 0, ["a"])), 0)[0], Work)
 
 
 def test_an_id_that_is_withheld_looks_like_one_that_the_party_lacks():

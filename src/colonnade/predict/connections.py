@@ -52,6 +52,9 @@ class Answering(Protocol):
     def closed(self, why: str) -> None:
         """Count a connection that was closed without a request."""
 
+    def failed(self, error: BaseException) -> None:
+        """Take note of an error of this program, which ended a connection."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -168,6 +171,9 @@ class Connections:
     def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         accepted.close()  # here, because a task that was cancelled before its first step closes nothing
         self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._behind.failed(error)
 
     # Waiting connections.
 
@@ -215,7 +221,7 @@ class Connections:
                 await line.writer.wait_closed()
         except TimeoutError:
             self._behind.closed("silent")
-        except h11.RemoteProtocolError:
+        except h11.ProtocolError:
             self._behind.closed("not HTTP")
         except ssl.SSLError:
             self._behind.closed("TLS")
@@ -254,7 +260,6 @@ class Connections:
             await self._answer(line, caller, request)
         except Refused as refusal:
             await self._refuse(line, caller, refusal)
-            return False
         finally:
             self._requests -= 1
             self._wait(task, group)
@@ -274,12 +279,16 @@ class Connections:
         await line.send(200, content, {})
 
     async def _refuse(self, line: _Line, caller: str, refusal: Refused) -> None:
-        """Say why and close. The body is read first, within limits: else the caller would not see the answer."""
-        content = self._behind.refused(caller, refusal)
-        await line.send(refusal.code, content, {**refusal.headers, "Connection": "close"})
-        with contextlib.suppress(Refused, EOFError, TimeoutError):
-            async with asyncio.timeout(self._bounds.request_s):
-                await line.body(self._bounds.max_body_bytes)
+        """Say why. If a body is left, read it within limits, so that the caller sees the answer, and close."""
+        import h11
+
+        unread = line.http.their_state is h11.SEND_BODY
+        close = {"Connection": "close"} if unread or not caller else {}
+        await line.send(refusal.code, self._behind.refused(caller, refusal), {**refusal.headers, **close})
+        if unread:
+            with contextlib.suppress(Refused, EOFError, TimeoutError):
+                async with asyncio.timeout(self._bounds.request_s):
+                    await line.body(self._bounds.max_body_bytes)
 
 
 def _authorization(request: "h11.Request") -> str:

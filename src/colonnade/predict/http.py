@@ -111,6 +111,10 @@ class Front:
         self._callers.refused("", why)
         self._complaints.warning("closed a connection", why=why)
 
+    def failed(self, error: BaseException) -> None:
+        """Log an error of this program."""
+        self._complaints.warning("a request failed", error=repr(error)[:200])
+
 
 def _unknown(words: str, why: str) -> Refused:
     return Refused(401, words, why, {"WWW-Authenticate": "Bearer"})

@@ -52,7 +52,7 @@ from colonnade.predict.http import BadQuestion, Closed, Front, HttpDoor, answers
 from colonnade.predict.in_one_place import predictor_of
 from colonnade.predict.tokens import Tokens
 from colonnade.protocol import state
-from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.errors import CheckpointError, ConfigError, RemoteProtocolError
 from colonnade.protocol.events import NANOSECONDS
 from colonnade.protocol.messages import Array, Payload
 
@@ -279,7 +279,10 @@ class PartyPrediction(Keeper):
 
     def _dropped(self, error: RemoteProtocolError) -> None:
         """Note a message that could not be used. How many ids it held is not known."""
-        self._audit.note(Question(0, 0, 0, MALFORMED))
+        try:
+            self._audit.note(Question(0, 0, 0, MALFORMED))
+        except OSError as failure:
+            self.node.fail(CheckpointError(f"{self.side.out}: the audit cannot be written: {failure}"))
         self._complaints.warning("dropped a message of the server", cause=str(error)[:200])
 
     def say_start(self, server: str) -> None:

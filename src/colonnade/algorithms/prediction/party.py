@@ -33,7 +33,7 @@ from colonnade.algorithms.prediction.predictor import RowsById
 from colonnade.algorithms.prediction.quota import Bucket, take_from_all
 from colonnade.algorithms.sane import are_sane
 from colonnade.protocol.errors import TrainingDiverged
-from colonnade.protocol.events import Emit, Resumed
+from colonnade.protocol.events import Emit, Event, Resumed, WorkDone
 from colonnade.protocol.messages import Array, Payload
 from colonnade.protocol.role import SERVER, WITHHELD, Embedding, RoleSummary
 from colonnade.protocol.saved import transient
@@ -42,6 +42,7 @@ __all__ = ["MAX_ASKED", "MAX_ID_BYTES", "AnsweringParty", "AnsweringState", "Pre
 
 MAX_ASKED = 2048  # ids in a message
 MAX_ID_BYTES = 200  # of a normalised id
+MAX_UNDER_WAY = 1024  # jobs that have not ended
 READ_ROWS = 8192  # training rows embedded at a time
 
 
@@ -50,6 +51,7 @@ class AnsweringState(RoleState):
     """State of every predicting party. The process saves nothing of it."""
 
     quota: list[Bucket] = transient(list)
+    under_way: int = 0  # jobs
 
 
 S = TypeVar("S", bound=AnsweringState)
@@ -58,14 +60,22 @@ S = TypeVar("S", bound=AnsweringState)
 class AnsweringParty(Chassis[S], Generic[S]):
     """What predicting parties share: the server asks them for ids, within their quota."""
 
+    gated = True
+
     def __init__(
         self, name: str, senders: Mapping[str, Sender], table: RowsById, state: S, quota: Sequence[Bucket] = ()
     ) -> None:
         super().__init__(name, {SERVER: SERVER, **senders}, state)
         self.table, state.quota = table, list(quota)
 
+    def gate(self, event: Event) -> bool:
+        """Count the jobs that have ended."""
+        self.state.under_way -= isinstance(event, WorkDone)
+        return False
+
     def aside(self, job: Payload) -> None:
         """Start a job. Questions do not wait for each other."""
+        self.state.under_way += 1
         self.work(type(job).__name__.lower(), 0.0, job, aside=True)
 
     @on(Ask, SERVER)
@@ -80,6 +90,8 @@ class AnsweringParty(Chassis[S], Generic[S]):
         """Return why a question is declined; "" if it is not, and then its rows are taken from the quota."""
         if not 0 < len(ids) <= MAX_ASKED or max(len(id.encode()) for id in ids) > MAX_ID_BYTES:
             return MALFORMED
+        if self.state.under_way >= MAX_UNDER_WAY:
+            return QUOTA
         return QUOTA if take_from_all(self.state.quota, len(ids), self.now) else ""
 
     def decline(self, number: int, start: int, ids: int, why: str) -> None:
