@@ -243,8 +243,8 @@ class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_requests: int = 64  # of all callers, at the same time
     max_waiting: int = 256  # connections without an admitted request
     max_waiting_per_address: int = 32
-    request_s: float = 5.0  # time for the head of a request, and for its body
-    idle_s: float = 15.0  # time until the next request on a connection
+    request_s: float = 15.0  # time for the head of a request, and for its body
+    idle_s: float = 30.0  # time until the next request on a connection
     answer: Literal["aligned", "all"] = "aligned"  # the ids that a party answers for
     answer_rows_per_minute: int = 1_000_000
     answer_rows_per_day: int = 10_000_000

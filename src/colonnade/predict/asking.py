@@ -38,8 +38,10 @@ __all__ = [
 PER_REQUEST = 1000
 PATIENCE_S = 60.0
 LONGEST_WAIT_S = 60.0  # for a quota
+TRIES = 3  # the server closes waiting connections if it has too many
 UP_S = 120.0  # for all roles to start from their checkpoints
 
+CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 SILENCE = (OSError, http.client.HTTPException, ValueError)  # no answer, or not from our server
 Answers = list[dict[str, Any]]
 
@@ -70,23 +72,22 @@ class Door:
                 raise ColonnadeError(f"{self.url}: {found.get('error', reason)}")
             time.sleep(retry_s)
 
-    def _request(self, method: str, path: str, content: Any) -> tuple[int, str, float, Any]:
+    def _request(self, method: str, path: str, content: Any, tries: int = TRIES) -> tuple[int, str, float, Any]:
         """The status, its words, the seconds after which to try again, and the content of the answer."""
-        connection, kept = self._connection, self._connection.sock is not None
+        connection, kept, sent = self._connection, self._connection.sock is not None, False
         body = None if content is None else json.dumps(content)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, body, headers)
+            sent = True
             response = connection.getresponse()
             found = json.loads(response.read() or b"{}")
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+        except BaseException as error:
             connection.close()
-            if not kept:
+            unheard = not sent or kept  # a whole request on a new connection may have been answered
+            if not isinstance(error, CLOSED) or not unheard or tries == 1:
                 raise
-            return self._request(method, path, content)  # the server had closed the idle connection
-        except BaseException:
-            connection.close()
-            raise
+            return self._request(method, path, content, tries - 1)
         return response.status, response.reason, float(response.headers.get("Retry-After", 0)), found
 
     def close(self) -> None:
@@ -237,7 +238,9 @@ async def _bring_up(federation: FederationUp, token: str) -> Door:
                 await asyncio.sleep(0.1)
                 door = door or door_of(federation.server_run, token)
                 status = None if door is None else await asyncio.to_thread(door.status)
-                if status is not None:
+                if status is None:
+                    door = None  # the server may come back at another port
+                else:
                     missing = [party["name"] for party in status["parties"] if party["state"] != "connected"]
     if missing or door is None:
         raise ColonnadeError(f"not up within {UP_S:g} s: {', '.join(missing)}; see the logs in {federation.nodes}")

@@ -7,6 +7,7 @@ so that connections that say nothing cannot keep out a caller with a token. Admi
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 import ssl
@@ -24,9 +25,9 @@ MAX_HEAD_BYTES = 16 * 2**10
 READ_BYTES = 64 * 2**10
 SEND_S = 60.0  # for a slow reader of an answer
 STOP_S = 2.0  # for requests under way, when the server stops
-NO_DESCRIPTOR_S = 0.05  # pause if the process has no file descriptor left
+PAUSE_S = 0.05  # after a connection that could not be accepted
 
-BROKEN = (OSError, EOFError, TimeoutError)
+BROKEN = (OSError, EOFError)  # the caller hung up
 
 
 class Refused(Exception):
@@ -156,9 +157,10 @@ class Connections:
             while True:
                 try:
                     accepted, address = await loop.sock_accept(listening)
-                except OSError:  # mostly: no descriptor is left
-                    self._close_oldest("no descriptor left")
-                    await asyncio.sleep(NO_DESCRIPTOR_S)
+                except OSError as error:
+                    if error.errno in (errno.EMFILE, errno.ENFILE):
+                        self._close_oldest("no descriptor left")
+                    await asyncio.sleep(PAUSE_S)
                     continue
                 accepted.setblocking(False)
                 group = _group(address[0])
@@ -226,7 +228,7 @@ class Connections:
         except ssl.SSLError:
             self._behind.closed("TLS")
         except BROKEN:
-            pass  # the caller hung up
+            pass
         finally:
             self._no_longer_waits(task, group)
             if line is not None:

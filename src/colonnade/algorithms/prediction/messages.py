@@ -22,9 +22,8 @@ __all__ = [
 ]
 
 # Why a party gives no answer, or not to all ids.
-MALFORMED, QUOTA, UNANSWERABLE, BUDGET, NOT_ALIGNED = REASONS = (
-    *("malformed", "quota", "unanswerable", "budget", "not aligned"),
-)
+REASONS = ("malformed", "quota", "unanswerable", "budget", "not aligned")
+MALFORMED, QUOTA, UNANSWERABLE, BUDGET, NOT_ALIGNED = REASONS
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Quotas: how many rows or requests may pass within a minute or a day."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from colonnade.protocol.events import NANOSECONDS
@@ -7,6 +8,7 @@ from colonnade.protocol.events import NANOSECONDS
 __all__ = ["DAY_S", "MINUTE_S", "Bucket", "take_from_all"]
 
 MINUTE_S, DAY_S = 60, 86_400
+ROUNDING_S = 1e-6
 
 
 @dataclass(slots=True)
@@ -25,10 +27,11 @@ class Bucket:
         per_s = self.size / self.period_s
         self.used = max(0.0, self.used - (now - self.at) / NANOSECONDS * per_s)
         self.at = now
-        return max(0.0, (self.used + amount - self.size) / per_s)
+        wait_s = (self.used + amount - self.size) / per_s
+        return wait_s if wait_s > ROUNDING_S else 0.0
 
 
-def take_from_all(buckets: "list[Bucket]", amount: float, now: int) -> float:
+def take_from_all(buckets: Sequence[Bucket], amount: float, now: int) -> float:
     """Take `amount` from every bucket, or from none; return the seconds to wait, 0 if it was taken."""
     wait_s = max((bucket.wait_s(amount, now) for bucket in buckets), default=0.0)
     if not wait_s:
