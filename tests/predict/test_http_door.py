@@ -165,7 +165,7 @@ def test_tokens_are_hashed_at_rest_and_only_their_owner_reads_the_file(place, tm
     assert [token.name for token in place.tokens.all()] == ["me"]
 
 
-def test_a_damaged_list_of_tokens_admits_nobody(place, tmp_path):
+def test_a_damaged_list_of_tokens_admits_no_caller(place, tmp_path):
     (tmp_path / "tokens.json").write_text("{")
     code, _, content = place.predict("1")
     assert code == 401 and "cannot read its list" in content["error"]

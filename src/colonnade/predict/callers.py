@@ -1,4 +1,4 @@
-"""Who calls the HTTP endpoint, how much, and what was refused: quotas and counts by the caller's name."""
+"""The callers of the HTTP endpoint: a quota for each, and counts of requests, rows and refusals by name."""
 
 import math
 from collections import Counter

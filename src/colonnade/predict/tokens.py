@@ -1,7 +1,7 @@
 """The callers' tokens: each has a name, an expiry and a hash, in OUT/predict/tokens.json of the server's folder.
 
-A token is 256 random bits, shown once. The file holds HMAC-SHA256(salt, token). One fast hash is enough: nobody can
-try 2^256 tokens, so a slow hash as for passwords would only cost time at every request.
+A token is 256 random bits, shown once. The file holds HMAC-SHA256(salt, token). One fast hash is enough: an
+attacker cannot try 2^256 tokens. A slow hash, as for passwords, would only cost time at every request.
 
 The server reads the file again when it has changed, so new and revoked tokens count at once.
 """
