@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from colonnade.drivers.files import lock_file, replace_file
 from colonnade.drivers.processes.conversation import NEVER_MET, Conversation
@@ -82,6 +82,8 @@ class Keeper:
 
 class Node:
     """Runs one role until it finishes or is stopped."""
+
+    forgiving: ClassVar[bool] = False  # whether the party connects again after a frame that it cannot read
 
     def __init__(
         self,
