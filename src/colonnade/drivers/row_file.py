@@ -162,12 +162,11 @@ class RowFile:
     def _note(self, rows: Array, before: Array, after: Array, spans: Iterable[Sequence[int]]) -> None:
         """Take into the digest that these rows change in these spans."""
         assert self._digest is not None
-        digest = self._digest
+        old, new, more = self._words(before), self._words(after), np.zeros(len(rows), np.uint64)
         for start, stop in spans:
             words = slice(start // self._word, -(-stop // self._word))
-            digest += _sum(self._words(after)[:, words], self._k[words], rows)
-            digest -= _sum(self._words(before)[:, words], self._k[words], rows)
-        self._digest = digest % 2**64
+            more += (new[:, words].astype(np.uint64) - old[:, words]) @ self._k[words]
+        self._digest = (self._digest + int((more * _odd(rows)).sum())) % 2**64
 
     def _words(self, rows: Array) -> Array:
         return rows.view(f"<u{self._word}")
@@ -176,7 +175,8 @@ class RowFile:
         step, found = max(1, PART_BYTES // self._row_bytes), 0
         for first in range(0, self._rows, step):
             rows = np.arange(first, min(first + step, self._rows))
-            found += _sum(self._words(self.read(rows)), self._k, rows)
+            words = self._words(self.read(rows)).astype(np.uint64)
+            found += int((words @ self._k * _odd(rows)).sum())  # arrays of integers wrap around
         return found % 2**64
 
     def _verify(self, digest: int) -> None:
@@ -219,10 +219,6 @@ def _odd(numbers: Array) -> Array:
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Array = (x ^ (x >> np.uint64(31))) | np.uint64(1)
     return mixed
-
-
-def _sum(words: Array, k: Array, rows: Array) -> int:
-    return int((words.astype(np.uint64) @ k * _odd(rows)).sum())  # arrays of integers wrap around
 
 
 def _runs(rows: Array, size: int) -> Iterator[tuple[int, int, int]]:
