@@ -36,6 +36,7 @@ from colonnade.deployment.party_side import PartySide
 from colonnade.deployment.server_host import ServerHost
 from colonnade.deployment.server_side import ServerSide
 from colonnade.deployment.terms import shared_digest
+from colonnade.drivers.checkpoints import Checkpoints
 from colonnade.drivers.files import replace_file
 from colonnade.drivers.processes.certificate_files import pem, read, read_key
 from colonnade.drivers.processes.logs import Once
@@ -233,7 +234,7 @@ class PartyPrediction(Keeper):
     def __init__(self, side: PartySide) -> None:
         self.side, config, plan = side, side.config, side.plan
         predictor = predictor_of(plan.method)
-        if not (side.out / "state" / "checkpoint.safetensors").is_file():
+        if not Checkpoints(side.out / "state").exist():
             raise ConfigError(
                 "--predict", str(side.out), "this folder holds no trained model: first run without --predict"
             )
@@ -329,8 +330,18 @@ def _setup_of(side: ServerSide) -> PredictServerSetup[Any, Any]:
         cache_rows=own.cache_rows,
         min_parties=own.min_parties,
         taught=_taught(side),
-        told=state.unpack(means.read_bytes()) if means.is_file() else {},
+        told=_told(means) if means.is_file() else {},
     )
+
+
+def _told(path: Path) -> dict[str, Array]:
+    try:
+        means: dict[str, Array] = state.unpack(path.read_bytes())
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{path}: {error}; remove it and restart the parties, which send their means again"
+        ) from None
+    return means
 
 
 def _taught(side: ServerSide) -> tuple[bool, ...]:

@@ -14,6 +14,7 @@ _RUN = {
     "clock_s": "Seconds of training.",
     "fraction": "The finished part of the run, from 0 to 1.",
     "waited_s": "Seconds since the last update.",
+    "damaged_files": "Damaged files that the server found at its start, and did without.",
     "value": "The metric at the last evaluation: on the validation rows, if there are any.",
 }
 _PARTY = {
