@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["status_table", "up_with_table"]
 
+SAY_OWED_AFTER_S = 5.0
+
 
 def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
     """Run a federation under its live table."""
@@ -25,8 +27,8 @@ def up_with_table(federation: "FederationUp", out: Console) -> "Summary":
 
 
 def status_table(status: dict[str, Any]) -> Group:
-    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen")
-    colours = {"connected": "green", "away": "yellow", "lost": "red"}
+    table = Table("party", "state", "steps/s", "staleness", "up", "down", "last seen", "owes")
+    colours = {"connected": "green", "away": "yellow", "lost": "red", "given up": "red"}
     for party in status["parties"]:
         colour = colours.get(party["state"], "dim")
         seen = "" if party["last_seen_s"] is None else f"{party['last_seen_s']:.0f} s ago"
@@ -39,6 +41,7 @@ def status_table(status: dict[str, Any]) -> Group:
             _bytes(party["bytes_up"]),
             _bytes(party["bytes_down"]),
             seen,
+            f"{escape(party['owes'])}, {party['owed_s']:.0f} s" if (party["owed_s"] or 0.0) >= SAY_OWED_AFTER_S else "",
         )
     metric = " ".join(filter(None, (status.get("rows"), status["metric"])))
     value = "" if status["value"] is None else f" · {metric} {status['value']:.4g}"

@@ -23,6 +23,8 @@ _PARTY = {
     "bytes_down": "Bytes of the server's messages to it.",
     "bytes_eval": "Bytes of evaluation, both ways.",
     "last_seen_s": "Seconds since it was heard of.",
+    "owed_s": "Seconds for which it has owed the run the same thing.",
+    "refused": "Its messages that were refused since the server started.",
 }
 
 
