@@ -132,14 +132,14 @@ class ServerHost(Generic[A_co]):
             return
         passed_s, self._looked_at = (0.0 if node.jobs.pending else now - self._looked_at), now
         owes = self.application.owes()
-        self._debts.note(owes, passed_s)
+        self._debts.note(owes, {name for name in owes if node.peers[name].stream is not None}, passed_s)
         given_up = {name: node.peers[name].standing.given_up for name in owes}
         if owes and all(given_up.values()):
             node.fail(Stalled("; ".join(f"cannot continue without {name}: {why}" for name, why in given_up.items())))
         overdue = self._debts.overdue(self.config.network.give_up_s)
         for name, debt in overdue.items():
             if node.peers[name].present:
-                node.overdue(node.peers[name], *debt)
+                node.overdue(node.peers[name], debt.what, debt.owed_s)
         still = self.application.owes() if overdue else {}
         stuck = {name: debt for name, debt in overdue.items() if still.get(name) == debt.what}
         if stuck:

@@ -205,8 +205,8 @@ class Service:
             raise Refused(f"the certificate of {name!r} is not the one in the list of members")
         if peer.standing.given_up:
             raise Refused(peer.standing.given_up)
-        if cause := peer.standing.kept_out():
-            raise Refused(cause, final=False)
+        if self._end is None and (cause := peer.standing.kept_out()):
+            raise Refused(cause, final=False)  # at the end it may come in and hear of it
         return peer
 
     async def _hello(self, name: str, context: Any) -> Hello:
