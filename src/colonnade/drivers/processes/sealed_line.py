@@ -81,7 +81,6 @@ class SealedLine:
     def reach(self) -> None:
         """Start the line: the peer can be reached, and one of the two has a new connection."""
         self.leave()
-        self._shut = bool(self._peer.standing.given_up)
         if self.agreement.opens and not self._shut:
             self._open()
 
@@ -91,7 +90,7 @@ class SealedLine:
         self._stop_trying()
         self.agreement.forget()
         self._words.clear()
-        self._pause, self._shut = FIRST_PAUSE_S, False
+        self._pause, self._shut = FIRST_PAUSE_S, bool(self._peer.standing.given_up)
 
     def take(self, content: memoryview) -> None:
         """Take a frame that arrived in the peer's name; raises RemoteProtocolError if it does not open."""

@@ -154,7 +154,8 @@ class Service:
     async def stop(self, end: End) -> None:
         """Send END to the parties that are here or come back soon, wait for their BYEs, and close."""
         self._end = control(Kind.END, end)
-        met = [peer for peer in self._node.peers.values() if peer.conversation.number != NEVER_MET]
+        known = [peer for peer in self._node.peers.values() if not peer.standing.given_up]
+        met = [peer for peer in known if peer.conversation.number != NEVER_MET]
         told = {peer.name for peer in met} | set(self._at_door)
         self._all_came.set()  # wake the waiting parties, which then get END
         for peer in met:

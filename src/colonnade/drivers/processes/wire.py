@@ -50,7 +50,7 @@ __all__ = [
     "shortened",
 ]
 
-PROTOCOL = 5  # version of this file; the codec has its own
+PROTOCOL = 6  # version of this file; the codec has its own
 MAX_CONTROL_BYTES = 2**20
 MAX_CAUSE = 500  # characters of a cause, which a peer may choose
 MAX_CLOCK_NS = 2**58  # nine years
