@@ -1,4 +1,4 @@
-"""What a peer may not send, and numbers that leave the finite range: errors that name whom and what."""
+"""What a peer may not send, and numbers that leave the finite range: errors name the peer and the rule."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_a_batch_is_among_the_rows(batch, roles):
 
 
 def refused(role, event, cause):
-    """The error, and that the role is as it was: the driver drops the sender and goes on."""
+    """Expect the error and an unchanged role: the driver drops the sender and continues."""
     before = state.pack(role.save())
     with pytest.raises(RemoteProtocolError, match=cause):
         role.handle(event, 0)
@@ -93,7 +93,7 @@ def test_coordinated_rounds_know_no_queries(roles):
 )  # fmt: skip
 def test_a_bad_evaluation_reply_names_the_party(start, values, roles):
     server, _ = roles()
-    server.handle(Received("party-1", Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))), 0)  # begins an evaluation
+    server.handle(Received("party-1", Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))), 0)  # starts an evaluation
     refused(server, Received("party-2", EvaluationReply(1, start, 0, values)), r"^party-2: .*evaluation")
 
 
@@ -150,7 +150,7 @@ def test_parties_of_a_coordinated_round_must_send_the_same_rows(roles):
     server.evaluation.running, server.state.due = False, ""
     for rows, batch in ((ROWS + 1, 4), (ROWS, 3), (ROWS[::-1].copy(), 4)):
         other = Embeddings(0, batch, rows, np.ones((4, 7), np.float32))
-        refused(server, Received("party-3", other), "party-3: sent other rows for step 0 than the others")
+        refused(server, Received("party-3", other), "party-3: sent rows for step 0 that differ")
     effects = server.handle(Received("party-3", Embeddings(0, 4, ROWS, np.ones((4, 7), np.float32))), 0)
     assert any(isinstance(effect, Work) for effect in effects), "the right ones are taken"
 
@@ -217,7 +217,7 @@ def test_an_unexpected_message_is_the_senders_fault(roles, resolve):
         refused(role, Received("x", Stranger()), f"x: {role.name} does not expect a Stranger")
 
 
-def test_who_may_say_what(roles):
+def test_which_messages_each_role_accepts(roles):
     server, (party, *_) = roles()
     gradient = Gradient(0, 0, np.ones((4, 5), np.float32))
     upload = Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))

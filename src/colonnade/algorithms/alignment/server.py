@@ -97,7 +97,9 @@ class AligningServer(Chassis[State]):
         if not reset:
             return
         if self.state.ring is not None:
-            raise RemoteProtocolError(peer, "restarted in the middle")
+            raise RemoteProtocolError(
+                peer, "restarted in the middle of the alignment; run colonnade align again on every member"
+            )
         self.state.counts.pop(peer, None)
 
     @on(Declare, PARTY)
@@ -105,7 +107,7 @@ class AligningServer(Chassis[State]):
         """Begin when the last party has declared."""
         state = self.state
         if state.ring is not None or sender in state.counts or message.count < 1:
-            raise RemoteProtocolError(sender, f"declares {message.count} ids, which it cannot")
+            raise RemoteProtocolError(sender, f"declares {message.count} ids; each party declares 1 or more ids, once")
         state.counts[sender] = message.count
         if len(state.counts) < len(self.members):
             return
@@ -119,13 +121,13 @@ class AligningServer(Chassis[State]):
     @on(Trouble, PARTY)
     def trouble(self, sender: str, message: Trouble) -> None:
         """A party reports that another member broke the rules."""
-        self.do(self._refused(f"{message.member} {message.cause}, says {sender}"[:300]))
+        self.do(self._refused(f"{sender} reports: {message.member} {message.cause}"[:300]))
 
     # Messages of an alignment that has begun.
 
     def _begun(self, sender: str, message: Message) -> Ring:
         if self.state.ring is None:
-            raise RemoteProtocolError(sender, f"sends {type(message).__name__} before all are here")
+            raise RemoteProtocolError(sender, f"sends {type(message).__name__} before all members are connected")
         return self.state.ring
 
     @on(Raised, PARTY)
@@ -246,14 +248,19 @@ class AligningServer(Chassis[State]):
         where = "all tables"
         if self._min_parties < len(self.parties):
             where = f"the server's table and those of {self._min_parties} parties"
-        return f"no id is in {where}; ids: {sizes}. Are they the same kind of id? See [align]"
+        return (
+            f"no id is in {where}; ids: {sizes}. Check that all tables have the same kind of id, and how [align] "
+            "compares them"
+        )
 
     def _end(self) -> None:
         digests = self.state.digests
         if len(digests) < len(self.members):
             return
         if len(set(digests.values())) > 1:
-            self.do(self._refused("the members came to different orders: start it again"))
+            self.do(
+                self._refused("the members computed different row orders; run colonnade align again on every member")
+            )
         else:
             self.do([Finish("finished")])
 
@@ -302,7 +309,7 @@ class AligningServer(Chassis[State]):
         """Raise if a set is longer than its owner declared."""
         for name, held in self.state.sets.items():
             if sum(map(len, held)) > self.state.counts.get(name, 0):
-                raise LocalProtocolError(f"server: the set of {name} is too long")
+                raise LocalProtocolError(f"server: received more points of {name} than declared")
 
     def summary(self) -> RoleSummary:
         """Sizes, and nothing else."""

@@ -128,7 +128,7 @@ class LinearCoordinator(Counting[State]):
     def _other_labels(self, odd: list[str]) -> str:
         verb = "holds" if len(odd) == 1 else "hold"
         rest = "each other" if len(odd) == len(self.names) else "the rest"
-        return f"{', '.join(odd)} {verb} other labels than {rest}: compare the label columns, row by row"
+        return f"{', '.join(odd)} {verb} different labels from {rest}: compare the label columns row by row"
 
     @on(Diverged, PARTY)
     def diverged(self, sender: str, message: Diverged) -> None:
@@ -137,8 +137,8 @@ class LinearCoordinator(Counting[State]):
             return
         others = [m for m in self.members if self.names[m] != sender]
         if not message.own or not self.state.begun or len(others) < self.fewest:
-            slower = "take a larger train.batch_size" if self.training.measured else "lower train.learning_rate"
-            advice = slower + ", or take protocol.ahead = 0" * bool(self.options.ahead)
+            slower = "increase train.batch_size" if self.training.measured else "lower train.learning_rate"
+            advice = slower + ", or set protocol.ahead = 0" * bool(self.options.ahead)
             raise TrainingDiverged(f"{sender}: {message.cause[:200]}; {advice}")
         self.state.left[sender] = message.cause[:200]
         self._changed(sender)
@@ -211,7 +211,7 @@ class LinearCoordinator(Counting[State]):
     def _check(self, sender: str, message: Stepped) -> None:
         known = all(0 <= member < len(self.names) for member in message.members)
         if not (0 < message.rows <= self.training.rows and message.steps > 0 and message.clock >= 0 and known):
-            raise RemoteProtocolError(sender, f"a step that cannot be: {message!r:.120}")
+            raise RemoteProtocolError(sender, f"reports an impossible step: {message!r:.120}")
 
     def _note_staleness(self, party: int, message: Stepped) -> None:
         """Count the updates that the contributors have made since, as far as the coordinator has heard."""
@@ -346,10 +346,10 @@ class LinearCoordinator(Counting[State]):
             return
         if self.training.metric not in message.values:
             raise RemoteProtocolError(
-                sender, f"a judgement without {self.training.metric}: does protocol.loss fit the labels?"
+                sender, f"sends an evaluation without {self.training.metric}: does protocol.loss fit the labels?"
             )
         if (message.tested is not None) != self.state.last:
-            raise RemoteProtocolError(sender, "judges other rows than it was asked to")
+            raise RemoteProtocolError(sender, "evaluates other rows than the coordinator asked for")
         self.state.judge = ""
         self.forget_timer(JUDGE_TIMER)
         result = Evaluated(message.number, message.loss, message.values, message.tested)
@@ -412,11 +412,11 @@ class LinearCoordinator(Counting[State]):
         """Raise if an invariant between two events does not hold."""
         state = self.state
         if len(set(state.done)) < len(state.done):
-            raise LocalProtocolError("server: a party is done twice")
+            raise LocalProtocolError("server: a party has finished twice")
         if state.running and (state.phase or not self.options.synchronous):
-            raise LocalProtocolError("server: a round is running where none may")
+            raise LocalProtocolError("server: a round is running in a method without rounds")
         if state.agreed and state.labels:
-            raise LocalProtocolError("server: labels are compared, but not all")
+            raise LocalProtocolError("server: the labels agree, but not all parties have sent theirs")
 
     def told(self) -> RoleSummary:
         """Steps of each party, and barriers; the coordinator has no weights."""
@@ -427,8 +427,8 @@ class LinearCoordinator(Counting[State]):
         """Remarks for the reader of the summary."""
         state = self.state
         notes = [self._other_labels(odd)] if (odd := self._odd()) else []
-        notes += [f"went on without {name}: {cause}" for name, cause in state.left.items()]
+        notes += [f"the run continued without {name}: {cause}" for name, cause in state.left.items()]
         if state.declined:
-            cause = "parties came or went, and a party had not moved since the evaluation before"
+            cause = "parties joined or left, and a party had not stepped since the previous evaluation"
             notes.append(f"evaluations missing: {state.declined} ({cause})")
         return "; ".join(notes)

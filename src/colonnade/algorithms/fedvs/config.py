@@ -26,9 +26,12 @@ UNPROTECTED = (
 MOST_BITS = 24  # for l_x and l_w: more bits cannot fit
 
 
-def most_segments(parties: int, colluders: int) -> int:
-    """The largest K that still decodes if one in eight parties, at least one, answers too late; 1 if no K does."""
-    answers = parties - max(1, parties // 8)
+def most_segments(parties: int, colluders: int, spare: int = 0) -> int:
+    """The largest K that still decodes if one in eight parties, at least one, answers too late; 1 if no K does.
+
+    `spare` answers more than that must be there, to check the others.
+    """
+    answers = parties - max(1, parties // 8) - spare
     return max(1, (answers - 1) // 2 + 1 - colluders)
 
 
@@ -48,13 +51,15 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
     stale: Stale = "allow"  # a round uses a slow party's last share; "refuse": all share in every round
     catch_up: int = 4  # longest step, in rounds, of a party that has missed rounds; 1: never longer
     max_stale: int = 20  # rounds in which one share may be summed; then the round waits for its party
+    spare: int = 0  # answers beyond R that a round waits for: 1 shows that some are wrong, 2a locate a wrong ones
+    most_wrong: int = 3  # wrong answers of a party; after that, the server asks it for no more
     work: Work = "arithmetic"  # what a simulator charges; "delays": as in the paper's experiments
 
     def code(self, parties: int) -> LagrangeCode:
         """The code (K, T, N); raises if it cannot decode."""
         fewest = 2 * self.T + 1
         if self.K is None and 0 <= self.T < parties < fewest:
-            advice = f"T = {self.T} needs {fewest} parties at least, and there are {parties}: use another method"
+            advice = f"T = {self.T} needs at least {fewest} parties, but there are {parties}: use another method"
             raise ConfigError("protocol.T", self.T, advice)
         try:
             return LagrangeCode(self.segments(parties), self.T, parties)
@@ -67,7 +72,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 
     def segments(self, parties: int) -> int:
         """K as configured, or its default."""
-        return most_segments(parties, self.T) if self.K is None else self.K
+        return most_segments(parties, self.T, self.spare) if self.K is None else self.K
 
     def least(self, parties: int) -> int:
         """The fewest parties of a summing set: without its T colluders' own parts, a sum still has two others."""
@@ -88,7 +93,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         """What Lagrange coded shares with T random masks (privacy/sharing.py) protect, in words."""
         if not self.T:
             return UNPROTECTED
-        blinding = "" if self.blinding else " blinding is off, so two rounds of answers give data away to the server."
+        blinding = "" if self.blinding else " blinding is off, so two rounds of answers reveal data to the server."
         return (
             f"Parties hold coded shares of each other's columns and weights. Up to {self.T} of them together learn "
             f"nothing about the others from these shares, with any amount of computing; {self.T + 1} or more may. This "
@@ -116,13 +121,25 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         for name, rounds in (("max_stale", self.max_stale), ("catch_up", self.catch_up)):
             if rounds < 1:
                 raise ConfigError(f"protocol.{name}", rounds, "must be 1 or more rounds")
+        self._check_spare(parties)
         fewest = min(parties, self.T + 2)
         if not fewest <= self.least(parties) <= parties:
             advice = (
-                f"must be {fewest} to {parties}: of a sum, {self.T} colluders could take away their own parts, and "
-                "what is left must not be one party's embedding"
+                f"must be {fewest} to {parties}: {self.T} colluders can subtract their own parts from a sum, and the "
+                "rest must not be one party's embedding"
             )
             raise ConfigError("protocol.min_summed", self.min_summed, advice)
+
+    def _check_spare(self, parties: int) -> None:
+        code = self.code(parties)
+        if not 0 <= self.spare <= code.stragglers:
+            advice = (
+                f"must be 0 to {code.stragglers}: {parties} parties give {parties} answers, and K = {code.segments}, "
+                f"T = {code.colluders} need {code.needed} of them"
+            )
+            raise ConfigError("protocol.spare", self.spare, advice)
+        if self.most_wrong < 1:
+            raise ConfigError("protocol.most_wrong", self.most_wrong, "must be 1 or more answers")
 
     @property
     def least_w_max(self) -> float:
@@ -166,7 +183,7 @@ class PlainOptions(Options, frozen=True, kw_only=True):
     def check(self, parties: int) -> None:
         """Raise ConfigError for options that cannot work."""
         if self.segments(parties) < 1:
-            raise ConfigError("protocol.K", self.K, "the rows are cut into at least 1 segment")
+            raise ConfigError("protocol.K", self.K, "must be 1 or more segments")
 
     def segments(self, parties: int) -> int:
         """K as configured, or its default."""

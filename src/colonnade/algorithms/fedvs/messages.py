@@ -12,10 +12,10 @@ from msgspec import field
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "EXCHANGE", "Answer", "Blind", "Blinded", "CodedSum", "CodedSummed",
-           "CodedTerms", "CodedTermsMade", "DataRequest", "DataShare", "DataShared", "Declined", "Decode", "DecodeTest",
-           "Decoded", "DecodedTest", "FetchData", "Gradient", "Holding", "ModelRequest", "ModelShare", "ModelShared",
-           "OfRows", "Prepared", "ShareData", "ShareModel", "ShareModels", "Shared", "Stepped", "Sum", "Take",
-           "WhoHolds"]  # fmt: skip
+           "CodedTerms", "CodedTermsMade", "DataRequest", "DataShare", "DataShared", "Declined", "Decode",
+           "DecodeTest", "Decoded", "DecodedTest", "Doubted", "DoubtedTest", "FetchData", "Gradient", "Holding",
+           "ModelRequest", "ModelShare", "ModelShared", "OfRows", "Prepared", "ShareData", "ShareModel",
+           "ShareModels", "Shared", "Stepped", "Sum", "Take", "WhoHolds"]  # fmt: skip
 
 
 CHUNK_PLACES = 8192  # of held-out rows in one exchange
@@ -31,7 +31,8 @@ class DataShare(OfRows, frozen=True):
     """Party → party, Alg. 1 l. 8: places start … of the sender's coded data; `version` names the polynomial F."""
 
     plainly: ClassVar[str] = (
-        "a coded share of the party's columns: up to T receivers together learn nothing from theirs (T = 0: all)"
+        "a coded share of the party's columns: up to T receivers together learn nothing from their shares "
+        "(T = 0: shares hide nothing)"
     )
 
     version: int
@@ -54,7 +55,7 @@ class FetchData(Message, frozen=True):
 class Prepared(Message, frozen=True):
     """Party → server: the parties whose coded data I hold, and my newest exchanges."""
 
-    plainly: ClassVar[str] = "whose shares the party holds; no data"
+    plainly: ClassVar[str] = "a list of the parties whose shares it holds; no data"
 
     held: list[int]
     round: int
@@ -101,7 +102,7 @@ class ModelRequest(Message, frozen=True):
 class Shared(Message, frozen=True):
     """Party → server: these weights are shared."""
 
-    plainly: ClassVar[str] = "that the party has shared its weights; no data"
+    plainly: ClassVar[str] = "a notice that the party has shared its weights; no data"
 
     trained: int
 
@@ -116,7 +117,7 @@ class WhoHolds(OfRows, frozen=True):
 class Holding(OfRows, frozen=True):
     """Party → server: the parties whose shares (model, blinding and data) I hold; sent unasked once all are here."""
 
-    plainly: ClassVar[str] = "whose shares the party holds, and how many of its weights were cut off"
+    plainly: ClassVar[str] = "a list of the parties whose shares it holds, and how many of its weights were clipped"
 
     round: int
     attempt: int
@@ -150,7 +151,7 @@ class Answer(OfRows, frozen=True):
 class Declined(OfRows, frozen=True):
     """Evaluator → server: no answer over this S: I answered for some of these rows over another, or lack a share."""
 
-    plainly: ClassVar[str] = "that the party does not answer a question; no data"
+    plainly: ClassVar[str] = "a notice that the party does not answer a request; no data"
 
     round: int
     attempt: int
@@ -306,12 +307,13 @@ class Stepped(Payload, frozen=True):
 class Decode(Payload, frozen=True):
     """Server's job, Alg. 1 l. 28–31: decode, average, and one pass through the server's network."""
 
-    answers: Array  # (R, places, h)
+    answers: Array  # (R or more, places, h)
     who: list[int]
     count: int  # |S|
     batch: Array  # places
     targets: Array
     seed: int
+    draw: int  # names the randomness of the check; never used again
 
 
 class Decoded(Payload, frozen=True):
@@ -321,6 +323,14 @@ class Decoded(Payload, frozen=True):
     h: Array  # ∇_H
     theta_0: Array
     buffers: list[Array]
+    answers: int  # that were here
+    wrong: list[int]  # parties whose answers were wrong and left out
+
+
+class Doubted(Payload, frozen=True):
+    """Result of `Decode` if some answers are wrong, and too few are here to tell which."""
+
+    answers: int
 
 
 class DecodeTest(Payload, frozen=True):
@@ -330,6 +340,7 @@ class DecodeTest(Payload, frozen=True):
     who: list[int]
     count: int
     start: int
+    draw: int
 
 
 class DecodedTest(Payload, frozen=True):
@@ -337,11 +348,19 @@ class DecodedTest(Payload, frozen=True):
 
     start: int
     values: Array  # (K, places, h) float32
+    wrong: list[int]
+
+
+class DoubtedTest(Payload, frozen=True):
+    """Result of `DecodeTest` if some answers are wrong, and too few are here to tell which."""
+
+    start: int
+    answers: int
 
 
 CODED_PAYLOADS = (
     *(DataShare, DataRequest, FetchData, Prepared, *EXCHANGE, Gradient),
     *(ShareData, DataShared, ShareModel, ModelShared, Blind, Blinded),
     *(CodedTerms, CodedTermsMade, CodedSum, CodedSummed, Take, Stepped),
-    *(Decode, Decoded, DecodeTest, DecodedTest),
+    *(Decode, Decoded, Doubted, DecodeTest, DecodedTest, DoubtedTest),
 )

@@ -156,9 +156,9 @@ class Server(TablesInFiles, Coordinator[State]):
 
     def _check_report(self, sender: str, message: Ready) -> None:
         if not 1 <= message.steps < STEPS:
-            raise RemoteProtocolError(sender, f"reports τ = {message.steps} local steps; one is the least")
+            raise RemoteProtocolError(sender, f"reports τ = {message.steps} local steps; it must be 1 or more")
         if not 0 < message.weight <= MOST_WEIGHT:
-            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; a gradient's weight is above 0")
+            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; it must be above 0")
         if not (0 <= message.step_s <= LONGEST_S and 0 <= message.held_s <= LONGEST_S):
             raise RemoteProtocolError(sender, f"reports steps of {message.step_s} s, {message.held_s} s in all")
 
@@ -194,7 +194,9 @@ class Server(TablesInFiles, Coordinator[State]):
         known = [self.pacing.step_s[name] for name in self.names if name in self.pacing.step_s]
         quickest = min(known, default=0.0)
         if not isinstance(timeout_s, str) and quickest > timeout_s:
-            advice = f"no party finished a step within it: the quickest took {quickest:.3g} s; give more, or use 'auto'"
+            advice = (
+                f"no party finished a step in this time: the fastest took {quickest:.3g} s; raise it, or use 'auto'"
+            )
             raise ConfigError("protocol.timeout_s", timeout_s, advice)
 
     @property

@@ -57,7 +57,9 @@ class LockStepServer(Stepping[T], Generic[T]):
         if not message.batch or other is None or other.step != message.step:
             return
         if not np.array_equal(other.rows, message.rows[: message.batch]):
-            raise RemoteProtocolError(sender, f"sent other rows for step {other.step} than the others")
+            raise RemoteProtocolError(
+                sender, f"sent rows for step {other.step} that differ from the other parties' rows"
+            )
 
     def request_of(self, party: int, message: Embeddings) -> QueuedRequest:
         """Return a request that keeps the values, since there is no table."""

@@ -204,7 +204,7 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         """Raise LocalProtocolError if an invariant between two events is broken."""
         super().validate()
         if self.state.asked and self.state.working:
-            raise LocalProtocolError("server: a step is running although fresh rows are outstanding")
+            raise LocalProtocolError("server: a step is running although requested rows have not arrived")
         if self.k < self.table.newest():
             raise LocalProtocolError("server: a row was renewed in the future")
 

@@ -72,7 +72,7 @@ class Switchboard:
     def refused(self, error: RemoteProtocolError) -> None:
         """Drop the frame, count it and log it once."""
         self.refusals += 1
-        self._complaints.warning("refused what came over the relay", peer=error.peer, cause=error.cause)
+        self._complaints.warning("refused a relayed frame", peer=error.peer, cause=error.cause)
 
     def refused_by(self, name: str, cause: str) -> None:
         """Log why a party did not take a message of this one."""
