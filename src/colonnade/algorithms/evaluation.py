@@ -210,6 +210,10 @@ class Evaluation:
             cause = f"evaluation rows from {reply.start} of shape {reply.values.shape}, expected {expected} float32"
             raise RemoteProtocolError(sender, cause)
 
+    def owed(self) -> dict[str, str]:
+        """What each party still owes to this evaluation, in words."""
+        return {name: f"{count} part(s) of evaluation {self.number}" for name, count in self._outstanding.items()}
+
     def lose(self, peer: str) -> list[Effect]:
         """Stop waiting for a lost party and count it as missing."""
         if self._outstanding.pop(peer, None) is None:

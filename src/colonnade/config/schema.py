@@ -136,6 +136,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_queue: int = 1024
     max_log_mb: float = 32.0
     checkpoint_s: float = 30.0
+    max_refusals: int = 8
     admit_late: bool = True
     address: str = "127.0.0.1:7450"
     certificate: str | None = None
@@ -154,6 +155,8 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("max_in_flight", "max_queue"):
             if getattr(self, name) < 2:
                 raise ConfigError(f"network.{name}", getattr(self, name), "must be 2 or more messages")
+        if self.max_refusals < 1:
+            raise ConfigError("network.max_refusals", self.max_refusals, "must be 1 or more refused messages")
         if self.metrics_port is not None and not 0 < self.metrics_port < 2**16:
             raise ConfigError("network.metrics_port", self.metrics_port, "must be from 1 to 65535")
 

@@ -247,7 +247,7 @@ def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: P
         "kind HELLO": [control(Kind.HELLO, Bye("", 0.0))],
         "kind WELCOME": [seal_envelope(Kind.WELCOME, 0, 0)],
         "kind END": [seal_envelope(Kind.END, 0, 0, b"x" * 1000)],
-        "kind REFUSAL": [seal_envelope(Kind.REFUSAL, 0, 0)],
+        "REFUSAL cannot be read": [seal_envelope(Kind.REFUSAL, 0, 0)],
         "BYE cannot be read": [seal_envelope(Kind.BYE, 0, 0, b"\xff\xff")],
     }  # fmt: skip
 
@@ -537,9 +537,9 @@ def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
         node = Node(Deaf(), fuzz.MESSAGES, tmp_path, ["mallory"], limits, Log("server", stream=io.StringIO()))
         node.open()
         peer = node.peers["mallory"]
-        for sequence in range(1, 2001):
+        for _ in range(2000):
             with pytest.raises(RemoteProtocolError, match="not expected"):
-                node.received(peer, sequence, memoryview(GOOD[0]))
+                node.received(peer, 1, memoryview(GOOD[0]))
         size = sum(path.stat().st_size for path in tmp_path.iterdir())
         assert node.error is None
         node.close()

@@ -296,6 +296,15 @@ class AligningServer(Chassis[State]):
         has = self.state.counts if self.ring is None else self.state.digests
         return [name for name in self.parties if name not in has]
 
+    def owes(self) -> dict[str, str]:
+        """What these parties owe. A party may wait for another's points: every raised point is progress for all."""
+        what = (
+            "the number of its ids"
+            if self.ring is None
+            else f"its part of the alignment after {self.progress.k} points"
+        )
+        return dict.fromkeys(self.waits_for(), what)
+
     def validate(self) -> None:
         """Raise if a set is longer than its owner declared."""
         for name, held in self.state.sets.items():

@@ -401,6 +401,13 @@ class LinearCoordinator(Counting[State]):
             return [name for name in (state.judge, state.unmoved) if name in self.index]
         return [self.names[member] for member in members if member not in state.done]
 
+    def owes(self) -> dict[str, str]:
+        """Without a barrier every party owes a step. A party may wait for another's sum: any step is progress."""
+        waits = self.waits_for()
+        if waits:
+            return dict.fromkeys(waits, f"its answer at barrier {self.state.barrier} after update {self.k}")
+        return {self.names[member]: f"a step after update {self.k}" for member in self.members}
+
     def validate(self) -> None:
         """Raise if an invariant between two events does not hold."""
         state = self.state

@@ -220,6 +220,10 @@ class Server(TablesInFiles, Coordinator[State]):
         """Name the parties that the next round still needs, for display."""
         return list(self._needed(self.names))
 
+    def awaited(self) -> str:
+        """Say what the next round needs."""
+        return f"an upload for round {self.state.following} after phase {self.state.phase}"
+
     def _needed(self, names: Iterable[str]) -> Iterator[str]:
         """Yield those of these parties that the next round still needs. If the server counts on none, any would do."""
         s = self.state

@@ -196,6 +196,10 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         """Name the parties that the next step still needs, for display."""
         return list(self.state.asked) or super().waits_for()
 
+    def awaited(self) -> str:
+        """Say what the next step needs."""
+        return f"fresh rows for update {self.k + 1}" if self.state.asked else super().awaited()
+
     def validate(self) -> None:
         """Raise LocalProtocolError if an invariant between two events is broken."""
         super().validate()

@@ -17,6 +17,7 @@ class Limits:
     max_queue: int = 1024  # messages that wait for one peer
     max_log_mb: float = 32.0  # above this size of the journal the node writes a checkpoint
     checkpoint_s: float = 30.0
+    max_refusals: int = 8  # messages of one peer that the role refuses within ten minutes, until the peer is given up
 
     @property
     def max_message_bytes(self) -> int:

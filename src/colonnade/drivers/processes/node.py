@@ -100,7 +100,7 @@ class Keeper:
 class Node:
     """Runs one role until it finishes or is stopped."""
 
-    forgiving: ClassVar[bool] = False  # whether the party connects again after a frame that it cannot read
+    forgiving: ClassVar[bool] = False  # whether it only drops what the server should not have sent
 
     def __init__(
         self,
@@ -398,10 +398,31 @@ class Node:
         fields = {"reset": reset, "known": known}
         self.log.info("joined", peer=peer.name, **{name: value for name, value in fields.items() if value})
 
-    def lost(self, peer: Peer) -> None:
-        """Tell the role that the peer has been silent for too long."""
-        self.log.warning("lost", peer=peer.name, silent_s=round(peer.silent_s(), 1))
+    def lost(self, peer: Peer, cause: str = "") -> None:
+        """Tell the role that the peer is gone: for this cause, or because it has been silent for too long."""
+        why = {"cause": cause} if cause else {"silent_s": round(peer.silent_s(), 1)}
+        self.log.warning("lost", peer=peer.name, **why)
         self._give(Record(self.clock(), PeerLost(peer.name)))
+
+    def refuse(self, peer: Peer, cause: str) -> str:
+        """Restart the conversation with a peer that sent something wrong. The message counts as not taken.
+
+        Returns the reason if this was once too often: the peer is then given up as lost, and may not join again.
+        """
+        peer.conversation.give_up()  # if the role refused a message, `_handle` did this already
+        if not peer.standing.refuse(cause, self.limits.max_refusals):
+            return ""
+        if peer.present:
+            self.lost(peer, peer.standing.given_up)
+        return peer.standing.given_up
+
+    def overdue(self, peer: Peer, what: str, owed_s: float) -> None:
+        """Give up a peer that is connected, but has owed something for too long."""
+        cause = peer.standing.overdue(what, owed_s, self.limits.give_up_s)
+        if peer.stream is not None:
+            peer.stream.drop(cause)
+        if peer.present:
+            self.lost(peer, cause)
 
     def _work_done(self, work: Work, result: Payload) -> None:
         self._give(Record(self.clock(), WorkDone(work.token, result)))
@@ -455,7 +476,15 @@ class Node:
         start = time.monotonic()
         header = self._take_note(record)
         self.trace.add(record.now, 0, self.trace.events, 0, 0, record.size, header)
-        for effect in self.role.handle(event, record.now):
+        try:
+            effects = self.role.handle(event, record.now)
+        except RemoteProtocolError:
+            if isinstance(event, Received):
+                peer = self.peers[event.sender]
+                if peer.far or not self.forgiving:
+                    peer.conversation.give_up()  # here, so that a replay does the same
+            raise
+        for effect in effects:
             self._perform(effect)
         seconds = time.monotonic() - start
         if seconds > SLOW_HANDLER_S and self._loop is not None:
