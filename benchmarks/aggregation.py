@@ -1,4 +1,4 @@
-"""Which aggregate of the embeddings suffers from stragglers, and how much? FedVS (fedvs.txt) asks so in Fig. 1.
+"""Which aggregate of the embeddings suffers from stragglers, and how much? FedVS asks this in Fig. 1.
 
     python benchmarks/aggregation.py --data DIR --out FOLDER [--picture docs/aggregation.png] [--seconds 30] [--seeds 2]
                                      [--final-seeds 5] [--workers 2] [--minutes 9] [--resume]
@@ -7,7 +7,7 @@ Fashion-MNIST, ten parties with a tenth of the pixels each, `vafl`; six of them 
 Printed: accuracy on the test rows after a fixed time on the virtual clock, without and with stragglers, for concat,
 mean, sum and max, over fresh seeds. The scale of a party's gradient depends on the aggregate, so each has its own rate
 of Adam, one without and one with stragglers: the one with the best accuracy on the validation rows at that time (all of
-RATES with one seed, the best two with all seeds). The table says where that is the grid's edge. FOLDER gets
+RATES with one seed, the best two with all seeds). The table marks a best rate at the grid's edge. FOLDER gets
 aggregation.jsonl, a line per run, and aggregation.md.
 
 FedVS has 16 parties, adds an exponential delay to 60 % of them, and compares waiting and ignoring too; `sum` is ours.
@@ -35,7 +35,7 @@ from colonnade.report.figures import PALETTE
 
 PARTIES, SLOW, FACTOR, STEP_S = 10, 6, 10, 0.02
 RATES = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
-KEEP = 2  # rates that are tried with all seeds
+KEEP = 2  # rates tried with all seeds
 FRESH = 1000  # the first seed of the reported runs
 POINTS = 20  # of a curve
 Case = tuple[str, int]  # aggregate, how many parties are slow
@@ -81,7 +81,7 @@ def table(found: Mapping[Case, tuple[float, list[Result]]]) -> str:
 
 
 def figure(found: Mapping[Case, tuple[float, list[Result]]]) -> go.Figure:
-    """A curve per aggregate with stragglers, a dotted one without."""
+    """One curve per aggregate with stragglers, one dotted curve without."""
     picture = go.Figure()
     for colour, aggregate in zip(PALETTE, AGGREGATES, strict=False):
         for slow, dash in ((SLOW, "solid"), (0, "dot")):
@@ -103,7 +103,7 @@ def _mean_over_seeds(curves: Sequence[Sequence[tuple[float, float]]]) -> list[li
 
 
 def save(picture: go.Figure, out: Path) -> None:
-    """HTML, or a PNG by way of a headless Chromium."""
+    """HTML, or a PNG made by a headless Chromium."""
     if out.suffix != ".png":
         picture.write_html(out)
         return
@@ -123,8 +123,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with the Fashion-MNIST IDX files")
     parser.add_argument("--picture", type=Path, help="a .png or .html")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of the virtual clock")
-    parser.add_argument("--seeds", type=int, default=2, help="for each rate while tuning")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds of the virtual clock")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds of each rate while tuning")
     parser.add_argument("--final-seeds", type=int, default=5, help="fresh seeds for the table")
     add_options(parser)
     options = parser.parse_args()

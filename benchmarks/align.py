@@ -2,7 +2,7 @@
 
     python benchmarks/align.py [--ids 1000000] [--common 0.5] [--labels]
 
-Writes two CSV files with so many ids each, a part of them in common, starts the server and both parties as
+Writes two CSV files of this many ids, with a part of them in common, starts the server and both parties as
 `colonnade align server.toml bank.toml shop.toml` does, and checks the result against the plain intersection:
 
     rows/s      ids of one table / seconds from the first process's start to the last one's end
@@ -36,13 +36,13 @@ BARE_CHUNK = 4096
 
 
 def peak_mb() -> float:
-    """The most memory this process ever had."""
+    """The peak memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 class Measured(AlignAll):
-    """The same processes, which write down their memory at the end."""
+    """The same processes, which also write their peak memory to a file."""
 
     def _child(self, name: str, path: Path) -> Child:
         child = super()._child(name, path)
@@ -60,7 +60,7 @@ def run_child(arguments: list[str]) -> None:
 
 
 def write_folders(folder: Path, count: int, common: float, labels: bool) -> dict[str, list[str]]:
-    """Folders, tables and configs of everybody; the ids of each table."""
+    """Write folders, tables and configs of all members; return the ids of each table."""
     generator, both = random.Random(0), int(count * common)
     members = ["server", *PARTIES] if labels else list(PARTIES)
     tables: dict[str, list[str]] = {}
@@ -86,7 +86,7 @@ def write_folders(folder: Path, count: int, common: float, labels: bool) -> dict
 
 
 def bare_s(count: int, others: int) -> float:
-    """What the library alone takes for what one member raises."""
+    """Seconds that the library alone takes for the ids one member raises."""
     blinder, texts = Blinder(bytes(32)), [f"C{number:09}" for number in range(SAMPLE)]
     start = time.perf_counter()
     points = blinder.hashed(texts)
@@ -102,7 +102,7 @@ def bare_s(count: int, others: int) -> float:
 
 
 def check(folder: Path, tables: dict[str, list[str]]) -> int:
-    """Everybody has the same ids in the same order, and they are those of the plain intersection."""
+    """Check that all members have the same ids in the same order, and that these are the plain intersection."""
     orders = []
     for name, table in tables.items():
         rows = load_alignment(folder / name / "aligned.safetensors").rows

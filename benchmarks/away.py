@@ -3,7 +3,7 @@
     python benchmarks/away.py --data UCI [--out docs/away.png] [--seeds 3] [--dropout 0.3]
 
 UCI credit card, the bank, shop and insurer of examples/three_folders.py, `vafl` with the settings written there. After
-the training every party that is away is replaced, on the test rows, by what stands in for it: the learned vector with
+the training, the test rows use a replacement for every party that is away: the learned vector with
 party dropout, the mean of its training embeddings without. For comparison the same networks trained centrally, on all
 columns and on the bank's alone. All in the simulator; nothing was tuned, and the first dropout tried is the one shown.
 So no row is held out to validate on.
@@ -46,7 +46,6 @@ SETS = [here for count in (1, 2, 3) for here in itertools.combinations(range(3),
 
 
 def read(folder: Path) -> Any:
-    """All clients."""
     path = folder / "UCI_Credit_Card.csv.gz"
     return colonnade.load(
         str(path), label="default.payment.next.month", id="ID", categorical=["SEX", "EDUCATION", "MARRIAGE"]
@@ -54,7 +53,7 @@ def read(folder: Path) -> Any:
 
 
 def federated(data: Any, seed: int, dropout: float) -> dict[tuple[int, ...], float]:
-    """AUC by who is there; every seed has test rows of its own, and all models of one seed have the same."""
+    """AUC by the set of present parties. Every seed has its own test rows; all models of one seed share them."""
     part = colonnade.split(data, how=PARTIES, split_seed=seed, validation_fraction=0)
     result = colonnade.train(part, "vafl", seed=seed, party_dropout=dropout, **SETTINGS)
     roles: list[Any] = [node.role for node in result._run.simulator.nodes]
@@ -102,8 +101,8 @@ def figure(found: dict[float, list[dict[tuple[int, ...], float]]], alone: float,
     for value, text in ((alone, "the bank's columns alone, trained centrally"), (everything, "all columns, centrally")):
         picture.add_hline(y=value, line_dash="dot", annotation_text=text, annotation_position="bottom right")
     picture.update_layout(
-        title="UCI credit card, vafl: AUC by the number of parties that are there (points: who)",
-        xaxis={"title": "parties that are there", "tickvals": [1, 2, 3]}, yaxis_title="AUC on test rows",
+        title="UCI credit card, vafl: AUC by the number of present parties (points: sets of parties)",
+        xaxis={"title": "present parties", "tickvals": [1, 2, 3]}, yaxis_title="AUC on test rows",
         template="plotly_white", height=580, margin={"l": 60, "r": 20, "t": 60, "b": 50}, legend={"x": 0.02, "y": 0.98},
     )  # fmt: skip
     return picture
@@ -122,7 +121,7 @@ def main() -> None:
     alone, everything = ([central(data, seed, names) for seed in seeds] for names in (("bank",), NAMES))
     console.print("centralised, the bank's columns:", words(alone), " all columns:", words(everything))
     found = {p: [federated(data, seed, p) for seed in seeds] for p in (0.0, options.dropout)}
-    table = Table("who is there", *(f"party dropout {p:g}" for p in found), title=f"AUC, {options.seeds} seeds")
+    table = Table("present parties", *(f"party dropout {p:g}" for p in found), title=f"AUC, {options.seeds} seeds")
     for here in SETS:
         names = ", ".join(NAMES[n] for n in here)
         table.add_row(names, *(words([run[here] for run in runs]) for runs in found.values()))

@@ -4,12 +4,12 @@
 
 10 parties of 4 columns each (normal numbers; the label is a linear rule over all of them), linear models of width 16,
 `vafl` with `table = "zeros"`, batches of 256, over mutual TLS on this machine (`up`). The resident memory of every
-process is looked at four times a second. What the server may have:
+process is read four times a second. The limit for the server:
 
     1.2 × touched part of the table + 500 MB
 
-where the touched part is taken twice: `written` are the blocks that some party wrote × their bytes, `pages` what
-the file occupies on the disk, since a row in a page touches all of it. The first is the smaller, and is what counts.
+where the touched part is computed in two ways: `written` is the blocks that a party wrote × their bytes, `pages` what
+the file occupies on disk, since one row touches its whole page. The first is the smaller one and counts.
 With `--table memory` the table is an array, and a checkpoint copies it.
 """
 
@@ -36,7 +36,7 @@ MB = 1e6
 
 
 def partition(rows: int, bar: Progress) -> Partition:
-    """Made party by party; no other copy."""
+    """Made party by party, without another copy."""
     train, test, score = [], [], np.zeros(rows + TEST_ROWS, np.float32)
     task = bar.add_task("making columns", total=PARTIES)
     for party in range(PARTIES):
@@ -74,9 +74,7 @@ class Watch:
     def __init__(self, up: FederationUp) -> None:
         self._up, self._began = up, time.monotonic()
         self.peaks: dict[str, float] = {}  # MB, of VmHWM
-        self.own: dict[
-            str, float
-        ] = {}  # MB, the most of RssAnon: without pages of files, which the system may take back
+        self.own: dict[str, float] = {}  # MB, peak RssAnon: without file pages, which the system may take back
         self.resident: dict[str, list[tuple[float, float]]] = {}  # MB, of VmRSS
         self.first_update_s: float | None = None
         self.at_first_update: dict[str, float] = {}  # MB, of VmRSS
@@ -108,7 +106,7 @@ def _status(pid: int) -> dict[str, float]:
 
 
 def touched(file: Path, rows: int, dtype: str) -> tuple[int, int]:
-    """Blocks that hold anything but zeros, and rows that have one."""
+    """Blocks that hold anything except zeros, and rows that have such a block."""
     kind = np.dtype([("values", dtype, (PARTIES, WIDTH)), ("renewed", "<i4", (PARTIES,))])
     assert file.stat().st_size == rows * kind.itemsize
     blocks = lines = 0
@@ -121,7 +119,7 @@ def touched(file: Path, rows: int, dtype: str) -> tuple[int, int]:
 
 
 def _data_of(file: int, size: int, row: int) -> list[tuple[int, int]]:
-    """Whole rows, in pieces of bounded size, that are not a hole."""
+    """Whole rows that are not in a hole of the file, in pieces of bounded size."""
     pieces, place = [], 0
     while place < size:
         try:
@@ -142,7 +140,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--table", choices=["memory", "file"], default="file")
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float16")
-    parser.add_argument("--out", type=Path, help="where the run's folder is made, and removed afterwards")
+    parser.add_argument("--out", type=Path, help="where to make the run's folder, which is removed afterwards")
     given = parser.parse_args()
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="big-table-", dir=given.out))

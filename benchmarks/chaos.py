@@ -1,16 +1,16 @@
-"""Chaos on real processes: seeded random schedules of kills, cuts, black holes and delays, and what must hold after.
+"""Chaos on real processes: seeded random schedules of kills, cuts, black holes and delays, with checks afterwards.
 
     python benchmarks/chaos.py [--schedules 30] [--seed 0]
 
 A federation of four parties on digits, every role its own process, each party behind a TCP proxy of its own. A
 schedule is drawn from its seed: `kill -9` and restart of parties and of the server, links that are cut, that swallow
 everything, that are slow, and that break just after a message went through and before its acknowledgement came
-back (under TLS nobody can repeat bytes, but so the sender has to find out whether it must). After each schedule:
+back (TLS prevents repeated bytes, but the sender must find out whether to resend). After each schedule:
 
     no hang          all processes end by themselves within the deadline
-    exactly once     over all logs that the nodes ever wrote, each conversation is heard 1, 2, 3, …, each update of
+    exactly once     over all logs of the nodes, each conversation is received as 1, 2, 3, …, each update of
                      the server and each step of a party is taken once, and they add up to what the summaries say
-    nothing lost     a restarted node goes on at or after its last checkpoint; metrics.jsonl only ever grows
+    nothing lost     a restarted node continues at or after its last checkpoint; metrics.jsonl only grows
     as good as calm  the accuracy (mean of the last five evaluations) is within a point of the calm runs' mean;
                      `sync` has the calm run's weights bit for bit
 
@@ -48,18 +48,18 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.events import Received, WorkDone
 
 PARTIES = 4
-# Asynchronous training goes on without a party that is away, so it must last longer than a restart on a busy machine.
+# Asynchronous training continues without an absent party, so it must last longer than a restart on a busy machine.
 EPOCHS = {"vafl": 100.0, "t-sync": 100.0, "sync": 25.0}
 DEADLINE_S = 120.0
 FAREWELL_S = 30.0  # from the server's end to the last party's
 POINT = 0.01
-LAST = 5  # evaluations whose mean is a run's accuracy
+LAST = 5  # the mean of this many evaluations is a run's accuracy
 METHODS = ("vafl", "vafl", "vafl", "t-sync", "sync")  # of schedule 0, 1, 2, …
 UPLOAD_BYTES = 4000  # a batch's embeddings are longer, a heartbeat is shorter
 
 
 def chaos_config(method: str, epochs: float | None = None, parties: int = PARTIES) -> Config:
-    """Short times, so that losing a party and finding it again happen often."""
+    """Short times, so that parties are often lost and found again."""
     return from_dict(
         {
             "data": {"source": "digits", "parties": parties},
@@ -67,14 +67,14 @@ def chaos_config(method: str, epochs: float | None = None, parties: int = PARTIE
             "train": {
                 "epochs": EPOCHS[method] if epochs is None else epochs,
                 "seed": 0,
-                "checkpoint_every": 10**9,  # by time alone: no log is written over before it is copied
+                "checkpoint_every": 10**9,  # by time alone: no log is overwritten before it is copied
             },
             "network": {
                 "heartbeat_s": 0.2,
                 "lost_after_s": 1.0,
                 "give_up_s": 40.0,
                 "checkpoint_s": 1.0,
-                "admit_late": False,  # who starts late on a busy machine would learn less, also in calm
+                "admit_late": False,  # on a busy machine a late party would learn less, even without faults
             },
         }
     )
@@ -88,16 +88,16 @@ class Link:
 
     def __init__(self, party: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.party, self.server = party, server
-        self.forgotten = False  # both ends believe in it, but nothing arrives any more
+        self.forgotten = False  # both ends believe in it, but nothing arrives
 
     def reset(self) -> None:
-        """As if a firewall had thrown it out."""
+        """Drop the connection as a firewall would."""
         for writer in (self.party, self.server):
             _reset(writer)
 
 
 class Proxy:
-    """Between one party and the server; its faults are for all connections, also those to come."""
+    """Between one party and the server; its faults affect all connections, also later ones."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -105,7 +105,7 @@ class Proxy:
         self._links: set[Link] = set()
         self._flows = {"up": asyncio.Event(), "down": asyncio.Event()}
         self._refusing = False
-        self._trap: asyncio.Event | None = None  # set when an upload has gone through
+        self._trap: asyncio.Event | None = None  # set when an upload has passed
         self._latency_s = 0.0
         self._listener: asyncio.Server | None = None
         self.address = ""
@@ -118,7 +118,7 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
 
     def stop(self) -> None:
-        """No more of anything."""
+        """Close everything."""
         if self._listener is not None:
             self._listener.close()
         for link in list(self._links):
@@ -127,7 +127,7 @@ class Proxy:
     # Faults
 
     async def cut(self, duration_s: float) -> None:
-        """Connections break, new ones are thrown out."""
+        """Break the connections and reject new ones."""
         self._refusing = True
         for link in list(self._links):
             link.reset()
@@ -135,7 +135,7 @@ class Proxy:
         self._refusing = False
 
     async def swallow(self, directions: tuple[str, ...], duration_s: float, forget: bool) -> None:
-        """Nothing arrives, and nobody is told; later what was sent arrives, or the connections are forgotten."""
+        """Nothing arrives, and no side is told. Later the held data arrive, or the connections are forgotten."""
         for direction in directions:
             self._flows[direction].clear()
         await asyncio.sleep(duration_s)
@@ -145,13 +145,13 @@ class Proxy:
             self._flows[direction].set()
 
     async def slow(self, latency_s: float, duration_s: float) -> None:
-        """Every piece takes longer."""
+        """Delay every piece."""
         self._latency_s = latency_s
         await asyncio.sleep(duration_s)
         self._latency_s = 0.0
 
     async def cut_after_upload(self) -> bool:
-        """Let an upload through, hold back everything that answers it, and break the line; whether there was one."""
+        """Let an upload through, hold back every answer, and break the line; return whether there was an upload."""
         self._trap = asyncio.Event()
         try:
             await asyncio.wait_for(self._trap.wait(), 3.0)
@@ -159,7 +159,7 @@ class Proxy:
             return False
         finally:
             self._trap = None
-        await asyncio.sleep(0.05)  # the server takes it meanwhile
+        await asyncio.sleep(0.05)  # meanwhile the server handles it
         for link in list(self._links):
             link.reset()
         self._flows["down"].set()
@@ -206,7 +206,7 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """RST instead of a polite end."""
+    """Close with RST instead of FIN."""
     found = writer.get_extra_info("socket")
     if found is not None and found.fileno() >= 0:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -214,7 +214,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def journal_number(path: Path) -> int:
-    """Which log lies there, or -1."""
+    """The number of the log in this file, or -1."""
     try:
         with path.open("rb") as file:
             head = file.read(12)
@@ -227,7 +227,7 @@ def journal_number(path: Path) -> int:
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong, so long after the one before began."""
+    """One fault, with its delay after the start of the previous one."""
 
     after_s: float
     kind: str  # kill, cut, swallow, slow, cut after upload, freeze
@@ -262,28 +262,28 @@ def draw_schedule(seed: int, parties: tuple[str, ...]) -> list[Fault]:
 
 @dataclass
 class Outcome:
-    """What a run was like."""
+    """The result of a run."""
 
     method: str
     faults: list[str] = field(default_factory=list)  # injected
     problems: list[str] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     parties: dict[str, dict[str, Any]] = field(default_factory=dict)
-    last_accuracies: list[float] = field(default_factory=list)  # one alone wanders by more than a point
+    last_accuracies: list[float] = field(default_factory=list)  # a single one varies by more than a point
     took_s: float = 0.0
     resets: int = 0  # conversations that began again from nothing
     spared: int = 0  # messages that a reconnecting sender held for lost and the other side had
     repeats: int = 0  # messages that came twice and were dropped
     restarts: int = 0
     events: int = 0  # in all logs, checked
-    logs_missed: int = 0  # nodes of which not every log could be copied
+    logs_missed: int = 0  # nodes with a log that could not be copied
 
     @property
     def accuracy(self) -> float:
         return mean(self.last_accuracies) if self.last_accuracies else 0.0
 
     def line(self) -> str:
-        """For people."""
+        """One line of text."""
         kinds = Counter(fault.split()[0] for fault in self.faults)
         words = " ".join(f"{kind}×{count}" for kind, count in sorted(kinds.items())) or "calm"
         verdict = "ok  " if not self.problems else "FAIL"
@@ -313,7 +313,7 @@ class Schedule:
         return self._up.parties
 
     async def run(self, deadline_s: float = DEADLINE_S) -> Outcome:
-        """Everything, and the checks."""
+        """Run the schedule and all checks."""
         start = time.monotonic()
         archivist = asyncio.ensure_future(self._keep_logs())
         try:
@@ -434,7 +434,7 @@ class Schedule:
         return True
 
     async def _restart_the_dead(self) -> None:
-        """The server has ended while somebody was down: that one has to find out by itself."""
+        """Restart the nodes that were down when the server ended: they must find out by themselves."""
         for name in sorted(self._down):
             await self._up.children[name].start()
             self.outcome.restarts += 1
@@ -473,7 +473,7 @@ class Schedule:
         data = path.read_bytes()[start:end] if path.exists() else b""
         rows = []
         for line in data.splitlines():
-            with contextlib.suppress(ValueError):  # a kill tears lines, and errors are no JSON
+            with contextlib.suppress(ValueError):  # a kill leaves torn lines, and errors are not JSON
                 rows.append(json.loads(line))
         return [row for row in rows if isinstance(row, dict)]
 
@@ -481,7 +481,7 @@ class Schedule:
         self.outcome.problems.append(what)
 
     def tails(self, lines: int = 12) -> str:
-        """The newest log lines of everybody, for the person who looks for the cause."""
+        """The newest log lines of all nodes, to find the cause of a failure."""
         parts = []
         for name, child in self._up.children.items():
             text = child.log.read_text(errors="replace") if child.log.exists() else ""
@@ -515,7 +515,7 @@ class Schedule:
     def _check_goes_on(self, name: str) -> None:
         for start in self._killed[name]:
             before = [row["update"] for row in self._log(name, 0, start) if row["event"] == "checkpoint"]
-            after = [row["update"] for row in self._log(name, start) if row["event"] == "going on"]
+            after = [row["update"] for row in self._log(name, start) if row["event"] == "continuing"]
             if before and after and after[0] < before[-1]:
                 self._problem(f"{name}: goes on at update {after[0]}, its checkpoint had {before[-1]}")
 
@@ -577,7 +577,7 @@ class Schedule:
 
 
 def run_one(config: Config, folder: Path, faults: list[Fault], deadline_s: float = DEADLINE_S) -> Outcome:
-    """One schedule; a failure's outcome ends with the tails of the logs."""
+    """Run one schedule; a failed outcome ends with the tails of the logs."""
     schedule = Schedule(config, folder, faults)
     outcome = asyncio.run(schedule.run(deadline_s))
     if outcome.problems:
@@ -602,10 +602,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--schedules", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calm", type=int, default=8, help="calm runs to compare with, of each asynchronous method")
+    parser.add_argument("--calm", type=int, default=8, help="calm runs of each asynchronous method to compare with")
     parser.add_argument("--only", choices=sorted(set(METHODS)), help="one method only")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the folder goes, whatever happens
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the folder is removed in any case
     methods = (options.only,) if options.only else METHODS
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         calm: dict[str, list[Outcome]] = {}
@@ -635,7 +635,7 @@ def _report(outcome: Outcome, what: str) -> Outcome:
 
 
 def _table(calm: dict[str, list[Outcome]], outcomes: list[Outcome]) -> None:
-    head = "method   schedules  failed  faults  restarts  spared  repeats  resets"
+    head = "method   schedules  failed  faults  restarts  spared  repeats  reset"
     print(f"\n{head}   calm (lowest–highest)      chaos median  worst")
     for method, runs in calm.items():
         of = [outcome for outcome in outcomes if outcome.method == method]

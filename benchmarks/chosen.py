@@ -1,4 +1,4 @@
-"""Settings that are chosen on validation rows, and reported on test rows that no choice has seen.
+"""Settings that are chosen on validation rows, and reported on test rows that no choice has used.
 
 A job is one run: `data`, a key of DATA; `on`, "validation" or "test", the rows that its curve is of (it trains on the
 same rows either way); `tables` of a config; `stop`, whether it ends at `train.target`; `late`, the arguments of the
@@ -28,8 +28,8 @@ DATA: dict[str, Partition] = {}  # filled before the workers are forked
 Key = TypeVar("Key")
 Case = TypeVar("Case")
 Setting = TypeVar("Setting")
-EVENTS = 50  # between two looks at the curve
-KEEP = 4  # settings that are tried with all seeds
+EVENTS = 50  # between two checks of the curve
+KEEP = 4  # settings tried with all seeds
 
 
 def job(data: str, tables: dict[str, Any], *, stop: bool = False, late: dict[str, Any] | None = None) -> Job:
@@ -38,7 +38,7 @@ def job(data: str, tables: dict[str, Any], *, stop: bool = False, late: dict[str
 
 
 def judge(job: Job) -> Result:
-    """Do a job: the time at which it reached its target, its last value, its curve."""
+    """Do a job; return the time at which it reached its target, its last value and its curve."""
     start, data = time.perf_counter(), DATA[job["data"]]
     run = _prepared(job, data if job["on"] == "validation" else on_test_rows(data))
     status = "finished"
@@ -64,7 +64,7 @@ def judge(job: Job) -> Result:
 
 
 def on_test_rows(data: Partition) -> Partition:
-    """The same rows to train on, and a curve of the test rows alone: for settings that were chosen before."""
+    """The same training rows, with a curve of the test rows alone: for settings chosen before."""
     trained, skipped = len(data.y_train), data.validation
     ids = data.ids
     if ids is not None:
@@ -83,13 +83,13 @@ def _arrival(run: Run) -> float | None:
     return time_to_target(run.rows, run.federation.training.metric, run.federation.plan.target)
 
 
-# The choice.
+# The choice
 
 
 def results(
     journal: Journal, title: str, jobs: Mapping[Key, Job], seeds: Sequence[int], on: str
 ) -> dict[Key, list[Result]]:
-    """Of every job with every seed, judged `on` validation or test rows."""
+    """The results of every job with every seed, judged `on` validation or test rows."""
     seeded = [_seeded(one, seed) | {"on": on} for one in jobs.values() for seed in seeds]
     found = iter(journal.results(title, seeded))
     return {key: [next(found) for _ in seeds] for key in jobs}

@@ -3,11 +3,11 @@
     python benchmarks/defaults.py --data DIR --out FOLDER [--methods vafl,fedvs] [--sets credit,a9a,mfeat,digits]
                                   [--slow 4] [--rows 4000] [--seeds 2] [--seconds 60] [--workers 2] [--resume]
 
-Each setting runs for as many seconds of the clock, four parties, the last of them ten times slower. Its score on a
+Each setting runs for the same seconds of the clock with four parties, the last ten times slower. Its score on a
 table is the mean of the metric over the clock, which is high if the metric rises early and stays high. Its regret there
-is how far that is below the best setting's, in parts of what the best gains over a model that knows the labels'
-frequencies alone. The chosen setting has the least mean regret over the tables that the method can do. A setting that
-diverges, or that ends with a warning, in any run is out. Beside the choice: what the code's own defaults score, and
+is its distance from the best setting's score, divided by what the best gains over a model that knows only the labels'
+frequencies. The chosen setting has the least mean regret over the tables that the method can do. A setting that
+diverges, or ends with a warning, in any run is excluded. Beside the choice: the score of the code's own defaults, and
 where the two differ.
 """
 
@@ -56,7 +56,7 @@ LINEAR: Grid = {
     "train.batch_size": [64, 256],
     "data.scale": ["standard", "minmax"],
 }
-GRIDS: dict[str, list[Grid]] = {  # each method's settings are those of all its grids
+GRIDS: dict[str, list[Grid]] = {  # a method's settings are those of all its grids
     **dict.fromkeys(("centralised", "sync", "flex", "adaptive-flex", "p-bcd", "sync-min", "sync-max"), BOTH),
     **dict.fromkeys(("vafl", "t-sync"), STALE),
     "swift": SWIFT,
@@ -66,7 +66,7 @@ GRIDS: dict[str, list[Grid]] = {  # each method's settings are those of all its 
 
 
 def grids_of(method: str) -> list[Grid]:
-    """The linear methods share one; a method that has none here is tried with Adam's rates."""
+    """The linear methods share one grid; a method without a grid here is tried with Adam's rates."""
     if method in GRIDS:
         return GRIDS[method]
     return [LINEAR] if find_method(method).capabilities.sparse else [ADAM]
@@ -97,10 +97,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--slow", choices=PATTERNS, default="4", help="the pattern of slow parties")
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the clock, for each run")
-    parser.add_argument("--wall", type=float, default=120.0, help="seconds after which a run is given up")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of the clock for each run")
+    parser.add_argument("--wall", type=float, default=120.0, help="give up a run after this many seconds")
     add_options(parser)
-    parser.add_argument("--report", action="store_true", help="only read the folder")
+    parser.add_argument("--report", action="store_true", help="only report the results in the folder")
     options = parser.parse_args()
     if strange := set(options.sets) - set(DEVELOPMENT):
         parser.error(f"--sets {','.join(strange)}: defaults are found on {', '.join(DEVELOPMENT)} alone")
@@ -141,7 +141,7 @@ def jobs(options: argparse.Namespace, method: str) -> list[dict[str, Any]]:
 
 
 def report(records: Sequence[Mapping[str, Any]]) -> str:
-    """A table per method, best setting first, and the choice."""
+    """One table per method, best setting first, and the choice."""
     parts = []
     for method in dict.fromkeys(one["method"] for one in records):
         parts.append(_report(method, [one for one in records if one["method"] == method]))
@@ -182,7 +182,7 @@ def _report(method: str, records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def words(point: Point) -> str:
-    """For people."""
+    """The setting as text."""
     named = (
         f"{key.removeprefix('train.').removeprefix('protocol.').removeprefix('model.')} {value}"
         for key, value in point.items()
@@ -191,7 +191,7 @@ def words(point: Point) -> str:
 
 
 def _gain(runs: Sequence[Mapping[str, Any]]) -> float:
-    """The mean over the clock less what the labels alone give, so that more is better; −∞: a run failed."""
+    """The mean over the clock minus the score of the labels' frequencies alone; more is better; −∞ if a run failed."""
     if not runs or any(_failed(one) for one in runs):
         return -inf
     sign = 1 if METRICS[DEVELOPMENT[runs[0]["table"]].metric].higher_is_better else -1

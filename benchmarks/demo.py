@@ -5,7 +5,7 @@
 Each setting runs under the demo's own clock. Its score is the mean of the validation accuracy over the clock, which is
 high if the accuracy rises early and stays high. A setting other than the method's defaults is chosen only if its mean
 score over the seeds is better by more than half a point (MARGIN): less is not worth a line in the demo. A setting that
-diverges or ends with a warning with any seed is out. `--report` prints the table of a study that is done.
+diverges or ends with a warning with any seed is excluded. `--report` prints the table of a finished study.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main() -> None:
                 for method in options.methods:
                     journal.results(method, jobs(method, options.seeds))
             except OutOfTime:
-                print("out of time: --resume goes on")
+                print("out of time: --resume continues")
     text = report([job | result for job, result in lines(path)])
     (options.out / "demo.md").write_text(text, encoding="utf-8")
     print(text)
@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--methods", type=lambda text: text.split(","), default=federated)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
+    parser.add_argument("--minutes", type=float, help="stop after this many minutes; --resume continues")
     for flag in ("--resume", "--report"):
         parser.add_argument(flag, action="store_true")
     return parser.parse_args()
@@ -123,7 +123,7 @@ def score(curve: Sequence[tuple[float, float | None]]) -> float:
 
 
 def report(records: Sequence[Mapping[str, Any]]) -> str:
-    """A table per method, the best setting first, and the choice."""
+    """One table per method, the best setting first, and the choice."""
     return "\n\n".join(
         _report(method, [one for one in records if one["method"] == method])
         for method in dict.fromkeys(one["method"] for one in records)
@@ -160,7 +160,7 @@ def _time(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def words(point: Point) -> str:
-    """For people."""
+    """The setting as text."""
     return ", ".join(f"{key} = {value}" for key, value in point.items()) or "(defaults)"
 
 

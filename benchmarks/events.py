@@ -4,8 +4,8 @@
 
 A cycle is four events: a party's job (exponential), its message to the server (three ints and 64 floats, through
 the codec), the server's job (fixed, one at a time), its answer. The SimPy side has a process for every role and a
-mailbox for each; it draws the same times, encodes the same messages and keeps the same hash chain. That both
-traces end in the same digest is checked in every round: same events, same times, same order, same bytes.
+mailbox for each; it draws the same times, encodes the same messages and keeps the same hash chain. Every round
+checks that both traces end in the same digest: same events, same times, same order, same bytes.
 
 Links: latency alone, and latency with bandwidth (the sender's port, then the receiver's, one message at a time).
 All run in one process, alternating; rates and ratios are medians over the rounds, set-up is not counted. SimPy runs
@@ -82,7 +82,7 @@ class Idle:
 
 
 class Party(Idle):
-    """Job, report, answer, and again."""
+    """Repeats job, report and answer."""
 
     def __init__(self, number: int) -> None:
         self.name, self._number, self._step = f"party-{number}", number, 0
@@ -99,7 +99,7 @@ class Party(Idle):
 
 
 class Server(Idle):
-    """Reports wait in line; each gets a job and an answer."""
+    """Queues reports; each gets a job and an answer."""
 
     def __init__(self, cycles: int) -> None:
         self.name, self._left = "server", cycles
@@ -121,7 +121,7 @@ class Server(Idle):
 
 
 def begin(parties: int, cycles: int, config: ClockConfig) -> Simulator:
-    """A simulator whose starts and joins are over: they are no part of the measurement."""
+    """A simulator after its starts and joins, which are not measured."""
     roles = [Server(cycles), *(Party(i) for i in range(1, parties + 1))]
     simulator = Simulator(roles, CODEC, config, SEED)
     simulator.advance(len(simulator.heap))
@@ -137,7 +137,7 @@ def ours(parties: int, cycles: int, config: ClockConfig) -> tuple[float, Trace]:
 
 
 class Mailbox:
-    """What simpy.Store does for one reader, with one event in the schedule for a message instead of two."""
+    """simpy.Store for one reader, with one event in the schedule per message instead of two."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env, self._items, self._reader = env, deque[Report](), None
@@ -195,7 +195,7 @@ class InSimPy:
             self.send(SERVER, report.party, report)
 
     def send(self, sender: int, receiver: int, report: Report) -> None:
-        """A timeout on its way, without a process of its own: its callback puts the report into the mailbox."""
+        """A timeout for the transit, without a process: its callback puts the report into the mailbox."""
         env, frame, delay = self.env, CODEC.encode(report), self.latency
         self.number = number = self.number + 1
         if self.ns_per_byte:
@@ -206,7 +206,7 @@ class InSimPy:
         way.callbacks.append(self.read_in if self.ns_per_byte else self.deliver)
 
     def read_in(self, way: simpy.Event) -> None:
-        """At the receiver's port, which reads one message after the other."""
+        """At the receiver's port, which reads one message at a time."""
         env, (_, sender, receiver, size, header, report) = self.env, way.value
         self.number = number = self.number + 1
         end = max(env.now, self.receiving_until[receiver]) + round(size * self.ns_per_byte)
@@ -257,7 +257,7 @@ def compare(parties: int, cycles: int, rounds: int, bandwidth_mbps: float) -> No
 
 
 def ratio(rates: dict[str, list[float]], other: str) -> float:
-    """The median over the rounds: the two of a round ran one after the other, on an equally busy machine."""
+    """The median over the rounds: both sides of a round ran in succession, on an equally busy machine."""
     return median(mine / theirs for mine, theirs in zip(rates["simulator"], rates[other], strict=True))
 
 

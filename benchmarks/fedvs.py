@@ -74,7 +74,6 @@ class Stage:
         self.rows = np.add.outer(np.arange(OPTIONS.K) * (ROWS // OPTIONS.K), self.places).ravel()
 
     def step(self, h: torch.Tensor) -> torch.Tensor:
-        """The server's pass: ∇_H."""
         h = h.detach().requires_grad_()
         loss = torch.nn.functional.cross_entropy(self.top(h), self.y)
         return torch.autograd.grad(loss, [h, *self.top.parameters()])[0]
@@ -96,17 +95,15 @@ class Stage:
         return [share_model(w, len(self.places), self.code, OPTIONS.l_w, *SEEDS[1:]) for w in weights]
 
     def evaluate(self, shares: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray:
-        """Party n's answer."""
         w, blinding = np.concatenate([models[n] for models, _ in shares]), total([own[n] for _, own in shares])
         return coded_sum(self.held[n][self.places], w, blinding)
 
     def decode(self, answers: list[np.ndarray]) -> torch.Tensor:
-        """The server's average."""
         summed = self.code.decode(answers[: self.code.needed], range(self.code.needed))
         return torch.from_numpy(average(summed.reshape(BATCH, WIDTH), PARTIES, OPTIONS.l_x + OPTIONS.l_w))
 
     def secure(self) -> None:
-        """A secure round, with everybody's answer."""
+        """A secure round, with the answers of all parties."""
         shares = self.share()
         self.learn(self.step(self.decode([self.evaluate(shares, n) for n in range(PARTIES)])))
 
@@ -177,7 +174,7 @@ def slow_pair(data: Partition, clock: dict[str, Any], epochs: float, seed: int) 
 
 
 def credit_card(folder: Path) -> Any:
-    """UCI credit card, as it comes."""
+    """UCI credit card, unchanged."""
     file = folder / "uci-credit-card" / "UCI_Credit_Card.csv.gz"
     return colonnade.load(str(file), label="default.payment.next.month", id="ID")
 
@@ -198,7 +195,7 @@ class CreditTop(torch.nn.Sequential):
 
 
 def fewer(data: Partition, rows: int | None, held_out: int | None) -> Partition:
-    """At most `rows` to train on, and `held_out` each to validate and to test on; those of a partition are shuffled."""
+    """At most `rows` training rows, and `held_out` validation and test rows each; those of a partition are shuffled."""
     numbers = np.arange(len(data.y_test))
     validation, test = numbers[: data.validation][:held_out], numbers[data.validation :][:held_out]
     held_out = np.concatenate([validation, test])
@@ -215,7 +212,7 @@ def mnist(folder: Path) -> Partition:
 
 
 def credit(folder: Path, order: int = 1) -> Partition:
-    """UCI credit card, standardised; three deviations are cut off and become 1, for all methods alike."""
+    """UCI credit card, standardised; values are cut off at three deviations, which become 1, for all methods alike."""
     whole = credit_card(folder)
     pieces = np.array_split(np.array(whole.columns)[::order], 11)
     held = {f"party-{n}": piece.tolist() for n, piece in enumerate(pieces, 1)}
@@ -225,7 +222,7 @@ def credit(folder: Path, order: int = 1) -> Partition:
 
 
 def credit_reversed(folder: Path) -> Partition:
-    """The same with its columns in reverse order: the stragglers hold those that tell the most."""
+    """The same with its columns in reverse order: the stragglers hold the most informative ones."""
     return credit(folder, -1)
 
 
@@ -242,15 +239,15 @@ SETS: dict[str, dict[str, Any]] = {
 SETS["credit-reversed"] = SETS["credit"] | {"load": credit_reversed}
 METHODS: dict[str, dict[str, Any]] = {
     "fedvs": {"name": "fedvs", "T": 1},
-    PAPER: {"name": "fedvs", "T": 1, "stale": "refuse"},  # all share in every round
+    PAPER: {"name": "fedvs", "T": 1, "stale": "refuse"},  # all parties share in every round
     **{name: {"name": name} for name in ("wait", "ignore", "vafl", "wait-dp")},
 }
 FACTORS = (0.5, 1.0, 2.0)
-# Of the time, in `tune`: rounds cost unequally.
+# Factors of the time, in `tune`: rounds have unequal costs.
 TUNING = {"fedvs": 0.25, PAPER: 0.5, "wait": 1.0, "ignore": 0.5, "vafl": 0.25, "wait-dp": 1.0}
 SWEEP_S = 40.0
 EVALUATIONS = 20
-OUT = "of the experiment: a picture (.png or .html); its numbers are beside it (.json) and are not made again"
+OUT = "for experiment: a picture (.png or .html); its numbers are beside it (.json) and are reused"
 Found = dict[str, dict[str, list[dict[str, Any]]]]  # runs of each seed, by set and method
 COLOURS = dict(zip(METHODS, ("#d62728", "#ff9896", "#7f7f7f", "#1f77b4", "#2ca02c", "#bcbd22"), strict=True))
 
@@ -271,7 +268,7 @@ def train(
     which: dict[str, Any], data: Partition, options: dict[str, Any], seconds: float, seed: int,
     factor: float = 1.0, clock: dict[str, Any] | None = None, work: str = "delays", rounds: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run: its curve of validation rows, the test rows at its end, rounds per second, what it says about itself."""
+    """One run: its curve of validation rows, the test rows at its end, rounds per second, and its summary."""
     own = {} if options["name"] == "vafl" else {"work": work, "K": 2}  # K·|B| is the batch: |B| is the paper's
     limit: dict[str, Any] = {"seconds": seconds, "eval_every": f"{seconds / EVALUATIONS:g} s"}
     if rounds is not None:
@@ -297,7 +294,7 @@ def train(
 
 
 def by_the_taken(run: Any, metric: str) -> float:
-    """`ignore`, judged on the test rows without the parties that it ignores: averages of the fast half only."""
+    """`ignore`, judged on the test rows without the ignored parties: averages of the fast half only."""
     server, data = run.simulator.nodes[0].role, run.federation.data
     table, y = server.evaluation.table.values[data.validation :], data.y_test[data.validation :]
     half = (len(run.federation.parties) + 1) // 2
@@ -391,7 +388,7 @@ def tune(args: argparse.Namespace) -> None:
         for method in args.methods:
             ends: dict[float, float] = {}
             waiting = list(FACTORS)
-            while waiting:  # the grid grows where its best is an edge
+            while waiting:  # the grid grows while its best is at an edge
                 for factor in waiting:
                     seconds = TUNING[method] * which["seconds"]
                     values = train(which, data, METHODS[method], seconds, 0, factor)["values"]

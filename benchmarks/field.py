@@ -27,7 +27,7 @@ Task = Callable[[], object]
 
 
 def measure(tasks: dict[str, Task], rounds: int) -> dict[str, float]:
-    """CPU seconds of each, the first call not counted: on a busy machine, long tasks wait longer than short ones."""
+    """CPU seconds of each, without the first call: on a busy machine, long tasks wait longer than short ones."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(rounds + 1):
         for name, task in tasks.items():
@@ -51,7 +51,7 @@ def products(a: np.ndarray, b: np.ndarray) -> dict[str, Task]:
 
 
 def coding() -> dict[str, Task]:
-    """What a party and the server do in a round besides: 56 columns and a bias, batch 256, h = 64."""
+    """The other work of a party and the server in a round: 56 columns and a bias, batch 256, h = 64."""
     code = LagrangeCode(2, 1, 14)
     model, masks = uniform(SEED, (57, COLUMNS)), uniform(OTHER, (1, 57, COLUMNS))
     terms = uniform(SEED, (code.blinding_terms, ROWS, COLUMNS))

@@ -11,13 +11,13 @@ method serves all round trips; `vafl` runs for each. `labels` makes no differenc
 --labels server only.
 
     common     one common rate, all methods
-    tuned      digits: every method with its own rate from a grid; a best value at its edge is said
+    tuned      digits: every method with its own rate from a grid; the table marks a best value at its edge
     traces     Google's CPU traces (--data .../google-cluster-2011/GCD_VMs.tar.gz): adaptive against fixed rates
     timeouts   time to target against the timeout: a U, drawn in flex-timeouts.html; and timeout_s = "auto"
     random     digits: adaptive-flex against flex with defaults, exponential step times, one party ten times slower
 
 Every choice is made on validation rows: three tenths of the rows to train on, in `random` a tenth. `tuned` then runs
-what it chose once more, trained on these rows, too, and judged on the test rows. `common` chooses nothing: it is judged
+its choice once more, trained on these rows, too, and judged on the test rows. `common` chooses nothing: it is judged
 on the test rows. `traces`, `timeouts` and `random` never see them.
 """
 
@@ -63,12 +63,12 @@ RATES = {
     "vafl": (0.2, 0.5, 1.0, 2.0, 3.0),
 }
 TIMEOUTS = (4.0, 8.0, 12.0, 20.0, 28.0, 40.0, 60.0)
-LIMIT_S = {1.0: 8_000.0, 10.0: 20_000.0, 50.0: 60_000.0}  # of the clock, by t_comm: who is not there by then is not
+LIMIT_S = {1.0: 8_000.0, 10.0: 20_000.0, 50.0: 60_000.0}  # of the clock, by t_comm: a later arrival counts as none
 MACHINES = 1600  # in the archive
-TUNED_LIMIT_S = {1.0: 2_500.0, 10.0: 4_000.0, 50.0: 16_000.0}  # on validation rows too short for flex
+TUNED_LIMIT_S = {1.0: 2_500.0, 10.0: 4_000.0, 50.0: 16_000.0}  # on validation rows; too short for flex
 VALIDATION = {"validation": 0.3, "test": 0.0}  # data.validation_fraction, by the rows that judge
 RANDOM_S = 6.0  # of the clock
-SMOOTH = 5  # evaluations whose mean has to reach the target: single ones jump
+SMOOTH = 5  # the mean of this many evaluations must reach the target: single ones jump
 
 Job = dict[str, Any]
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def job(
     judged_on: str = "validation",
     **train: Any,
 ) -> Job:
-    """One run as a config; `reach` below says what is read from it."""
+    """One run as a config; `reach` below reads its result."""
     setting = DATA[source]
     protocol = protocol | ({} if protocol["name"] == "vafl" else {"average": False})
     protocol = protocol | ({"A": rate} if protocol["name"] == "adaptive-flex" else {})
@@ -138,13 +138,13 @@ def crossing(rows: list[dict[str, Any]], target: float, smooth: int = SMOOTH) ->
 
 
 def run_all(read: Callable[[Job], T], jobs: list[Job], workers: int) -> list[T]:
-    """What is read from all of them, in the order given."""
+    """The values read from all jobs, in the order given."""
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         return list(track(pool.imap(read, jobs), total=len(jobs), description="runs"))
 
 
 def at(t_comm: float, measured: tuple[float, int]) -> float:
-    """The time of a round-based run, had its round trip been t_comm; it ran with 10."""
+    """The time of a round-based run if its round trip had been t_comm; it ran with 10."""
     clock_s, rounds = measured
     return clock_s + (t_comm - 10.0) * rounds if clock_s < inf else inf
 
@@ -159,16 +159,16 @@ def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 def number(values: list[float]) -> str:
-    """The mean, or how many of them never came."""
+    """The mean, or how many runs never reached the target."""
     missing = sum(value == inf for value in values)
     return f"{mean(values):,.0f}" if not missing else f"– ({missing} of {len(values)})"
 
 
 def contestants(labels: str) -> dict[str, dict[str, Any]]:
-    """All six methods; with shared labels those that this makes a difference to."""
+    """All six methods; with shared labels only those that differ then."""
     local = {"timeout_s": TIMEOUT, "labels": labels}
     rounds = {name: {"name": name} | local for name in LOCAL}
-    rounds["sync-max"]["server_steps"] = "quickest"  # with a quick server it would be thousands of steps
+    rounds["sync-max"]["server_steps"] = "quickest"  # with a quick server there would be thousands of steps
     return rounds | (
         {"p-bcd": {"name": "p-bcd"}, "vafl": {"name": "vafl", "table": "zeros"}} if labels == "server" else {}
     )
@@ -196,7 +196,7 @@ def times_of(
 
 
 def common(options: argparse.Namespace) -> dict[str, Any]:
-    """One rate for everybody (adaptive-flex: A = 20 times that, the rate of a whole round of the fastest)."""
+    """One rate for all methods (adaptive-flex: A = 20 times that, the rate of a whole round of the fastest)."""
     found = {}
     for source in options.source:
         rate = DATA[source]["rate"]
@@ -240,7 +240,7 @@ def tuned(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def times_at(options: argparse.Namespace, settings: list[tuple[Cell, float]], judged_on: str) -> Times:
-    """A time for every seed; a round-based method runs once for all round trips."""
+    """One time per seed; a round-based method runs once for all round trips."""
     keys, jobs = [], []
     for (labels, name, t_comm), rate in settings:
         protocol, limit_s = contestants(labels)[name], TUNED_LIMIT_S[float(t_comm)]
@@ -255,7 +255,7 @@ def times_at(options: argparse.Namespace, settings: list[tuple[Cell, float]], ju
 
 
 def best_rate(by_rate: dict[float, list[float]]) -> float | None:
-    """The one with the best mean; None if none gets there with every seed."""
+    """The setting with the best mean; None if none reaches the target with every seed."""
     rate = min(by_rate, key=lambda rate: mean(by_rate[rate]))
     return rate if mean(by_rate[rate]) < inf else None
 
@@ -334,7 +334,7 @@ def timeouts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def random_job(name: str, seed: int) -> Job:
-    """Defaults, and party (seed mod 4) + 1 the slow one."""
+    """Defaults, with party (seed mod 4) + 1 as the slow one."""
     step_s = [0.1 if party == seed % 4 else 0.01 for party in range(4)]
     return {
         "data": {"source": "digits", "parties": 4},
@@ -399,13 +399,11 @@ def draw(found: dict[str, Any], modes: list[str], path: Path) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("experiment", choices=("common", "tuned", "traces", "timeouts", "random"))
-    arguments.add_argument("--source", action="append", choices=tuple(DATA), help="of common; both, if left out")
+    arguments.add_argument("--source", action="append", choices=tuple(DATA), help="for common; default: both")
+    arguments.add_argument("--method", action="append", choices=tuple(RATES), help="for common and tuned; default: all")
+    arguments.add_argument("--labels", action="append", choices=LABELS, help="default: both")
     arguments.add_argument(
-        "--method", action="append", choices=tuple(RATES), help="of common and tuned; all, if left out"
-    )
-    arguments.add_argument("--labels", action="append", choices=LABELS, help="both, if left out")
-    arguments.add_argument(
-        "--server-step", type=float, default=1.0, help="of common and tuned: units of a server's step"
+        "--server-step", type=float, default=1.0, help="for common and tuned: units of a server's step"
     )
     arguments.add_argument("--data", help="mfeat's folder (common), or the archive of traces (traces)")
     arguments.add_argument("--seeds", type=int, default=3)

@@ -3,9 +3,9 @@
     python benchmarks/fuzz.py [--frames 100000] [--live 100000] [--seed 0]
 
 The codec may answer with a message or a CodecError and nothing else. The live server is the real one on loopback,
-with an honest party in training and a hostile one that holds a valid certificate: every frame that is wrong costs
-the hostile party its connection, while the honest one trains on. Exits with 1 if anything else happens. (Uploads
-that are right in form and absurd in value are left out: they poison the training of whoever admits such a party.)
+with an honest party in training and a hostile one that holds a valid certificate: every wrong frame costs
+the hostile party its connection, while the honest one continues. Exits with 1 if anything else happens. (Uploads
+that are right in form and absurd in value are left out: they poison any training that admits such a party.)
 """
 
 import argparse
@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import colonnade.drivers.processes  # noqa: F401 - it has a setting for gRPC, which is read when that is imported
+import colonnade.drivers.processes  # noqa: F401 - it sets an option of gRPC, which gRPC reads at its import
 
 # isort: split
 import grpc
@@ -80,7 +80,7 @@ def real_messages(generator: np.random.Generator, rows: int = 200, width: int = 
 
 
 def by_hand(header: bytes, body: bytes = b"") -> bytes:
-    """A frame around any header at all."""
+    """A frame around an arbitrary header."""
     return b"CLN" + bytes([VERSION]) + len(header).to_bytes(4, "little") + header + bytes(-len(header) % 8) + body
 
 
@@ -128,7 +128,7 @@ def strange_header(random: Random) -> bytes:
 
 
 def mutated(random: Random, frames: list[bytes]) -> bytes:
-    """A frame that was good once, or never."""
+    """A mutated frame; some were never valid."""
     frame = bytearray(random.choice(frames))
     place = random.randrange(len(frame))
     match random.randrange(9):
@@ -158,7 +158,7 @@ def mutated(random: Random, frames: list[bytes]) -> bytes:
 
 @dataclass
 class Tally:
-    """What came of it."""
+    """The counts of one test."""
 
     frames: int = 0
     connections: int = 0
@@ -169,7 +169,7 @@ class Tally:
     trouble: list[str] = field(default_factory=list)
 
     def line(self, what: str) -> str:
-        """For people."""
+        """One line of text."""
         memory = f"{self.before_mb:.1f} → {self.after_mb:.1f} MB"
         where = f"{self.connections} connections, " if self.connections else ""
         rate = self.frames / max(self.seconds, 1e-9)
@@ -177,15 +177,15 @@ class Tally:
 
 
 def memory_mb() -> float:
-    """Resident, after everything that can go has gone."""
+    """Resident memory, after everything that can be freed is freed."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # what the allocator keeps for later is no growth
+    with contextlib.suppress(OSError, AttributeError):  # memory that the allocator keeps is no growth
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 def fuzz_codec(frames: int, seed: int) -> Tally:
-    """Decode so many; anything but a message or a CodecError escapes from here."""
+    """Decode this many frames; any exception other than CodecError escapes."""
     codec, random, tally = Codec(MESSAGES, 2**20, finite=True), Random(seed), Tally()
     good = [bytes(codec.encode(message)) for message in real_messages(np.random.default_rng(seed))]
     begin = time.perf_counter()
@@ -239,7 +239,7 @@ class Arena:
         await self.goes_on()
 
     async def close(self) -> None:
-        """Stop both; what failed in them is raised."""
+        """Stop both; raise what failed in them."""
         self.party.node.ended.set()
         await self.training
         self.server.node.ended.set()
@@ -248,18 +248,18 @@ class Arena:
         logging.getLogger("grpc").removeHandler(self._handler)
 
     def process_of(self, name: str) -> PartyHost[PartyTraining]:
-        """A party that could be run."""
+        """The process of a party, ready to run."""
         self.up.write_config(name, self.address)
         folder = self.up.nodes / name
         log = Log(name, stream=io.StringIO())
         return training_party(from_dict(read_toml(folder / "config.toml")), name, folder / "run", log)
 
     async def until(self, holds: Callable[[], object], timeout_s: float = ANSWER_S) -> None:
-        """Wait for it, but not for ever."""
+        """Wait until a condition holds; raises TimeoutError after `timeout_s`."""
         end = time.monotonic() + timeout_s
         while not holds():
             if time.monotonic() > end:
-                raise TimeoutError("what was waited for did not happen")
+                raise TimeoutError("the expected condition did not occur")
             for task in (self.serving, getattr(self, "training", self.serving)):
                 if task.done():
                     raise RuntimeError(f"the server or the honest party has ended: {task.result()}")
@@ -279,7 +279,7 @@ class Arena:
     def _complain(self, _loop: object, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
-            return  # ours runs: gRPC, which keeps one queue for all loops, had a late word for an earlier one
+            return  # from gRPC, which has one queue for all loops: a late event of an earlier loop
         self.complaints.append(f"{context.get('message')}: {error!r}")
 
 
@@ -290,13 +290,13 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if not text.startswith("ExecuteBatchError raised in core"):  # a call was cut while its end was on the way
+        if not text.startswith("ExecuteBatchError raised in core"):  # a call was cut while its end was under way
             self._heard.append(text)
 
 
 @contextlib.asynccontextmanager
 async def arena(folder: Path, hostile: int = 1, **network: Any) -> AsyncIterator[Arena]:
-    """From open to close."""
+    """An arena, opened and closed."""
     found = Arena(folder, hostile, **network)
     await found.open()
     try:
@@ -306,7 +306,7 @@ async def arena(folder: Path, hostile: int = 1, **network: Any) -> AsyncIterator
 
 
 class Mallory:
-    """A party with a valid certificate and bad manners."""
+    """A hostile party with a valid certificate."""
 
     def __init__(self, arena: Arena, name: str) -> None:
         self._process = arena.process_of(name)
@@ -315,7 +315,7 @@ class Mallory:
         self.instance = secrets.randbelow(2**62)  # one process: it may replace its own stream
 
     def new_channel(self, *options: tuple[str, int]) -> Any:
-        """A connection of its own, with other options than honest parties use."""
+        """A separate connection, with other options than honest parties use."""
         who, limits = self._process.application.side.identity, self._process.node.limits
         if not options:
             return open_channel(who, self._address, limits)
@@ -324,15 +324,15 @@ class Mallory:
         return grpc.aio.secure_channel(self._address, credentials, [*usual, *options])
 
     def hello(self, position: Position | None = None) -> Hello:
-        """As an honest party would say it."""
+        """The hello of an honest party."""
         return self._process.application.hello(self.instance, position or Position(0, 0, 0, 0))
 
     def call(self, channel: Any = None) -> Any:
-        """A stream, not a word spoken."""
+        """A stream on which nothing has been sent."""
         return (channel or self.channel).stream_stream(f"/{service.SERVICE}/{service.JOIN}")()
 
     async def join(self) -> Any:
-        """A stream after a welcome; everything starts again."""
+        """A stream after a welcome; the conversation restarts."""
         call = self.call()
         await call.write(control(Kind.HELLO, self.hello()))
         first = open_envelope(await asyncio.wait_for(call.read(), ANSWER_S), "server")
@@ -341,7 +341,6 @@ class Mallory:
         return call
 
     async def close(self) -> None:
-        """Hang up."""
         await self.channel.close()
 
 
@@ -359,7 +358,7 @@ async def answer_of(call: Any) -> str:
 
 
 async def offend(mallory: Mallory, *frames: bytes) -> str:
-    """Join, send these, and see what the server says to the last."""
+    """Join, send these frames, and return the server's answer to the last."""
     call = await mallory.join()
     try:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused before the last one
@@ -373,7 +372,7 @@ async def offend(mallory: Mallory, *frames: bytes) -> str:
 
 
 def message_frame(body: bytes, sequence: int = 1, acknowledged: int = 0) -> bytes:
-    """In its envelope."""
+    """A message frame in its envelope."""
     return seal_envelope(Kind.MESSAGE, sequence, acknowledged, body)
 
 
@@ -396,7 +395,7 @@ def hostile_frame(random: Random, good: list[bytes]) -> bytes:
 
 
 def poisons(codec: Codec, frame: bytes) -> bool:
-    """Good in form, finite, and absurd: it ends a training by divergence, which no check of frames can prevent."""
+    """Right in form, finite, and absurd: it ends a training by divergence, which no check of frames can prevent."""
     try:
         found = codec.decode(frame[ENVELOPE_BYTES:])
     except CodecError:
@@ -405,7 +404,7 @@ def poisons(codec: Codec, frame: bytes) -> bool:
 
 
 def prelude(random: Random, good: list[bytes]) -> Iterator[bytes]:
-    """What an honest party might say first: an upload, repeats of it, signs of life."""
+    """Possible first messages of an honest party: an upload, repeats of it, heartbeats."""
     for _ in range(random.randrange(4)):
         yield seal_envelope(Kind.ACK, 0, 0)
     if random.random() < 0.3:
@@ -415,7 +414,7 @@ def prelude(random: Random, good: list[bytes]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def no_delays() -> Iterator[None]:
-    """Refusals at once: what is measured is not the waiting."""
+    """Refuse without delay: the waiting is not measured."""
     before = service.REFUSAL_DELAYS_S
     service.REFUSAL_DELAYS_S = (0.0,) * 6
     try:
@@ -425,7 +424,7 @@ def no_delays() -> Iterator[None]:
 
 
 async def fuzz_server(frames: int, seed: int, folder: Path) -> Tally:
-    """Send so many, each judged by the live server."""
+    """Send this many frames, each judged by the live server."""
     random, tally = Random(seed), Tally()
     codec = Codec(MESSAGES, finite=True)
     good = [bytes(codec.encode(message)) for message in real_messages(np.random.default_rng(seed))]
@@ -452,10 +451,12 @@ async def fuzz_server(frames: int, seed: int, folder: Path) -> Tally:
 
 
 def main() -> int:
-    """Both, and the verdict."""
+    """Run both tests and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=100_000, help="against the codec")
-    parser.add_argument("--live", type=int, default=None, help="against the live server; left out: as many")
+    parser.add_argument("--frames", type=int, default=100_000, help="frames against the codec")
+    parser.add_argument(
+        "--live", type=int, default=None, help="frames against the live server; default: as many as --frames"
+    )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     good = True

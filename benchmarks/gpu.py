@@ -1,11 +1,13 @@
 """Split ResNet-18 on a GPU against the same network trained jointly: images per second, as a ratio of one run.
 
-    python benchmarks/gpu.py [--device cuda] [--batch 128] [--updates 100] [--rounds 5] [--profile FILE]
+    python benchmarks/gpu.py [--device cuda] [--batch 128] [--updates 100] [--rounds 5] [--rows 8192]
+        [--methods sync,vafl] [--profile FILE]
 
 Two parties hold the halves of made-up 32 × 32 colour images and the first convolution of ResNet-18, the server the
-rest. `sync` trains it in the simulator, everything on the device; the other side is one plain torch loop over the same
-three modules: as many rows, SGD with momentum, no look at the loss. They take turns; the ratio of the medians counts.
-Colonnade records a network's passes as CUDA graphs, so there is a second loop that does, too.
+rest. `sync`, or each method of `--methods`, trains it in the simulator, everything on the device; the other side is
+one plain torch loop over the same three modules: as many rows, SGD with momentum, no evaluation. They take turns; the
+ratio of the medians counts.
+Colonnade records a network's passes as CUDA graphs, so a second loop does the same.
 """
 
 import argparse
@@ -38,7 +40,7 @@ def images(rows: int) -> Partition:
 
 
 def split_steps(data: Partition, device: str, batch: int, method: str) -> Callable[[int], None]:
-    """So many further updates of a federation."""
+    """Run a federation for this many further updates."""
     tables: dict[str, Any] = {
         "protocol": {"name": method},
         "model": {"party": STEM, "embedding": WIDTH, "server": TOP, "device": device},
@@ -59,7 +61,7 @@ def split_steps(data: Partition, device: str, batch: int, method: str) -> Callab
 
 
 def joint_steps(data: Partition, device: str, batch: int, recorded: bool = False) -> Callable[[int], None]:
-    """The same network in one graph; layer by layer, or with passes that are recorded as Colonnade's are."""
+    """The same network in one graph: layer by layer, or with recorded passes as in Colonnade."""
     stems = [party_module(STEM, (x.shape[1],), WIDTH, seed, "party").to(device) for seed, x in enumerate(data.train)]
     top = server_module(TOP, 2 * WIDTH, CLASSES, 2).to(device)
     modules = torch.nn.ModuleList([*stems, top]).train()
@@ -86,7 +88,7 @@ def joint_steps(data: Partition, device: str, batch: int, recorded: bool = False
 
 
 def timed(step: Callable[[int], None], updates: int, device: str) -> float:
-    """Seconds of so many updates, to the end of the last."""
+    """Seconds for this many updates, to the end of the last."""
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
     wait()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Many small jobs over worker processes, each result a line of a file: a study that was cut off goes on.
+"""Many small jobs over worker processes, one line of a file per result: an interrupted study can continue.
 
 A job is a dictionary of JSON values, and is its own key: a job that the file has a line for is not done again.
 """
@@ -24,17 +24,17 @@ Found = TypeVar("Found")
 
 
 class OutOfTime(Exception):
-    """The given minutes are over: what is finished is in the file."""
+    """The given minutes are over; the file has all finished results."""
 
 
 class Journal:
-    """The file of results, and the workers that add to it. Open it when all data are loaded: workers are forked."""
+    """The file of results, and the workers that add to it. Load all data before opening it: workers are forked."""
 
     def __init__(
         self, path: Path, work: Callable[[Job], Result], workers: int, *, resume: bool, minutes: float | None = None
     ) -> None:
         if path.exists() and not resume:
-            raise SystemExit(f"{path} exists: add --resume to go on, or choose another folder")
+            raise SystemExit(f"{path} exists: add --resume to continue, or choose another folder")
         self._path, self._found = path, {_key(job): result for job, result in lines(path)}
         self._ends = None if minutes is None else time.monotonic() + 60 * minutes
         torch.set_num_threads(1)
@@ -49,7 +49,7 @@ class Journal:
         self._pool.join()
 
     def results(self, title: str, jobs: Iterable[Job]) -> list[Result]:
-        """Of these jobs, in their order; those that are new are done first, in the order given."""
+        """The results of these jobs, in their order; new jobs run first."""
         listed = list(jobs)
         new = {key: job for job in listed if (key := _key(job)) not in self._found}
         done = self._pool.imap_unordered(self._work, new.values())
@@ -57,7 +57,7 @@ class Journal:
             for number in range(len(new)):
                 job, result = self._next(done)
                 self._found[_key(job)] = result
-                file.write("\n" + json.dumps({"job": job, "result": result}))  # a torn line before it stays alone
+                file.write("\n" + json.dumps({"job": job, "result": result}))  # a torn line before it stays separate
                 file.flush()
                 if sys.stderr.isatty() or (number + 1) % 20 == 0 or number + 1 == len(new):
                     print(f"\r{title}: {number + 1} of {len(new)}", end="", file=sys.stderr, flush=True)
@@ -87,24 +87,24 @@ class _Work:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What every study can be told: its folder, its workers, and when to stop."""
+    """Add the options of every study: its folder, its workers, and when to stop."""
     parser.add_argument("--out", type=Path, required=True, help="the folder for the results")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--minutes", type=float, help="stop after so many; --resume goes on")
-    parser.add_argument("--resume", action="store_true", help="go on with what the folder has")
+    parser.add_argument("--minutes", type=float, help="stop after this many minutes; --resume continues")
+    parser.add_argument("--resume", action="store_true", help="continue with the results in the folder")
 
 
 def study(
     options: argparse.Namespace, name: str, work: Callable[[Job], Result], steps: Callable[[Journal], Found]
 ) -> Found | None:
-    """What the steps find, with a journal `name` in the folder; None: the minutes are over."""
+    """The results of the steps, with a journal `name` in the folder; None if the minutes are over."""
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / name
     with Journal(path, work, options.workers, resume=options.resume, minutes=options.minutes) as journal:
         try:
             return steps(journal)
         except OutOfTime:
-            print("out of time: --resume goes on")
+            print("out of time: --resume continues")
             return None
 
 

@@ -1,7 +1,7 @@
-"""The control of every straggler: one joint model, nothing stale, whose slow blocks are stepped less often.
+"""The control of every straggler: one joint model with nothing stale, whose slow blocks take fewer steps.
 
-It is the oracle `centralised` (all columns in one place) with one difference: of a slow party's gradients only every
-k-th is applied. What this loses against `centralised`, every method must lose: those columns simply learn later.
+It is the oracle `centralised` (all columns in one place) with one difference: it applies only every k-th gradient of a
+slow party. Every method must lose what this loses against `centralised`: those columns simply learn later.
 """
 
 from collections.abc import Sequence

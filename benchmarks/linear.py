@@ -47,12 +47,12 @@ COUNTS = (1, 2, 4, 8)  # of parties
 STEP_S = 0.2  # of a first-order step on a mean party's batch, with eight parties
 LOGISTIC = LOSSES["logistic"]
 USUAL = {"memory": 10, "ahead": 1, "batch": 1024, "rate": 0.1}
-PRECISE = {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3}  # what reaches the targets below
+PRECISE = {"memory": 5, "ahead": 0, "batch": 512, "rate": 0.3}  # settings that reach the targets below
 TARGETS = {"a9a": 1e-6, "credit": 1e-4, "mnist": 1e-4}
 console = Console(width=140)
 
 
-# Data and their optimum.
+# Data and their optimum
 
 
 @cache
@@ -107,7 +107,7 @@ def suboptimality(run: Run) -> float:
 
 
 def clock(parties: int, slowest: float) -> dict[str, Any]:
-    """Everyone at full speed but the last; a quick network. Of q parties each has 1/q of the columns to pass over."""
+    """All parties at full speed except the last; a quick network. Each of q parties has 1/q of the columns."""
     speeds = [1.0] * (parties - 1) + [slowest]
     compute = [{"kind": "fixed", "mean_s": STEP_S * Q / parties / speed} for speed in speeds]
     return {"compute": compute, "network": {"latency_s": 0.0005, "bandwidth_mbps": 10_000.0}}
@@ -116,12 +116,12 @@ def clock(parties: int, slowest: float) -> dict[str, Any]:
 def make(data: Partition, protocol: dict[str, Any], slowest: float = 1.0, **train: Any) -> Run:
     """A run with few evaluations."""
     settings = {"batch_size": 1024, "learning_rate": 0.1, "eval_every": "100000 epochs"} | train
-    protocol = {"l2": L2, "intercept": False, **protocol}  # the tables of docs/results/asysqn.md are without one
+    protocol = {"l2": L2, "intercept": False, **protocol}  # the tables of docs/results/asysqn.md have no intercept
     return colonnade.prepare(data, protocol, clock=clock(len(data.parties), slowest), **settings)
 
 
 def advance_to(run: Run, target: float, every: int, most: int, say: bool = False) -> int | None:
-    """Updates until the objective is within `target` of the optimum, looked at every so many updates."""
+    """Updates until the objective is within `target` of the optimum, checked every `every` updates."""
     looked, said = 0, every
     with one_thread(), suppress(TrainingDiverged):
         while run.simulator.advance(50):
@@ -139,7 +139,7 @@ def advance_to(run: Run, target: float, every: int, most: int, say: bool = False
     return None
 
 
-# What it must show, point by point.
+# The points to show
 
 
 def precision(arguments: argparse.Namespace) -> None:
@@ -162,7 +162,7 @@ def precision(arguments: argparse.Namespace) -> None:
 
 
 def settings_of(arguments: argparse.Namespace, method: str) -> dict[str, dict[str, Any]]:
-    """Those that reached the target, unless others are wanted."""
+    """The settings that reached the target, unless the command line gives others."""
     usual = PRECISE if arguments.data in TARGETS else {}
     given = {"memory": arguments.memory, "ahead": arguments.ahead, "batch": arguments.batch, "rate": arguments.rate}
     chosen = USUAL | usual | {key: value for key, value in given.items() if value is not None}
@@ -180,12 +180,12 @@ def _words(settings: dict[str, dict[str, Any]]) -> str:
 
 
 def epochs_of(run: Run) -> float:
-    """How far it is."""
+    """The run's epochs so far."""
     return float(run.simulator.principal.role.progress.epochs)  # type: ignore[attr-defined]
 
 
 def accuracy_of(run: Run) -> float:
-    """On the test rows, with the parties' weights as they are now."""
+    """Accuracy on the test rows with the parties' current weights."""
     data = run.federation.data
     parties: list[Any] = [node.role for node in run.simulator.nodes[1:]]
     theta = sum(party.margins(block) for party, block in zip(parties, data.test, strict=True))
@@ -310,7 +310,7 @@ def speedup(arguments: argparse.Namespace) -> None:
 
 
 def draw(found: dict[str, list[float]], path: str) -> None:
-    """Speed-up against the ideal."""
+    """Draw the speed-up against the ideal."""
     figure = plotly.Figure()
     figure.add_scatter(x=COUNTS, y=COUNTS, name="ideal", line={"color": "#999", "dash": "dot"})
     for (name, ratios), colour in zip(found.items(), ("#1b9e77", "#d95f02"), strict=True):
@@ -322,8 +322,8 @@ def draw(found: dict[str, list[float]], path: str) -> None:
 
 
 def sizes(arguments: argparse.Namespace) -> None:
-    """Point 5: bytes of a step when scalars travel, and when d_ℓ-vectors would."""
-    table = Table("d_ℓ", "bytes of a step, masked", "in the clear", "b vectors of d_ℓ from everyone", "ratio")
+    """Point 5: bytes of a step with scalars on the wire, and with d_ℓ-vectors."""
+    table = Table("d_ℓ", "bytes of a step, masked", "in the clear", "b vectors of d_ℓ from all parties", "ratio")
     rows, batch = np.random.default_rng(0), arguments.batch or 1024
     for width in (10, 100, 1000, 10_000):
         x = sparse.random(2048, Q * width, density=min(1.0, 20 / width), format="csr", random_state=1)
@@ -378,7 +378,7 @@ def _scikit_learn(solver: str, x: np.ndarray, y: np.ndarray, best: float, target
 
 
 def memory(arguments: argparse.Namespace) -> None:
-    """Point 6, second half: a table that nobody could hold densely."""
+    """Point 6, second half: a table too large for dense memory."""
     rows, columns = arguments.rows, arguments.columns
     draw = np.random.default_rng(0)
     count = int(rows * columns * 1e-4)
@@ -406,7 +406,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def main() -> None:
-    """One command."""
+    """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--data", default="synthetic")
@@ -419,7 +419,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int)
     parser.add_argument("--ahead", type=int)
     parser.add_argument("--target", type=float)
-    parser.add_argument("--most", type=int, help="updates, before it is given up")
+    parser.add_argument("--most", type=int, help="give up after this many updates")
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--columns", type=int, default=1_000_000)

@@ -7,7 +7,7 @@ reads it as `colonnade run` does in a fresh process, and deletes it:
 
     (peak RSS − RSS after imports) / float32 arrays of all parties, train and test      at most 1.5
 
-A tiny file, read first, counts as imports: it loads what is loaded late.
+A tiny file is read first and counts as imports: it triggers late imports.
 """
 
 import argparse
@@ -29,13 +29,13 @@ MB, GB = 2**20, 2**30
 
 
 def status_mb(field: str) -> float:
-    """A line of /proc/self/status: VmRSS is the memory in use, VmHWM the most that ever was."""
+    """A line of /proc/self/status: VmRSS is the memory in use, VmHWM the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def write(path: Path, size_bytes: float, columns: int) -> None:
-    """The same 20,000 rows again and again: what is measured does not depend on the values."""
+    """The same 20,000 rows repeated: the measurement does not depend on the values."""
     generator = np.random.default_rng(0)
     numbers = generator.normal(size=(PATTERN_ROWS, columns))
     words = generator.choice(["north", "south", "east", "west"], PATTERN_ROWS)
@@ -59,7 +59,7 @@ def read(path: Path) -> Partition:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """In this process, which must be fresh."""
+    """Measure in this process, which must be fresh."""
     read(folder / "tiny.csv")
     imports_mb = status_mb("VmRSS")
     start = time.perf_counter()

@@ -7,13 +7,13 @@ server sums or averages the embeddings (its own network would grow with a concat
 Batches of 64, speeds that differ (lognormal), links with latency and bandwidth. The table is written once
 beforehand, so that all of it is in memory; no party uploads all its rows at first (table = "zeros").
 
-Each case is a process of its own. Counted is what comes after everyone's first step, in parts of 20,000
+Each case is a process of its own. The measurement starts after the first step of all roles, in parts of 20,000
 events that the cases take in turn: processor time per event, and the median of its ratio to the first case's over
-the parts; evaluations stand before and after. Memory is
+the parts; evaluations come before and after. Memory is
 
     (peak RSS − RSS after a tiny run) / parties
 
-and holds all there is: columns, table, ages, models, the simulator. No accuracy is looked at and nothing is chosen, so
+and includes everything: columns, table, ages, models, the simulator. No accuracy is read and nothing is chosen, so
 that no row is held out to validate on.
 """
 
@@ -41,13 +41,13 @@ FLAT = 1.5
 
 
 def rss_mb(field: str) -> float:
-    """A line of /proc/self/status: VmRSS is the memory in use, VmHWM the most that ever was."""
+    """A line of /proc/self/status: VmRSS is the memory in use, VmHWM the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def synthetic(parties: int, rows: int) -> Partition:
-    """Made party by party: never is there a table of all columns."""
+    """Made party by party, so that no table of all columns ever exists."""
     draw = np.random.default_rng(0)
     names = [f"x{i}" for i in range(COLUMNS * parties)]
     few = colonnade.from_arrays(draw.random((10, len(names)), np.float32), np.arange(10) % 2, columns=names)
@@ -76,18 +76,18 @@ def run_of(method: str, aggregate: str, data: Partition) -> Run:
 
 
 def begun(run: Run) -> bool:
-    """Whether everyone has taken its first step."""
+    """Whether all roles have taken their first step."""
     return all(node.role.network.steps > 0 for node in run.simulator.nodes)  # type: ignore[attr-defined]
 
 
 def touch(run: Run) -> None:
-    """All of the table is used, as after an epoch: what was never written takes no memory."""
+    """Write the whole table, as an epoch does: parts that were never written take no memory."""
     table = run.simulator.principal.role.table  # type: ignore[attr-defined]
     table.values[...], table.renewed[...] = 0, 0
 
 
 def serve(method: str, aggregate: str, parties: int, rows: int, tiny_rows: int = 2 * BATCH) -> None:
-    """In a process of its own: make the run, say when all have begun; then a part of the run for every line read."""
+    """In a process of its own: make the run, report when all have begun; then run one part for every line read."""
     with one_thread():
         run_of(method, aggregate, synthetic(2, tiny_rows)).simulator.advance(200)
         before_mb, start = rss_mb("VmRSS"), time.perf_counter()
@@ -115,7 +115,7 @@ class Case:
     def __init__(self, *arguments: Any) -> None:
         command = [sys.executable, __file__, "--serve", *map(str, arguments)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.begun_s = self._answer()["begun_s"]  # one is made at a time
+        self.begun_s = self._answer()["begun_s"]  # cases are made one at a time
         self.parts: list[dict[str, float]] = []
 
     def _answer(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tables for the pages."""
+"""Markdown tables for the pages."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,6 +6,5 @@ __all__ = ["markdown"]
 
 
 def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with these columns."""
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

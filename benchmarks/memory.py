@@ -1,4 +1,4 @@
-"""Memory of a run with 100 parties, against what it cannot do without: the parties' data and the server's table.
+"""Memory of a run with 100 parties, relative to what it must hold: the parties' data and the server's table.
 
     python benchmarks/memory.py [--data DIR] [--updates 1000] [--parties 100]
 
@@ -8,7 +8,7 @@ once without a folder and once writing checkpoints. Each in a fresh process:
 
     (peak RSS − RSS after imports) / (float32 data, train and test + float32 table, rows × Σ widths)
 
-A tiny run, with a folder and a checkpoint, counts as imports: it loads what is loaded late. The data come as
+A tiny run, with a folder and a checkpoint, counts as imports: it triggers late imports. The data come as
 `colonnade run` gets them: loaded and split inside the measured part.
 """
 
@@ -30,13 +30,13 @@ MB = 2**20
 
 
 def status_mb(field: str) -> float:
-    """A line of /proc/self/status: VmRSS is the memory in use, VmHWM the most that ever was."""
+    """A line of /proc/self/status: VmRSS is the memory in use, VmHWM the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def partition(rows: int, test_rows: int, parties: int, data: str | None) -> Partition:
-    """The parties' blocks; the bytes they are cut from are gone when this returns."""
+    """The parties' blocks; the bytes they are cut from are freed when this returns."""
     if data is not None:
         return split(load("mnist", dir=data), parties=parties)
     generator = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def train(data: Partition, updates: int, out: Path | None) -> dict[str, Any]:
 
 
 def measure(parties: int, updates: int, data: str | None, checkpoints: bool) -> dict[str, float]:
-    """In this process, which must be fresh."""
+    """Measure in this process, which must be fresh."""
     with tempfile.TemporaryDirectory() as folder:
         train(partition(2 * BATCH, BATCH, 2, None), 8, Path(folder) / "tiny")
         imports_mb = status_mb("VmRSS")

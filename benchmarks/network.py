@@ -2,7 +2,7 @@
 
 Every side is its own process. Bare and driver take turns, so that a noisy neighbour disturbs both; the ratio of
 the medians is what counts. `tuned` is the bare stream with what the driver chooses beneath itself: uvloop, and how gRPC
-waits for sockets (colonnade/drivers/processes/__init__.py). That would be left if the driver itself cost nothing.
+waits for sockets (colonnade/drivers/processes/__init__.py). A driver without any cost would reach this rate.
 
     python benchmarks/network.py [--seconds 4] [--rounds 3] [--parties 1,4]
 """
@@ -44,7 +44,7 @@ class Ball(Message, frozen=True):
 
 
 class EchoRole:
-    """Sends back what comes."""
+    """Sends back what arrives."""
 
     def __init__(self, name):
         self.name, self.count = name, 0
@@ -107,7 +107,7 @@ async def driver_party(folder, name, address, seconds):
 
 
 async def bare_server(folder):
-    import grpc  # noqa: PLC0415 - after the driver, which has a setting for it
+    import grpc  # noqa: PLC0415 - after the driver, which sets an option of it
 
     async def echo(_requests, context):
         while (data := await context.read()) is not grpc.aio.EOF:
@@ -162,7 +162,7 @@ def race(kind, parties, seconds, certificates):
         for path in certificates.iterdir():
             (folder / path.name).symlink_to(path)
         command = [sys.executable, __file__, "--folder", str(folder), "--seconds", str(seconds)]
-        settings = os.environ | ({"GRPC_EXPERIMENTS": ""} if kind == "bare" else {})  # as gRPC comes
+        settings = os.environ | ({"GRPC_EXPERIMENTS": ""} if kind == "bare" else {})  # gRPC with its defaults
         server = subprocess.Popen(
             [*command, "--role", f"{kind}-server", "--parties", str(parties)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings,

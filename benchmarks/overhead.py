@@ -31,7 +31,7 @@ def server() -> nn.Module:
 
 
 def split_loop(blocks: list[torch.Tensor], y: torch.Tensor, batch: int, steps: int) -> float:
-    """Split learning as one writes it by hand."""
+    """Split learning as written by hand."""
     parties, top = [party() for _ in range(PARTIES)], server()
     optimisers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (*parties, top)]
     loss_of = nn.CrossEntropyLoss()
@@ -72,7 +72,7 @@ def joint_loop(blocks: list[torch.Tensor], y: torch.Tensor, batch: int, steps: i
 
 
 def simulated(data: colonnade.Partition, batch: int, steps: int) -> float:
-    """`sync` in the simulator, default trace; set-up and evaluation are not counted."""
+    """`sync` in the simulator, default trace; set-up and evaluation do not count."""
     run = colonnade.prepare(
         data,
         protocol="sync",

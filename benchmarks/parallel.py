@@ -3,15 +3,15 @@
     python benchmarks/parallel.py [--workers 2] [--rounds 5] [--tries 20] [--updates 480] [--schedule]
 
 8 parties with CNNs on bands of 32 × 32 images under `sync`, `vafl` and `flex`; then `vafl` with linear models, where
-Python's own work dominates. What the machine has to give is measured in every round, too: processes that do nothing
+Python's own work dominates. Every round also measures what the machine can give: processes that do nothing
 but the parties' forward and backward passes, several at once against one with all of the work. All take turns; the
 medians over the rounds count. A run is evaluated at its beginning and its end, by one thread.
 
-What the order of the jobs allows is measured apart (--schedule): linear models, whose jobs sleep as long as a pass of
+--schedule measures separately what the order of the jobs allows: linear models, whose jobs sleep as long as a pass of
 20 ms would take, which needs no core. Two workers cannot be more than twice as fast there.
 
-A ratio needs both cores: a round counts in which all else on the machine took less than 0.15 of a core at any time
-that was measured. If there are too few in so many tries, those with the least are taken, and the line says how much.
+A ratio needs both cores: a round counts if everything else on the machine took less than 0.15 of a core at any time
+that was measured. If the tries give too few rounds, those with the least are taken, and the line says how much.
 """
 
 import argparse
@@ -66,14 +66,14 @@ def run_of(data: Partition, method: str, model: str, updates: int, workers: int)
 
 
 def seconds(run: Run) -> tuple[float, str]:
-    """Wall time, and what must not change."""
+    """Wall time, and the results that must not change."""
     start = time.perf_counter()
     summary = run.execute()
     return time.perf_counter() - start, summary["trace_sha256"] + summary["weights_sha256"]
 
 
 def asleep(run: Run) -> Run:
-    """The same run, with the clock's work as it is and jobs that sleep: two fifths of a pass are its forward half."""
+    """The same run, with the clock's work unchanged and jobs that sleep: two fifths of a pass are its forward half."""
     for node in run.simulator.nodes[1:]:
         compute = node.role.compute
 
@@ -104,20 +104,20 @@ def schedule(data: Partition, method: str, options: argparse.Namespace) -> None:
 
 
 def machine_s() -> float:
-    """Processor time of all that runs here."""
+    """Processor time of everything on this machine."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
-    busy = sum(map(int, fields)) - int(fields[3]) - int(fields[4])  # but idle and waiting for a disk
+    busy = sum(map(int, fields)) - int(fields[3]) - int(fields[4])  # without idle time and waits for a disk
     return busy / os.sysconf("SC_CLK_TCK")
 
 
 def processes_s(pids: list[int]) -> float:
-    """Processor time of these."""
+    """Processor time of these processes."""
     found = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in pids)
     return sum(int(ticks) for fields in found for ticks in fields) / os.sysconf("SC_CLK_TCK")
 
 
 class Others:
-    """How many cores all but these processes took, at the most, of what was measured."""
+    """The most cores that other processes took during any measurement."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids, self.most = [os.getpid(), *pids], 0.0
@@ -131,7 +131,7 @@ class Others:
 
 
 def passes(model: str) -> None:
-    """In a process of its own: so many forward and backward passes for every line read, and nothing else."""
+    """In a process of its own: this many forward and backward passes for every line read, and nothing else."""
     torch.set_num_threads(1)
     parties: list[Any] = [node.role for node in run_of(images(1024), "sync", model, 8, 1).simulator.nodes[1:]]
     gradient = np.full((BATCH, WIDTH), 1e-3, np.float32)
@@ -146,7 +146,7 @@ def passes(model: str) -> None:
 
 
 class Machine:
-    """What several processes at once are worth, with no clock and no messages."""
+    """The gain of several processes at once, without clock and messages."""
 
     def __init__(self, count: int, model: str) -> None:
         command = [sys.executable, __file__, "--passes", model]
@@ -168,11 +168,11 @@ class Machine:
         return time.perf_counter() - start
 
     def alone(self) -> float:
-        """Seconds of one process with all of the work."""
+        """Seconds of one process that does all the work."""
         return self._seconds(self._processes[:1], PASSES)
 
     def together(self) -> float:
-        """Seconds of all with a part each."""
+        """Seconds of all processes with a part each."""
         return self._seconds(self._processes, PASSES // len(self._processes))
 
     def close(self) -> None:
@@ -182,9 +182,9 @@ class Machine:
 
 
 class Round(NamedTuple):
-    """Seconds."""
+    """One round: seconds of each measurement."""
 
-    others: float  # cores
+    others: float  # in cores, not seconds
     one: float
     several: float
     alone: float
@@ -192,7 +192,7 @@ class Round(NamedTuple):
 
 
 def measure(data: Partition, case: tuple[str, str], workers: int, updates: int, machine: Machine) -> Round:
-    """Everything once, as close together as can be."""
+    """Measure everything once, as close together as possible."""
     others = Others(machine.pids)
     alone, together = others.watch(machine.alone), others.watch(machine.together)
     runs = [run_of(data, *case, updates, count) for count in (1, workers)]

@@ -46,7 +46,7 @@ def make_data(rows: int) -> Any:
 
 
 def bare_model(config: Any, data: Any, out: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """The networks as the processes saved them, called directly."""
+    """The networks that the processes saved, called directly."""
     roles: list[Any] = federation(config, data).roles()
     for role in roles:
         saved = state.unpack((out / "nodes" / role.name / "run" / "state" / "checkpoint.safetensors").read_bytes())
@@ -75,7 +75,7 @@ def measure(
         end = time.perf_counter()
         if not (np.array([answer["probabilities"] for answer in found["answers"]]) == expected).all():
             raise SystemExit("the federation predicts something else than the bare model")
-        if repeat >= 5:  # the first ones load what is loaded once
+        if repeat >= 5:  # the first ones trigger late imports
             asked.append(between - start)
             alone.append(end - between)
     return np.array(asked), np.array(alone)

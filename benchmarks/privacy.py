@@ -1,4 +1,4 @@
-"""What privacy costs: MNIST, logistic regression over seven parties, with the guarantee that is true of it.
+"""What privacy costs: MNIST, logistic regression over seven parties, with the guarantee that really holds.
 
     python benchmarks/privacy.py paper --data DIR --out FOLDER [--final-seeds 3]
     python benchmarks/privacy.py useful --data DIR --out FOLDER [--seeds 2] [--final-seeds 3] [--workers 2] [--resume]
@@ -6,9 +6,9 @@
 
 Seven parties, one linear layer of ten outputs each, a server that adds them up; batch 600 (1 %), as in VAFL's App. G.2.
 
-    paper    noise of deviation 0.1 (and none) for vafl, t-sync and sync: accuracy, and the ε that it really is. Rates
+    paper    noise of deviation 0.1 (and none) for vafl, t-sync and sync: accuracy, and the real ε. Rates
              and epochs are the paper's: nothing is chosen, and so there are no validation rows
-    useful   what accuracy is left at ε = 10, 3, 1 (δ = 1e-5), with plain and with private local updates. Each has its
+    useful   the accuracy left at ε = 10, 3, 1 (δ = 1e-5), with plain and with private local updates. Each has its
              own model and rates: those with the best accuracy on the validation rows (all of the grid with one seed,
              the best four with all). The table has the test rows, over fresh seeds. "clean" is the same weights read
              without noise, which no member of the federation could do
@@ -61,10 +61,9 @@ console = Console()
 
 
 class Silence:
-    """No noise: to see what the weights themselves are worth."""
+    """No noise: shows the accuracy of the weights themselves."""
 
     def normal(self, like: torch.Tensor) -> torch.Tensor:
-        """Zeros."""
         return torch.zeros_like(like)
 
     uniform = normal
@@ -82,7 +81,7 @@ def tables(method: str, privacy: dict[str, Any], seed: int, **train: Any) -> dic
 
 
 def measure(config: dict[str, Any], data: Partition) -> dict[str, Any]:
-    """Accuracy as the federation sees it, that of the weights without noise, and what the ledgers say."""
+    """Accuracy in the federation, accuracy of the weights without noise, and the ledgers' μ and ε."""
     run = prepare(from_dict(config), data)
     summary = run.execute()
     roles: list[Any] = [node.role for node in run.simulator.nodes]
@@ -101,7 +100,7 @@ def measure(config: dict[str, Any], data: Partition) -> dict[str, Any]:
 
 
 def paper(data: Partition, seeds: int) -> list[dict[str, Any]]:
-    """Point by point as in the paper, with a clip beside the noise."""
+    """The paper's points, with a clip beside the noise."""
     found = []
     for method in ("vafl", "t-sync", "sync"):
         for name, privacy in (
@@ -116,7 +115,7 @@ def paper(data: Partition, seeds: int) -> list[dict[str, Any]]:
 
 
 def private(epsilon: float) -> dict[str, Any]:
-    """A row's one upload and one step; or, of a row that is evaluated, two uploads."""
+    """Settings for a row's one upload and one step; or for two uploads of an evaluated row."""
     mu = mu_for(epsilon, DELTA)
     return {
         "mechanism": "output", "clip": CLIP, "noise": 2 * CLIP / (mu * sqrt(SHARE)), "delta": DELTA,
@@ -126,13 +125,13 @@ def private(epsilon: float) -> dict[str, Any]:
 
 
 def plain(epsilon: float, releases: int) -> dict[str, Any]:
-    """Every row of every message."""
+    """Settings that count every row of every message."""
     noise = 2 * CLIP * sqrt(releases) / mu_for(epsilon, DELTA)
     return {"mechanism": "output", "clip": CLIP, "noise": noise, "delta": DELTA}
 
 
 def useful(options: argparse.Namespace, journal: Journal) -> list[dict[str, Any]]:
-    """Accuracy against ε, with the mode that is best and the one that is not, each with its own settings."""
+    """Accuracy against ε, with plain and with private local updates, each with its own settings."""
     modes = [("none", 0.0), ("clipped only", 0.0), *product(("dp-sgd", "plain"), EPSILONS)]
     cases = {case: {one: _useful(*case, one) for one in GRID} for case in modes}
     best = choose(journal, cases, range(options.seeds), _cost)
@@ -156,7 +155,7 @@ def words(setting: Setting) -> str:
 
 
 def _useful(mode: str, epsilon: float, setting: Setting) -> Job:
-    """One epoch less a batch of `sync`, so that every row is uploaded once in training, and two evaluations."""
+    """One epoch of `sync` less a batch, so that training uploads every row once, and two evaluations."""
     model, server, party = setting
     data = DATA["mnist"]
     rows, tested = len(data.y_train), len(data.y_test) - data.validation
@@ -183,7 +182,7 @@ def measured(job: Job) -> Result:
 
 
 def show(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
-    """Means over seeds."""
+    """Print the means over seeds."""
     table = Table(*keys, "accuracy %", "clean %", "ε", "Thm 6 claims")
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -201,7 +200,7 @@ def _percent(values: list[float]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy against ε."""
+    """Draw accuracy against ε."""
     figure = plotly.Figure()
     for mode, key, dash in (("dp-sgd", "accuracy", "solid"), ("dp-sgd", "clean", "dot"), ("plain", "accuracy", "dash")):
         own = [row for row in rows if row["mode"] == mode]
@@ -220,11 +219,10 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("paper", "useful", "plot"))
     parser.add_argument("--data", default="../shared/data/mnist", help="folder with the MNIST IDX files")
-    parser.add_argument("--seeds", type=int, default=2, help="for each setting while tuning")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds of each setting while tuning")
     parser.add_argument("--final-seeds", type=int, default=3, help="fresh seeds for the table")
     add_options(parser)
     options = parser.parse_args()

@@ -13,7 +13,7 @@ Poisson(2m)/2M s, as in VAFL. A tenth of the training rows is held out to valida
 3. It runs again for 600 s with a decaying rate: the table has the mean accuracy on the test rows at the end.
 
 `centralised` has the rate with the best accuracy on the validation rows after 20 epochs. FOLDER gets race.jsonl, a
-line per run, and race.md. --resume goes on with it, or only makes the tables again if nothing is missing.
+line per run, and race.md. --resume continues it, or only rebuilds the tables if nothing is missing.
 """
 
 import argparse
@@ -40,7 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "t-sync": {"name": "t-sync", "t": 3, "table": "zeros"},
     "vafl, extra rows": {"name": "vafl", "table": "zeros", "extra_rows": 0.25},
 }
-KEEP = 6  # settings that are tuned with all seeds
+KEEP = 6  # settings tuned with all seeds
 FRESH = 1000  # the first seed of the reported runs
 END_S = 600.0
 CENTRAL_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="folder with the MNIST IDX files")
     parser.add_argument("--cases", default="7,4,poisson", help="which party is slow, or poisson")
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
-    parser.add_argument("--seeds", type=int, default=5, help="for each setting while tuning")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of each setting while tuning")
     parser.add_argument("--final-seeds", type=int, default=24, help="fresh seeds for the time to the target")
     parser.add_argument("--end-seeds", type=int, default=5, help="fresh seeds for the accuracy at the end")
     add_options(parser)
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def race(options: argparse.Namespace, journal: Journal) -> str:
-    """Tune, time and end every method in every case; the tables."""
+    """Tune, time and end every method in every case; return the tables."""
     names, methods = options.cases.split(","), options.methods.split(";")
     cases = {
         (name, label): {one: _run(name, label, *one, seconds=_limit_s(label)) for one in GRID}
@@ -148,7 +148,7 @@ def _table(
 
 
 def _time(times: list[float], of: int) -> str:
-    """The mean and its standard error, of the runs that arrived."""
+    """The mean and its standard error, of the runs that reached the target."""
     if not times:
         return f"none of {of}"
     error = f" ± {stdev(times) / len(times) ** 0.5:.1f}" if len(times) > 1 else ""

@@ -44,7 +44,7 @@ def config(folder, steps):
 
 
 def federation(settings, data):
-    """Samples per second, and how it went."""
+    """Rows per second, and the summary."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "run"
         summary = asyncio.run(prepare_up(settings, out, data).run())
@@ -77,13 +77,13 @@ def torch_loop(data, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", required=True, help="where fashion-mnist lies")
+    parser.add_argument("--dir", required=True, help="folder with fashion-mnist")
     parser.add_argument("--steps", type=int, default=234)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     settings = config(options.dir, options.steps)
     data = load_partition(settings)
-    torch_loop(data, 20)  # the first use of an optimiser imports for seconds
+    torch_loop(data, 20)  # the first use of an optimiser spends seconds on imports
     ours, plain = [], []
     for _ in range(options.rounds):
         rate, summary = federation(settings, data)

@@ -3,8 +3,8 @@
     python benchmarks/straggler.py --out FOLDER [--seeds 3] [--final-seeds 8] [--workers 2] [--minutes 9] [--resume]
 
 Digits, four parties, fixed speeds (20 ms a step); then the last party needs 200 ms. The last row is the control
-(late_block.py): one joint model whose slow block is stepped only every tenth step, with nothing stale anywhere. What it
-loses, every method must lose: those columns simply learn later.
+(late_block.py): one joint model whose slow block takes only every tenth step, with nothing stale anywhere. Every method
+must lose what it loses: those columns simply learn later.
 
 Every cell has its own rate of plain SGD, the one with the least time to 95 % of the validation rows (all rates with one
 seed, the best two with all seeds). The table has the time to 95 % of the test rows, mean over fresh seeds, and the
@@ -25,7 +25,7 @@ import colonnade
 
 PARTIES, TARGET, FACTOR, STEP_S, BATCH = 4, 0.95, 10, 0.02, 64
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-KEEP = 2  # rates that are tried with all seeds
+KEEP = 2  # rates tried with all seeds
 FRESH = 1000  # the first seed of the reported runs
 LIMIT_S, SLOW_SYNC_S = 30.0, 160.0
 CONTROL = "control: nothing stale, that block stepped every tenth step"
@@ -42,7 +42,7 @@ Case = tuple[str, int]  # method, how much slower the last party is
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="for each rate while tuning")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of each rate while tuning")
     parser.add_argument("--final-seeds", type=int, default=8, help="fresh seeds for the table")
     add_options(parser)
     options = parser.parse_args()
@@ -54,7 +54,6 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace, journal: Journal) -> str:
-    """The table."""
     cases = {case: {rate: _run(case, rate) for rate in RATES} for case in product(METHODS, (1, FACTOR))}
     best = choose(journal, cases, range(options.seeds), time_s, KEEP)
     final = {case: cases[case][rate] for case, rate in best.items()}
@@ -75,7 +74,7 @@ def _run(case: Case, rate: float) -> dict[str, Any]:
         "clock": {
             "compute": [{"kind": "fixed", "mean_s": speed} for speed in speeds],
             "network": {"latency_s": 0.0001, "bandwidth_mbps": 1000.0},
-            "server": {"compute": {"mean_s": 0.0001}},  # so that the straggler's factor is the whole step's
+            "server": {"compute": {"mean_s": 0.0001}},  # so that the straggler's factor applies to the whole step
         },
         "train": {
             "batch_size": BATCH, "optimiser": "sgd", "learning_rate": rate, "patience": 0, "target": TARGET,

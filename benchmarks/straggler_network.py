@@ -1,4 +1,4 @@
-"""Real processes: what one party that sleeps 200 ms per step does to the three others (`vafl` over mutual TLS).
+"""Real processes: the effect of one party that sleeps 200 ms per step on the three others (`vafl` over mutual TLS).
 
 The control is a federation of those three alone, with the same columns each. Rates are uploads per second of the
 three together, over the same number of seconds, once all of them are at work; the two federations take turns.

@@ -1,7 +1,7 @@
 """Ten tables over four parties and the clocks of slow parties: what transfer.py and defaults.py run on.
 
-Settings are chosen on the development tables alone. A computing time is a time per row, so that a method gains nothing
-by calling more rows a batch: a fast party needs 20 ms for 64 rows (forward and backward), a slow one 200 ms.
+Settings are chosen on the development tables alone. Computing time is proportional to rows, so a method gains nothing
+from larger batches: a fast party needs 20 ms for 64 rows (forward and backward), a slow one 200 ms.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ __all__ = [
 PARTIES, FACTOR = 4, 10
 SMALL = 2000  # rows
 ROW_S, SERVER_ROW_S = 0.02 / 64, 0.001 / 64
-LATENCY_S, FAR_S = 0.005, 0.1  # one way; the far one makes a round trip as long as ten steps
+LATENCY_S, FAR_S = 0.005, 0.1  # one way; with the far one a round trip takes as long as ten steps
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Source:
     load: Callable[[str], Dataset]  # given the folder of all data
     how: str | dict[str, list[str]] = "even"
     metric: str = "accuracy"
-    slack: float = 0.005  # what a target is below the centralised metric; of rmse: times the labels' deviation
+    slack: float = 0.005  # how far a target is below the centralised metric; for rmse: times the labels' deviation
 
 
 def _credit(folder: str) -> Dataset:
@@ -89,7 +89,7 @@ SOURCES = DEVELOPMENT | TEST
 def partition(name: str, folder: str, rows: int, scale: str | None = None) -> Partition:
     """A table of at most `rows` rows, a fifth of them to test on, over the four parties.
 
-    Of the others a tenth is to validate on; of small tables three tenths, of which few rows would say little.
+    A tenth of the other rows is for validation; three tenths of small tables, where fewer rows would say little.
     """
     source = SOURCES[name]
     table = cut(source.load(folder), rows)
@@ -98,7 +98,7 @@ def partition(name: str, folder: str, rows: int, scale: str | None = None) -> Pa
 
 
 def cut(dataset: Dataset, rows: int) -> Dataset:
-    """At most so many rows, always the same; of a given test set at most a fifth of them."""
+    """At most this many rows, always the same ones; at most a fifth of them from a given test set."""
     total, given = len(dataset.y), dataset.test_rows
     if total <= rows:
         return dataset
@@ -121,7 +121,7 @@ def _rows(x: Any, chosen: np.ndarray) -> Any:
 
 
 def trivial(data: Partition, metric: str) -> float:
-    """What a model scores on the test rows that has learned nothing but the labels' frequencies or mean."""
+    """The score on the test rows of a model that knows only the labels' frequencies or mean."""
     y = data.y_test[data.validation :]
     if metric == "auc":
         return 0.5
@@ -138,7 +138,7 @@ class Pattern:
     latency_s: float = LATENCY_S
 
     def step_s(self, batch: int) -> float:
-        """What a step of `sync` takes, about: the slowest party's computing, the way and back, the server."""
+        """The approximate time of a `sync` step: the slowest party's computing, the round trip, the server."""
         row_s = ROW_S * (FACTOR if self.slow else 1) + SERVER_ROW_S
         return batch * row_s + 2 * self.latency_s
 

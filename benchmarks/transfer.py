@@ -1,4 +1,4 @@
-"""Methods with nothing but their name, on tables that nobody tuned them for, against a `sync` tuned for each table.
+"""Methods with only their name as a setting, on tables they were not tuned for, against a `sync` tuned for each table.
 
     python benchmarks/transfer.py --data DIR --out FOLDER [--sets credit,wine] [--methods swift,vafl] [--slow 1,2,3,4]
                                   [--rows 10000] [--seeds 3] [--timed 10] [--workers 2] [--resume] [--minutes 9]
@@ -10,23 +10,23 @@
 Four parties; `--slow` names patterns of tables.py: 1 to 4 (that party is ten times slower), two, none, far (equal
 speeds, a round trip as long as ten steps). For each table:
 
-1. `centralised`, the best of three rates, stopped early, says what can be reached: the best level that it holds for
+1. `centralised`, the best of three rates, stopped early, gives the reachable level: the best one that it holds for
    three evaluations in a row. The target is 0.5 points below it, or one validation row if that is more (of rmse: 0.5 %
-   of the labels' deviation above it). A run is there if it reaches it and stays there for two more evaluations.
+   of the labels' deviation above it). A run is there if it reaches the target and stays for two more evaluations.
 2. `sync` is tuned: 12 settings, each with and without averaged weights, by the time to the target; the best four again
    with all seeds. Its steps do not depend on the clock, so that one tuning serves all patterns: a setting's updates
    times the time of its step say which setting is the best under which pattern. Its time is then taken with other
    seeds, `--timed` of them, as that of every method: the time of the seeds that chose it would be too good.
-3. Every method runs with no setting but its name until it reaches the target, or twice as long as tuned `sync` needed:
-   such a run counts with that time, and is marked. Under pattern 4 each runs once more, as long as its own
+3. Every method runs with only its name as a setting until it reaches the target, or twice as long as tuned `sync`
+   needed: such a run counts with that time and is marked. Under pattern 4 each runs once more, as long as its own
    defaults say, for the metric at the end; not with --no-ends.
-4. The control (late_block.py) is a joint model with nothing stale, whose slow block is stepped every tenth time. It has
+4. The control (late_block.py) is a joint model with nothing stale, whose slow block takes every tenth step. It has
    the settings of the tuned `sync`, or the optimisers and averages of `swift`, whichever is faster.
 
 All curves, targets and choices are of validation rows; the metric at the end is of test rows. Curves have 100 points up
 to the time of tuned `sync`, but at most four in one of its steps; then a run must stay at the target for two of these
-steps. FOLDER gets results.jsonl (a line per run: --resume goes on with it, also with other sets, methods or patterns;
---report only reads it), table.md and ratios.html (ratios.png where there is Chromium). `--learns` is the test "every
+steps. FOLDER gets results.jsonl (a line per run: --resume continues it, also with other sets, methods or patterns;
+--report only reads it), table.md and ratios.html (ratios.png if Chromium is installed). `--learns` is the test "every
 method × every table with defaults learns": each runs once, with its own limit, and is held against a model that knows
 the labels' frequencies alone.
 """
@@ -52,7 +52,7 @@ from colonnade.config.settle import batch_size_of
 ORACLE = "centralised"
 SWIFT = find_method("swift").defaults
 CENTRAL_RATES, CENTRAL = (0.001, 0.003, 0.01), {"epochs": 40.0, "eval_every": "0.5 epochs", "patience": 10}
-POINTS, LIMIT = 100, 2.0  # of a curve, up to the time of tuned sync; times that time
+POINTS, LIMIT = 100, 2.0  # points of a curve up to the time of tuned sync; limit in multiples of that time
 TUNE_EPOCHS, TUNE_UPDATES = 40, 1500  # at least, for a setting of sync
 SHORTLIST = 4
 END = "4"  # the pattern under which runs go to the end
@@ -62,7 +62,7 @@ Record = dict[str, Any]  # a job and its result in one
 
 
 class Setting(NamedTuple):
-    """One of `sync`."""
+    """One setting of `sync`."""
 
     optimiser: str
     rate: float
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
     average: bool
 
     def tables(self, batch: int) -> dict[str, Any]:
-        """As a config."""
+        """The setting as config tables."""
         train = {"optimiser": self.optimiser, "learning_rate": self.rate, "batch_size": self.batches * batch}
         return {"protocol": {"name": "sync", "average": self.average}, "train": train}
 
@@ -111,9 +111,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--methods", type=_methods, default=[name for name in METHODS if name != ORACLE])
     parser.add_argument("--slow", type=_words, default=[*PATTERNS])
     parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--seeds", type=int, default=3, help="to set the targets, to tune sync, and for the ends")
-    parser.add_argument("--timed", type=int, default=10, help="other seeds, to time sync and the methods with")
-    parser.add_argument("--wall", type=float, default=300.0, help="seconds after which a run is given up")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds for the targets, for tuning sync, and for the ends")
+    parser.add_argument("--timed", type=int, default=10, help="other seeds, for timing sync and the methods")
+    parser.add_argument("--wall", type=float, default=300.0, help="give up a run after this many seconds")
     parser.add_argument("--page", type=Path, help="put the tables between the marks of this page")
     add_options(parser)
     for flag in ("--report", "--learns", "--no-ends"):
@@ -138,11 +138,11 @@ def load(options: argparse.Namespace) -> None:
         DATA[name, scale] = partition(name, options.data, options.rows, scale)
 
 
-# The stages.
+# The stages
 
 
 def race(options: argparse.Namespace, journal: Journal) -> None:
-    """Targets, then the tuned `sync`, then every cell; the results are in the journal."""
+    """Targets, then the tuned `sync`, then every cell; the journal has the results."""
     aims = targets(options, journal)
     tuned = tune(options, journal, aims)
     sets = [table for table in options.sets if table in tuned]
@@ -165,12 +165,12 @@ def race(options: argparse.Namespace, journal: Journal) -> None:
 
 
 def _first_alike(pattern: str) -> str:
-    """The first under which a step of `sync` takes as long: it does not matter which party is slow."""
+    """The first pattern with `sync` steps of the same length: it does not matter which party is slow."""
     return next(name for name, other in PATTERNS.items() if other.step_s(1) == PATTERNS[pattern].step_s(1))
 
 
 def targets(options: argparse.Namespace, journal: Journal) -> dict[str, float]:
-    """What counts as arrived, by table."""
+    """The targets by table."""
     jobs = [
         _job(options, "centralised", table, "none", seed, tables, CENTRAL)
         | {"method": ORACLE, "setting": f"adam {rate:g}"}
@@ -182,7 +182,7 @@ def targets(options: argparse.Namespace, journal: Journal) -> dict[str, float]:
 
 
 def target_of(table: str, records: Sequence[Record]) -> float:
-    """The level of the best rate, less the slack; of accuracy at least one row: of 43 rows one is 2.3 points."""
+    """The level of the best rate less the slack; for accuracy at least one row: of 43 rows one is 2.3 points."""
     best, source, data = oracle_of(table, records).curve, SOURCES[table], DATA[table, None]
     if source.metric == "rmse":
         return best + source.slack * float(data.y_train.std())
@@ -191,14 +191,14 @@ def target_of(table: str, records: Sequence[Record]) -> float:
 
 
 class Tuned(NamedTuple):
-    """The best setting under a pattern, and about how long it needs."""
+    """The best setting under a pattern, and about how long it takes."""
 
     setting: Setting
     time_s: float
 
 
 def tune(options: argparse.Namespace, journal: Journal, aims: dict[str, float]) -> dict[str, dict[str, Tuned]]:
-    """By table and pattern; a table that no setting of `sync` can do is left out."""
+    """The tuned settings by table and pattern, without tables that no setting of `sync` can do."""
     first = _updates(options, journal, aims, dict.fromkeys(options.sets, GRID), range(1))
     short = {table: _shortlist(table, first) for table in options.sets}
     rest = _updates(options, journal, aims, short, range(1, options.seeds))
@@ -217,7 +217,7 @@ def tune(options: argparse.Namespace, journal: Journal, aims: dict[str, float]) 
 
 
 def _shortlist(table: str, updates: dict[tuple[str, Setting], list[float]]) -> list[Setting]:
-    """The best few under each pattern."""
+    """The best few settings under each pattern."""
     batch, chosen = _batch(table), {}
     for pattern in PATTERNS.values():
         step = {setting: pattern.step_s(setting.batches * batch) for setting in GRID}
@@ -233,7 +233,7 @@ def _updates(
     settings: dict[str, list[Setting]],
     seeds: range,
 ) -> dict[tuple[str, Setting], list[float]]:
-    """How many updates each setting needs to the target, by seed; infinitely many: it does not get there."""
+    """How many updates each setting needs to the target, by seed; infinite if it does not get there."""
     keys, jobs = [], []
     for table, chosen in settings.items():
         rows, batch = len(DATA[table, None].y_train), _batch(table)
@@ -260,7 +260,7 @@ def _cells(
     target: float,
     tuned: Tuned,
 ) -> list[Job]:
-    """The runs of a method in a cell: one, or of the control two."""
+    """The runs of a method in a cell: one, or two for the control."""
     batch, (setting, time_s) = _batch(table), tuned
     limit = LIMIT * time_s
     step_s = PATTERNS[pattern].step_s(setting.batches * batch)
@@ -309,7 +309,7 @@ def _settings(method: str, optimiser: str, rate: float, batch: int) -> dict[str,
 
 
 def learn(options: argparse.Namespace, journal: Journal) -> None:
-    """Every method on every table, by its defaults alone, the last party slow."""
+    """Every method on every table, with its defaults alone and the last party slow."""
     journal.results(
         "learns",
         [

@@ -1,4 +1,4 @@
-"""What transfer.py writes: tables in Markdown and a picture, made from the lines of its results."""
+"""The output of transfer.py: tables in Markdown and a picture, made from the lines of its results."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ class Oracle(NamedTuple):
 
 
 def oracle_of(table: str, records: Iterable[Record]) -> Oracle:
-    """What can be reached."""
+    """The centralised result of a table."""
     ends: dict[str, list[Oracle]] = {}
     for one in records:
         if one["stage"] == "centralised" and one["table"] == table and one["held"] is not None:
@@ -44,8 +44,8 @@ def oracle_of(table: str, records: Iterable[Record]) -> Oracle:
 class Cell(NamedTuple):
     """A method on a table under a pattern."""
 
-    ratio: float  # of its time to that of tuned sync
-    reached: int  # of its seeds
+    ratio: float  # its time divided by that of tuned sync
+    reached: int  # how many of its seeds
     seeds: int
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
 
 class Cells:
-    """All cells of a study that are there."""
+    """All cells of a study that have results."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
@@ -66,7 +66,7 @@ class Cells:
         self._cells: dict[tuple[str, str, str], Cell] = {}
         self.settings: dict[tuple[str, str], str] = {}  # of tuned sync, by table and pattern
         self.seconds: dict[tuple[str, str], float] = {}  # and its time
-        self.arrived: dict[tuple[str, str], tuple[int, int]] = {}  # and how many of its runs got there, of how many
+        self.arrived: dict[tuple[str, str], tuple[int, int]] = {}  # and how many of its runs arrived, of how many
         for (method, table, pattern), them in runs.items():
             reference = _reference(runs, table, pattern)
             if reference is None or _refused(them):
@@ -81,38 +81,38 @@ class Cells:
 
     @property
     def methods(self) -> list[str]:
-        """In the order of the runs, the control last."""
+        """The methods in the order of the runs, the control last."""
         names = dict.fromkeys(key[0] for key in self._cells if key[0] != TUNED)
         return sorted(names, key=lambda name: name == CONTROL)
 
     def tables(self, names: Iterable[str] = SOURCES) -> list[str]:
-        """Those of these that have cells."""
+        """Those of these methods that have cells."""
         return [name for name in names if any(key[1] == name for key in self._cells)]
 
     @property
     def patterns(self) -> list[str]:
-        """Those that have cells."""
+        """The tables that have cells."""
         return [name for name in PATTERNS if any(key[2] == name and key[0] != TUNED for key in self._cells)]
 
     def get(self, method: str, table: str, pattern: str) -> Cell | None:
-        """One, if it is there."""
+        """One cell, if it has results."""
         return self._cells.get((method, table, pattern))
 
     def end(self, method: str, table: str) -> float | None:
-        """The metric on the test rows at the end of a run of the method's own length, if all runs got there."""
+        """The metric on the test rows at the end of a run of the method's own length, if all runs ended."""
         of = ("end", method, table)
         runs = [one for one in self.records if (one["stage"], one["method"], one["table"]) == of]
         values = list({one["seed"]: one.get("test") for one in runs}.values())
         return mean(values) if values and None not in values else None
 
     def some(self, method: str, tables: Iterable[str], patterns: Iterable[str]) -> list[Cell]:
-        """Of a method, those that are there."""
+        """The cells of a method."""
         found = (self.get(method, table, pattern) for table in tables for pattern in patterns)
         return [cell for cell in found if cell is not None]
 
 
 def _reference(runs: dict[tuple[str, str, str], Runs], table: str, pattern: str) -> Runs | None:
-    """Of tuned `sync` under this pattern, or under one with steps as long: it does not matter which party is slow."""
+    """The runs of tuned `sync` under this pattern, or under one with steps as long."""
     step_s = PATTERNS[pattern].step_s(1)
     alike = [pattern, *(name for name, other in PATTERNS.items() if other.step_s(1) == step_s)]
     return next((found for name in alike if (found := runs.get((TUNED, table, name)))), None)
@@ -123,7 +123,7 @@ def _refused(them: Runs) -> bool:
 
 
 def _times(runs: Iterable[Record]) -> dict[int, float]:
-    """By seed, the time to the target or the limit; of the control's settings the faster one."""
+    """By seed, the time to the target or the limit; for the control, that of its faster setting."""
     found: dict[int, float] = {}
     for one in runs:
         time_s = one["limit_s"] if one["time_s"] is None else one["time_s"]
@@ -155,7 +155,7 @@ def report(records: Sequence[Record], shown: Iterable[str] | None = None) -> str
 
 
 def fill(page: Path, records: Sequence[Record]) -> None:
-    """Put the tables of `swift` and of the control between a page's two marks."""
+    """Put the tables of `swift` and of the control between the two marks of a page."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -165,7 +165,7 @@ def fill(page: Path, records: Sequence[Record]) -> None:
 
 
 def overall(cells: Cells, tables: Sequence[str]) -> str:
-    """A line per method: the ratio with one slow party, the worst cell, the other patterns, the ends."""
+    """One line per method: the ratio with one slow party, the worst cell, the other patterns, the ends."""
     others = [pattern for pattern in cells.patterns if pattern not in SLOW]
     rows = []
     for method in cells.methods:
@@ -186,7 +186,7 @@ def _geometric(cells: Sequence[Cell]) -> str:
 
 
 def _behind(cells: Cells, method: str, table: str) -> float | None:
-    """Points above the centralised metric at the end; of rmse: per cent of it below."""
+    """Points above the centralised metric at the end; for rmse: per cent below it."""
     end = cells.end(method, table)
     if end is None:
         return None
@@ -195,7 +195,7 @@ def _behind(cells: Cells, method: str, table: str) -> float | None:
 
 
 def by_table(cells: Cells, method: str) -> str:
-    """A line per table: the ratio under each pattern."""
+    """One line per table: the ratio under each pattern."""
     rows = []
     for table in cells.tables():
         shown = [cells.get(method, table, pattern) for pattern in cells.patterns]
@@ -207,7 +207,7 @@ def by_table(cells: Cells, method: str) -> str:
 
 
 def tuned_table(cells: Cells) -> str:
-    """What the ratios are of."""
+    """Explain the ratios."""
     rows = []
     for table in cells.tables():
         runs = [one for one in cells.records if one["stage"] == "cell" and one["table"] == table]
@@ -237,7 +237,7 @@ def _seconds(cells: Cells, table: str, pattern: str) -> str:
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
-    """A mark per table, pattern and method: a picture, or a page if there is no Chromium to make one."""
+    """One mark per table, pattern and method: a picture, or a page if there is no Chromium."""
     cells = Cells(records)
     try:
         import plotly.graph_objects as plotly  # noqa: PLC0415 - a machine that only runs jobs may lack it
@@ -264,7 +264,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
 
 def learned(records: Sequence[Record]) -> str:
-    """A line per method, a column per table."""
+    """One line per method, one column per table."""
     tables = [name for name in SOURCES if any(one["table"] == name for one in records)]
     by_key = {(one["method"], one["table"]): one for one in records}
     rows = []

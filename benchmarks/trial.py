@@ -18,11 +18,11 @@ from colonnade.protocol.errors import ColonnadeError, TrainingDiverged
 __all__ = ["DATA", "trial"]
 
 DATA: dict[tuple[str, str | None], Partition] = {}  # by table and scale; filled before the workers are forked
-EVENTS = 50  # between two looks at the curve
+EVENTS = 50  # between two checks of the curve
 
 
 def trial(job: dict[str, Any]) -> dict[str, Any]:
-    """Do a job; how it ended.
+    """Do a job; return how it ended.
 
     job: `table`, `pattern`, `seed`; `tables` of a config; `train`, its limit and how often to evaluate; `target` of the
     metric, or None: the run goes on to its limit; `hold`, at how many evaluations in a row it must be there; `wall_s`,
@@ -57,7 +57,7 @@ def trial(job: dict[str, Any]) -> dict[str, Any]:
         "updates_to_target": reached["update"] if reached else None,
         "value": curve[-1][1] if curve else None,
         "held": held([value for _, value in curve if value is not None], arrival.metric, job["hold"]),
-        "test": run.rows[-1].get("test_value") if run.rows else None,  # of a run that went to its end
+        "test": run.rows[-1].get("test_value") if run.rows else None,  # for a run that went to its end
         "mean": _time_average(curve),
         "clock_s": run.clock_s,
         "updates": run.rows[-1]["update"] if run.rows else 0,
@@ -76,7 +76,7 @@ class Arrival:
         self._seen, self._good = 0, 0
 
     def at(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """The first of them, if there are as many."""
+        """The first of `hold` good evaluations in a row, if there is one."""
         if self._target is None:
             return None
         while self._seen < len(rows) and self._good < self._hold:
@@ -88,7 +88,7 @@ class Arrival:
 
 
 def held(values: Sequence[float], metric: Metric, hold: int) -> float | None:
-    """The best level that a curve keeps for so many evaluations in a row."""
+    """The best level that a curve keeps for this many evaluations in a row."""
     best, worst = (max, min) if metric.higher_is_better else (min, max)
     levels = [worst(values[start : start + hold]) for start in range(len(values) - hold + 1)]
     return best(levels, default=None)
@@ -107,7 +107,7 @@ def _prepared(job: dict[str, Any]) -> Run:
 
 
 def _time_average(curve: Sequence[tuple[float, float | None]]) -> float | None:
-    """The metric's mean over the clock: good if it becomes good early and stays so."""
+    """The metric's mean over the clock: high if the metric is good early and stays so."""
     total = 0.0
     for (before, value), (after, _) in pairwise(curve):
         if value is None:

@@ -1,4 +1,4 @@
-"""Methods with a setting beside their name: what each mechanism of `swift` is worth, by leaving it out."""
+"""Methods with a setting beside their name: the value of each mechanism of `swift`, measured by leaving it out."""
 
 from typing import Any
 
@@ -26,5 +26,5 @@ ABLATION = ("swift", *VARIANTS, "vafl")
 
 
 def tables_of(name: str) -> Tables:
-    """The config of a variant, or of a method with nothing but its name."""
+    """The config of a variant, or of a method with only its name."""
     return VARIANTS.get(name, {"protocol": {"name": name}})

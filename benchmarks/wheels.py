@@ -1,4 +1,4 @@
-"""Has every package of the core a wheel for every platform and Python? Asks the package index through pip.
+"""Does every package of the core have a wheel for every platform and Python? Asks the package index through pip.
 
     python benchmarks/wheels.py                          # all platforms and Pythons: minutes, and gigabytes
     python benchmarks/wheels.py --python 3.14 --platform Windows
@@ -42,7 +42,7 @@ PLATFORMS = {
 
 
 def packages(environment: dict[str, str]) -> set[str]:
-    """The core and all that it needs, by name."""
+    """The core and all its dependencies, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     waiting, seen = [Requirement(text) for text in project["dependencies"]], set()
     names: set[str] = set()
@@ -65,7 +65,7 @@ def packages(environment: dict[str, str]) -> set[str]:
 
 
 def offered(wanted: list[str], tags: list[str], python: str) -> bool:
-    """Whether pip finds a wheel of each of these for another platform."""
+    """Whether pip finds a wheel of each of these packages for another platform."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps", "--ignore-installed"]
         command += ["--only-binary=:all:", "--target", folder, "--implementation", "cp", "--python-version", python]
@@ -77,7 +77,7 @@ def main() -> None:
     """Print one line for each platform and Python; exit code 1 if a wheel is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", choices=PYTHONS)
-    parser.add_argument("--platform", action="append", help="a part of the name, such as Windows")
+    parser.add_argument("--platform", action="append", help="part of a platform's name, such as Windows")
     options = parser.parse_args()
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = {line.partition("==")[0]: line for line in lines if "==" in line and not line.startswith("#")}

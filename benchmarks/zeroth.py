@@ -35,7 +35,7 @@ def updates_per_second(data: colonnade.Partition, protocol: dict[str, object], u
         eval_every=updates,
         learning_rate=0.001,
     )
-    start = time.process_time()  # one thread; a shared machine does not distort it
+    start = time.process_time()  # one thread, and independent of other load on the machine
     run.simulator.run()
     return updates / (time.process_time() - start)
 

@@ -24,7 +24,7 @@ from markdown import markdown
 import colonnade
 
 PARTIES, BATCH, WIDE = 4, 64, 16
-KEEP = 3  # settings that are tried with all seeds
+KEEP = 3  # settings tried with all seeds
 FRESH = 1000  # the first seed of the reported runs
 Rates = tuple[float, float]  # of the server, of the parties
 GRID: dict[str, dict[str, tuple[list[float], list[float]]]] = {  # of the server, of the parties; none: the same
@@ -47,11 +47,11 @@ GRID: dict[str, dict[str, tuple[list[float], list[float]]]] = {  # of the server
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mnist", metavar="DIR", help="the folder with its four files")
+    parser.add_argument("--mnist", metavar="DIR", help="folder with the four MNIST files")
     parser.add_argument("--widths")
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--methods", default="vafl,cascaded,zoo,syn-zoo,frozen")
-    parser.add_argument("--seeds", type=int, default=2, help="for each setting while tuning")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds of each setting while tuning")
     parser.add_argument("--final-seeds", type=int, default=3, help="fresh seeds for the table")
     add_options(parser)
     options = parser.parse_args()
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace, source: str, journal: Journal) -> str:
-    """A table for each width."""
+    """One table per width."""
     epochs = options.epochs or {"digits": 40.0, "mnist": 2.0}[source]
     widths = [int(width) for width in (options.widths or {"digits": "3,32", "mnist": "4,128"}[source]).split(",")]
     methods = options.methods.split(",")
@@ -95,13 +95,13 @@ def compare(options: argparse.Namespace, source: str, journal: Journal) -> str:
 
 
 def pairs(source: str, method: str) -> list[Rates]:
-    """A method's grid."""
+    """The settings of a method."""
     servers, parties = GRID[source][method]
     return list(product(servers, parties)) if parties else [(rate, rate) for rate in servers]
 
 
 def edges(source: str, method: str, rates: Rates) -> list[tuple[float, bool]]:
-    """Each rate, and whether it is the first or the last of its grid."""
+    """Each rate, and whether it is at an edge of its grid."""
     servers, parties = GRID[source][method]
     grids = (servers, parties or servers)
     return [(rate, rate in (grid[0], grid[-1])) for rate, grid in zip(rates, grids, strict=True)]

@@ -7,12 +7,12 @@ repayment records of different months, so that each knows a part of what the oth
     DIR/bank/       bank.csv (columns and label), server.toml (the bank runs the server) and bank.toml
     DIR/shop/       shop.csv, shop.toml
     DIR/insurer/    insurer.csv, insurer.toml
-    DIR/*/new.csv   clients who came later: nobody trains on them; the shop and the insurer do not have all of them
-    DIR/bank/outcomes.csv    what became of those: for judging predictions
+    DIR/*/new.csv   clients that came later, not used in training; the shop and the insurer do not have all of them
+    DIR/bank/outcomes.csv    the true labels of those clients: for judging predictions
 
-Each has some of the clients, in an order of its own, so that the tables must be aligned (`colonnade align`) before the
+Each has some of the clients, in an order of its own, so the tables must be aligned (`colonnade align`) before the
 training; with --aligned all three have the same clients in the same order. With --tables there are no configs, and the
-tables lie in DIR/*/data/, where `colonnade init` looks for them.
+tables are in DIR/*/data/, where `colonnade init` looks for them.
 """
 
 import argparse
@@ -34,7 +34,7 @@ HAVE_NEW = {"bank": 1.0, "shop": 0.8, "insurer": 0.8}
 SEED = 7
 CATEGORIES = 'categorical = ["SEX", "EDUCATION", "MARRIAGE"]\n'
 
-SHARED = """# --- what all agree upon: the same in all files; the handshake compares it ---
+SHARED = """# --- shared: the same in all files; the handshake compares it ---
 
 [model]
 party = "mlp:32"
@@ -57,7 +57,7 @@ seed = 0
 [network]
 parties = ["bank", "shop", "insurer"] # in this order
 
-# --- one's own; paths begin where the command is typed ---
+# --- one's own; paths start at the folder where the command is typed ---
 
 """
 CERTIFICATES = """certificate = "{folder}{name}.pem"
@@ -75,12 +75,12 @@ def server_config(aligned: bool) -> str:
 
 
 def order_of(name: str, aligned: bool) -> str:
-    """Where `colonnade align` writes this side's order of the common rows."""
+    """Where `colonnade align` writes this member's order of the common rows."""
     return "" if aligned else f'aligned = "{name}-order.safetensors"\n'
 
 
 def party_config(name: str, aligned: bool) -> str:
-    """A party: its own columns."""
+    """A party's config, with its own columns."""
     own = 'address = "127.0.0.1:7450" # where the bank\'s server listens\n' + CERTIFICATES.format(folder="", name=name)
     columns = ", ".join(f'"{column}"' for column in PARTIES[name])
     data = f'[party]\ndata = "{name}.csv"\nid = "client"\ncolumns = [{columns}]\npredict_data = "new.csv"\n'
@@ -97,7 +97,7 @@ def read(data: Path) -> polars.DataFrame:
 
 
 def made_up(rows: int) -> polars.DataFrame:
-    """Numbers like those: clients that will default pay late, and the shop and the insurer see it."""
+    """Similar made-up numbers: clients that will default pay late, and the shop and the insurer see it."""
     generator = np.random.default_rng(SEED)
     risk = generator.normal(size=rows)
 
@@ -113,14 +113,13 @@ def made_up(rows: int) -> polars.DataFrame:
 
 
 def numbered(frame: polars.DataFrame) -> polars.DataFrame:
-    """With made-up client numbers in no order."""
+    """Add made-up client numbers in random order."""
     numbers = np.random.default_rng(SEED).permutation(9 * len(frame))[: len(frame)] + 10**6
     clients = polars.Series("client", [f"C{number}" for number in numbers])
     return frame.insert_column(0, clients)
 
 
 def write(folder: Path, file: str, frame: polars.DataFrame) -> None:
-    """One CSV file."""
     folder.mkdir(parents=True, exist_ok=True)
     frame.write_csv(folder / file)
     shown = ", ".join(frame.columns[:4]) + (", ..." if len(frame.columns) > 4 else "")
@@ -154,7 +153,7 @@ if __name__ == "__main__":
     arguments.add_argument("--aligned", action="store_true", help="the same clients in the same order everywhere")
     arguments.add_argument("--tables", action="store_true", help="no configs: colonnade init writes them")
     arguments.add_argument("--rows", type=int, default=28_000, help="clients to train and test on")
-    arguments.add_argument("--new", type=int, default=2_000, help="clients who came later")
+    arguments.add_argument("--new", type=int, default=2_000, help="clients that came later")
     given = arguments.parse_args()
     whole = given.rows + given.new
     clients = made_up(whole) if given.data is None else read(given.data)[:whole]

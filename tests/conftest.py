@@ -1,4 +1,4 @@
-"""What tests of all layers share."""
+"""Fixtures for the tests of all layers."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-os.environ.pop("COLUMNS", None)  # a console that is made while it is set keeps that width in all later tests
+os.environ.pop("COLUMNS", None)  # a console keeps the width that is set when it is made, in all later tests
 
 from colonnade.cli import printing  # noqa: F401 - makes the console
 from colonnade.models import metrics
@@ -14,7 +14,7 @@ from colonnade.models import metrics
 
 @pytest.fixture
 def judged(monkeypatch):
-    """The predictions of every evaluation, as each goes into its metric; the last one is that of the final weights."""
+    """The predictions of every evaluation, as its metric gets them; the last one is that of the final weights."""
     seen, measure = [], metrics.measure
 
     def listen(metric, task, y, prediction, loss):

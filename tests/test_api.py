@@ -1,4 +1,4 @@
-"""Colonnade from Python: the quickstart, one's own modules, results to look at, and errors."""
+"""Colonnade from Python: the quickstart, a user's own modules, the shown results, and errors."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ def result(data):
 
 
 def test_the_quickstart_runs(capsys):
-    """As printed in the package's docstring, but for a shorter run."""
+    """The program of the package's docstring, with a shorter run."""
     code = "\n".join(colonnade.__doc__.splitlines()[1:])
     assert "epochs=20" in code
     exec(code.replace("epochs=20", "epochs=2"), {})

@@ -1,4 +1,4 @@
-"""docs/architecture.md: every file that it names is there, and every package of methods is in its table."""
+"""docs/architecture.md: every file that it names exists, and every package of methods is in its table."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/write-a-method.md: its code is the example's, short, and runs."""
+"""docs/write-a-method.md: its code is that of the examples, is short, and runs."""
 
 import re
 import sys

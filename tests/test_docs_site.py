@@ -35,7 +35,7 @@ PAGES = WRITTEN | GENERATED
 
 
 def _prose(text: str) -> str:
-    """A page without its code, in which brackets are no links."""
+    """A page without its code blocks, where brackets are no links."""
     text = re.sub(r"^( *)(```+).*?^ *\2`*$", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"(?<=\n\n)(?:(?: {4,}.*)?\n)+", lambda code: "" if not _LISTED.search(code[0]) else code[0], text)
     return re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "code", text, flags=re.DOTALL)

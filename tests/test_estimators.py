@@ -1,4 +1,4 @@
-"""The scikit-learn face: what a user of scikit-learn expects, over a block for each party."""
+"""The scikit-learn interface: what a user of scikit-learn expects, with a block for each party."""
 
 import numpy as np
 import polars

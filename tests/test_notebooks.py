@@ -1,4 +1,4 @@
-"""examples/*.ipynb: every code cell runs, in order, in one namespace; what is stored is small and names no folder."""
+"""examples/*.ipynb: all code cells run in order in one namespace; stored outputs are small and name no folder."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def cells_of(name):
 
 
 def run(name, monkeypatch):
-    """As a kernel would: a module of its own, which is where a notebook's own method is looked for."""
+    """As in a kernel: a module of its own, where Colonnade looks for a notebook's own method."""
     module = types.ModuleType(f"notebook_{name}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for cell in cells_of(name):

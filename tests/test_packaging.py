@@ -1,4 +1,4 @@
-"""What an install gets: pins for every package, an sdist and a wheel with all that belongs there, and nothing slow."""
+"""What an install gets: pins for every package, a complete sdist and wheel, and a quick start."""
 
 import importlib.metadata
 import re
@@ -31,7 +31,7 @@ def pins() -> dict[str, str]:
 
 
 def installed() -> dict[str, list[Requirement]]:
-    """The requirements, by name, of what is installed here and is asked for, directly or not."""
+    """The installed packages that are required, directly or not, with their requirements."""
     reached: dict[str, list[Requirement]] = {}
     waiting = [(one.name, tuple(one.extras)) for one in REQUIREMENTS]
     while waiting:
@@ -115,7 +115,7 @@ def test_metadata(built):
 
 @pytest.mark.parametrize("arguments", [["-c", "import colonnade"], ["-m", "colonnade", "--help"]])
 def test_starting_loads_nothing_heavy(arguments):
-    """Of the modules that take time, neither `import colonnade` nor `colonnade --help` imports one."""
+    """`import colonnade` and `colonnade --help` import none of the slow modules."""
     command = [sys.executable, "-X", "importtime", *arguments]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     loaded = {line.rpartition("|")[2].strip() for line in said.splitlines()}

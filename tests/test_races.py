@@ -1,4 +1,4 @@
-"""compare and sweep from Python: the numbers of the runs, as DataFrames, and what a notebook shows of them."""
+"""compare and sweep from Python: the numbers of the runs as DataFrames, and what a notebook shows."""
 
 import re
 import sys
@@ -85,7 +85,7 @@ def test_ones_own_module_races(data):
         (lambda data: colonnade.compare(data, ["sync"], seeds=0), "must be 1 or more"),
         (lambda data: colonnade.compare(data, ["sync"], learning_rat=1), "did you mean 'learning_rate'"),
         (lambda data: colonnade.sweep(data, {}), "name at least one key"),
-        (lambda data: colonnade.sweep(data, {"learning_rate": 0.1}), "give a list of values"),
+        (lambda data: colonnade.sweep(data, {"learning_rate": 0.1}), "must be a list of values"),
         (lambda data: colonnade.sweep(data, {"learning_rate": [0.1, 0.1]}), "names a value twice"),
         (lambda data: colonnade.sweep(data, {"seed": [1]}, by="time-to-target"), "needs a target"),
     ],
@@ -96,7 +96,7 @@ def test_what_is_refused(data, call, message):
 
 
 def test_progress_in_a_notebook_is_one_output_that_is_replaced(data, monkeypatch):
-    """With the display function of a kernel; everything else is the real thing."""
+    """With the display function of a kernel; everything else is real."""
     shown = []
 
     def display(content, raw, display_id):

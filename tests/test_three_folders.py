@@ -1,4 +1,4 @@
-"""examples/three_folders.py on a small table of the same shape: who has what, and configs that fit each other."""
+"""examples/three_folders.py on a small table of the same shape: what each member has, and configs that match."""
 
 import importlib.util
 import re
@@ -73,11 +73,11 @@ def test_the_configs_agree_above_the_line(made):
     folder = made(aligned=True)
     texts = [path.read_text() for path in folder.glob("*/*.toml")]
     assert len(texts) == 4
-    assert len({re.search(r"# --- what all.*?(?=# --- one's)", text, re.DOTALL)[0] for text in texts}) == 1
+    assert len({re.search(r"# --- shared.*?(?=# --- one's)", text, re.DOTALL)[0] for text in texts}) == 1
 
 
 def test_it_needs_no_data_and_makes_up_the_same_every_time(tmp_path):
-    """The tutorial's first command, where nothing else lies."""
+    """The tutorial's first command, in an empty folder."""
     for name in ("one", "other"):
         command = [sys.executable, str(SCRIPT), name, "--tables", "--rows", "50", "--new", "10"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

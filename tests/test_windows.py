@@ -1,4 +1,4 @@
-"""What runs on Windows in place of what it lacks, tried on Linux with that taken away."""
+"""What replaces the missing functions on Windows, tried on Linux without those functions."""
 
 import asyncio
 import fcntl
@@ -34,7 +34,7 @@ def windows(monkeypatch, tmp_path):
         return plain_open(path, flags & ~(1 << 30), *rest, **more)
 
     def locking(file, _mode, count):
-        # Of this descriptor, as Windows' locks are: not released when another one of the same file is closed.
+        # The lock belongs to this descriptor, as on Windows: closing another one of the same file does not release it.
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_CUR, 0, count, 0))
 
     fake = types.ModuleType("msvcrt")
@@ -83,7 +83,7 @@ def test_a_lock_keeps_other_processes_out_and_the_content_readable(windows, tmp_
         ).returncode
         for place in (windows.LOCKED_BYTE, 0)
     ]
-    assert results == [1, 0]  # one byte is locked, far behind those that are read
+    assert results == [1, 0]  # one byte is locked, far behind the data
     os.close(held)
 
 
@@ -107,7 +107,7 @@ def test_signals_stop_a_role_on_the_loop_of_asyncio(monkeypatch):
 def test_a_federation_in_one_place_is_refused_with_what_to_do_instead(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     for start in (lambda: FederationUp.refuse(Config(), ()), lambda: AlignAll([])):
-        with pytest.raises(ColonnadeError, match=r"start each side in a terminal of its own, or use WSL"):
+        with pytest.raises(ColonnadeError, match=r"start each role in its own terminal, or use WSL"):
             start()
 
 

@@ -3,8 +3,8 @@
 Breast-cancer data of scikit-learn: a clinic and a laboratory have half of the columns each, the server the diagnosis.
 The patient numbers are made up; all files have them in the same order.
 
-With --apart the tables are as life writes them, for colonnade align: each organisation knows some patients only, in an
-order of its own, the clinic writes small letters and has a few patients twice, and there are no configs yet.
+With --apart the tables are realistic input for colonnade align: each organisation knows only some patients, in an
+order of its own. The clinic writes ids in lower case and has a few patients twice. There are no configs yet.
 """
 
 import csv
@@ -20,7 +20,7 @@ KNOWN = {"server": 540, "clinic": 500, "lab": 450}  # patients of 569
 
 
 def write(path: Path, columns: list[str], rows: list[list[object]]) -> None:
-    """One CSV file; the numbers as Python prints them, so that reading them back loses nothing."""
+    """Write one CSV file, with numbers as Python prints them, so that reading them back loses nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([columns, *rows])
@@ -28,7 +28,7 @@ def write(path: Path, columns: list[str], rows: list[list[object]]) -> None:
 
 
 def tables() -> Iterator[tuple[str, str, list[str], list[list[object]]]]:
-    """Of each organisation: its folder, its file, the columns, the rows."""
+    """For each organisation: its folder, its file, the columns, the rows."""
     data = load_breast_cancer()
     patients = [f"P{number:04}" for number in range(1, len(data.target) + 1)]
     names, half = [str(name) for name in data.feature_names], len(data.feature_names) // 2
@@ -47,7 +47,7 @@ def main(target: Path) -> None:
 
 
 def main_apart(target: Path) -> None:
-    """The same tables in data/, each with its own patients in its own order."""
+    """Write the same tables to data/, each with its own patients in its own order."""
     for name, file, columns, rows in tables():
         random.Random(name).shuffle(rows)
         rows = rows[: KNOWN[name]]

@@ -47,10 +47,17 @@ def split(
     if is_frame(data):
         data = load(data, label=label, id=id, categorical=categorical)
     elif not isinstance(data, Dataset):
-        advice = "give what load returns, or a DataFrame with label=; arrays: from_arrays; a table for each party:"
+        advice = (
+            "pass the result of load, or a DataFrame with label=; for arrays use from_arrays; for one table per "
+            "party use"
+        )
         raise ConfigError("data", type(data).__name__, f"{advice} from_blocks")
     elif label is not None or id is not None or categorical:
-        raise ConfigError("label", label, "label, id and categorical are for a DataFrame; this dataset has its own")
+        raise ConfigError(
+            "label",
+            label,
+            "label, id and categorical are for a DataFrame; leave them out, because this dataset has its own",
+        )
     return split_dataset(data, parties=parties, how=how, **settings)
 
 

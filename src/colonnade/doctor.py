@@ -153,14 +153,16 @@ def _disk(folder: Path) -> Check:
 
 def _descriptors() -> Check:
     if sys.platform == "win32":
-        return Check("files", "ok", "no limit on open files that a process could ask for")
+        return Check("files", "ok", "Windows has no limit on open files")
     import resource  # noqa: PLC0415 - Windows has none
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = soft == resource.RLIM_INFINITY
     few = not unlimited and soft < FEW_FILES
     text = "unlimited" if unlimited else f"{soft} may be open at once"
-    return Check("files", "note" if few else "ok", text + (f": raise it, ulimit -n {min(hard, 4096)}" if few else ""))
+    return Check(
+        "files", "note" if few else "ok", text + (f": raise it with ulimit -n {min(hard, 4096)}" if few else "")
+    )
 
 
 def _clock(folder: Path) -> Check:
@@ -172,7 +174,7 @@ def _clock(folder: Path) -> Check:
         apart = os.fstat(file.fileno()).st_mtime - time.time()
     text = f"{time.strftime('%Y-%m-%d %H:%M:%SZ', time.gmtime())}, monotonic to {monotonic.resolution:.0e} s"
     if not monotonic.monotonic or monotonic.adjustable:
-        return Check("clock", "fault", f"{text}: the monotonic clock may go back")
+        return Check("clock", "fault", f"{text}: the monotonic clock may run backwards")
     if abs(apart) > CLOCKS_APART_S:
         return Check("clock", "note", f"{text}; files are dated {apart:+.0f} s from it: set one of the two clocks")
     if time.time() < Path(__file__).stat().st_mtime:

@@ -169,7 +169,7 @@ class AsySQNRegressor(RegressorMixin, _AsySQN):
 def _checked(parts: Sequence[Any]) -> list[Any]:
     """Check that every part is a finite 2-D array, or CSR."""
     if isinstance(parts, np.ndarray) or sparse.issparse(parts) or not isinstance(parts, Sequence) or not parts:
-        raise ValueError("give a list of parts, one array or sparse matrix for each party")
+        raise ValueError("must be a list with one array or sparse matrix for each party")
     return [check_array(part, accept_sparse="csr", dtype=np.float64) for part in parts]
 
 

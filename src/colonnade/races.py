@@ -222,7 +222,7 @@ def _checked_grid(grid: Mapping[str, Sequence[Any]]) -> Grid:
     dotted: Grid = {}
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ConfigError(f"grid[{key!r}]", values, "give a list of values, e.g. [0.01, 0.03, 0.1]")
+            raise ConfigError(f"grid[{key!r}]", values, "must be a list of values, e.g. [0.01, 0.03, 0.1]")
         if len({repr(value) for value in values}) < len(values):
             raise ConfigError(f"grid[{key!r}]", list(values), "names a value twice")
         dotted[key if "." in key else _OF_MODEL.get(key, f"train.{key}")] = list(values)

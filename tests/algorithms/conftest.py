@@ -1,4 +1,4 @@
-"""What the tests of methods share: tiny roles driven by hand, and simulations whose every event is recorded."""
+"""Fixtures for the tests of methods: tiny roles driven by hand, and simulations that record every event."""
 
 import types
 from collections import deque
@@ -41,7 +41,7 @@ def one_torch_thread():
 
 @pytest.fixture(scope="session")
 def partition():
-    """Datasets, split once; without validation rows: evaluations are of the test rows."""
+    """Datasets, split once. They have no validation rows, so evaluations use the test rows."""
     made = {}
 
     def get(source, parties=4, scale=None):
@@ -54,7 +54,7 @@ def partition():
 
 @pytest.fixture(scope="session")
 def resolve(partition):
-    """A federation from tables; `source` and `parties` say of which data."""
+    """Build a federation from config tables; `source` and `parties` choose the data."""
 
     def make(tables, source="digits", parties=4, data=None):
         config = from_dict(tables)
@@ -65,7 +65,7 @@ def resolve(partition):
 
 @pytest.fixture(scope="session")
 def simulate(resolve):
-    """Run tables to the end, checking every invariant; events, records, roles and the simulator."""
+    """Run a config to the end and check every invariant; return events, records, roles and the simulator."""
 
     def run(tables, source="digits", parties=4, data=None, until=None):
         setting = resolve(tables, source, parties, data)
@@ -96,14 +96,17 @@ def simulate(resolve):
 
 
 class ByHand:
-    """Roles that speak to each other at once, in the order of speaking; jobs take no time, timers fire when told to."""
+    """Deliver the roles' messages at once, in the order sent.
+
+    Jobs take no time; a timer fires when the test says so.
+    """
 
     def __init__(self, setting, lost=lambda sender, to, message: False):
         self.roles = {role.name: role for role in setting.roles()}
         self.server, *self.parties = self.roles.values()
         self.codec, self.lost = Codec(setting.method.payloads), lost
         self.queue, self.timers, self.jobs, self.said, self.records = deque(), {}, set(), [], []
-        self.counted = []  # of what was said, all but evaluation
+        self.counted = []  # all messages except those of evaluation
         self.now, self.finished = 0, ""
         for role in self.roles.values():
             self.tell(role.name, Started(role.name.encode()))
@@ -141,7 +144,7 @@ class ByHand:
         return self.codec.decode(bytes(self.codec.encode(message)))
 
     def pump(self, until=lambda: False):
-        """Until nothing more is said, or until a condition holds."""
+        """Deliver until no message is left, or until a condition holds."""
         while self.queue and not self.finished and not until():
             name, what = self.queue.popleft()
             if isinstance(what, Work):
@@ -153,14 +156,13 @@ class ByHand:
         return self
 
     def fire(self, timer, name="server"):
-        """A timer goes off."""
         due = self.timers.pop((name, timer))
         self.now = max(self.now, due)
         self.tell(name, TimerFired(timer, due))
         return self
 
     def heard(self, kind, to=None):
-        """What was said of this kind, not for evaluation."""
+        """The messages of this kind, without those of evaluation."""
         return [message for _, receiver, message in self.counted if type(message) is kind and to in (None, receiver)]
 
 
@@ -170,7 +172,7 @@ def by_hand():
 
 
 def weighted(*weights):
-    """A layer without bias whose weights are given."""
+    """A layer without bias and with given weights."""
 
     def make(inputs, outputs):
         layer = nn.Linear(inputs, outputs, bias=False)
@@ -214,7 +216,7 @@ class Tiny:
             self.told(self.server, PeerJoined(name))
 
     def told(self, role, event):
-        """Deliver one event and say what the role wants; evaluation is left out."""
+        """Deliver one event; return the role's effects, without those of evaluation."""
         effects = role.handle(event, 0)
         role.validate()
         remaining = []
@@ -225,13 +227,13 @@ class Tiny:
         return remaining
 
     def work(self, role, effects):
-        """Do the one job among the effects; its result, and what the role wants then."""
+        """Do the one job among the effects; return its result and the role's next effects."""
         (work,) = [effect for effect in effects if isinstance(effect, Work)]
         result = role.compute(work.job)
         return result, self.told(role, WorkDone(work.token, result))
 
     def start(self, m, entropy=b""):
-        """A party's first activation, up to its upload; the other wishes of that moment."""
+        """A party's first activation, up to its upload; also return its other effects of that moment."""
         party = self.parties[m]
         return self.work(party, self.told(party, Started(entropy)))[1]
 

@@ -1,4 +1,4 @@
-"""Alg. 2 and the steps of Alg. 3–5, hand-computed; and what becomes of an aggregation that cannot be completed.
+"""Alg. 2 and the steps of Alg. 3–5, computed by hand; and aggregations that cannot be completed.
 
 Three parties or more without a coordinator: messages are delivered at once, and recorded.
 """
@@ -62,7 +62,7 @@ BINARY = Task("binary", ("no", "yes"))
 
 
 def setups(options, x, y, batch=2, rate=0.5, task=BINARY, labels=None, metric=None, intercept=False):
-    """What parties are made from; `labels` may have others for some of them."""
+    """The data that parties are built from; `labels` may give some parties different labels."""
     options = msgspec.structs.replace(options, intercept=intercept)
     q, y = len(x), np.asarray(y)
     names = tuple(f"party-{m + 1}" for m in range(q))
@@ -86,7 +86,7 @@ def setups(options, x, y, batch=2, rate=0.5, task=BINARY, labels=None, metric=No
 
 
 class Parties:
-    """Roles, a queue of events, and all that was sent."""
+    """Roles, a queue of events, and every message sent."""
 
     def __init__(self, *args, **settings):
         self.roles = {setup.name: Party(setup) for setup in setups(*args, **settings)}
@@ -120,14 +120,14 @@ class Parties:
             events -= 1
 
     def begin(self, *trainers):
-        """These train, the others only answer."""
+        """The named parties train; the others only answer."""
         everyone = list(range(len(self.names)))
         for m, name in enumerate(self.names):
             start = BeginTraining(2.0, everyone) if m in trainers else Members(everyone)
             self.queue.append((name, Received("server", start)))
 
     def steps_of(self, m, count):
-        """Deliver until a party has made so many steps."""
+        """Deliver until a party has taken this many steps."""
         role = self.roles[self.names[m]]
         while role.estimator.steps < count:
             self.tell(*self.queue.popleft())
@@ -147,7 +147,7 @@ def make(options=None, **settings):
 
 
 def test_the_first_party_holds_the_intercept_which_has_no_penalty():
-    """θ_1 = w_1·x_1 + b; b's slope is the mean over the batch, without λb. Others know nothing of it."""
+    """θ_1 = w_1·x_1 + b; b's slope is the mean over the batch, without λb. Only this party holds b."""
     parties = make(intercept=True)
     assert [role._block.columns for role in parties.roles.values()] == [3, 2, 2], "padded, and a column of ones"
     parties.roles["party-1"].estimator.state.w = np.array([0.5, 0.0, 0.3])
@@ -308,7 +308,7 @@ def test_what_cannot_be_completed_is_abandoned_and_the_rows_are_others():
     assert later[2].nonce != first[2].nonce and later[2].rows.tolist() != first[2].rows.tolist()
     assert role.estimator.steps == 1 and (role.estimator.w != before).any()
     parties.settle(50)
-    assert all(len(other.sums.sums) <= 2 for other in parties.roles.values()), "others forget it, too"
+    assert all(len(other.sums.sums) <= 2 for other in parties.roles.values()), "the other parties forget it, too"
 
 
 def test_a_lost_party_ends_what_it_had_a_share_in():
@@ -341,7 +341,7 @@ def test_a_round_is_not_repeated_without_the_lost_party():
     assert [role.estimator.steps for role in parties.roles.values()] == [1, 1, 1, 0]
 
 
-def test_with_two_left_nobody_asks():
+def test_with_two_left_no_party_asks():
     parties = make(batch=1)
     parties.begin(0)
     parties.steps_of(0, 1)
@@ -355,7 +355,7 @@ def test_with_two_left_nobody_asks():
     assert len(parties.of(Ask)) > asked
 
 
-def test_a_party_after_a_reset_drops_everything_and_says_hello():
+def test_a_restarted_party_drops_everything_and_says_hello():
     parties = make(batch=1)
     parties.begin(0, 1)
     parties.steps_of(0, 2)
@@ -375,12 +375,12 @@ def test_a_party_after_a_reset_drops_everything_and_says_hello():
 @pytest.mark.parametrize(
     ("message", "cause"),
     [
-        (Ask(7, [0, 1], False, np.zeros(1, np.int32)), "single terms"),
+        (Ask(7, [0, 1], False, np.zeros(1, np.int32)), "terms of single parties"),
         (Ask(7, [1, 2], False, np.zeros(1, np.int32)), "a sum over parties"),
-        (Ask(7, [0, 1, 9], False, np.zeros(1, np.int32)), "single terms"),
-        (Ask(7, [0, 1, 2], False, np.array([5], np.int32)), "rows that are not there"),
-        (Masked(1, 7, b"", 0, np.zeros(1)), "a sum that cannot be"),
-        (Masked(9, 7, b"", 0, np.zeros(1, np.uint64)), "a sum that cannot be"),
+        (Ask(7, [0, 1, 9], False, np.zeros(1, np.int32)), "terms of single parties"),
+        (Ask(7, [0, 1, 2], False, np.array([5], np.int32)), "rows that do not exist"),
+        (Masked(1, 7, b"", 0, np.zeros(1)), "an impossible sum"),
+        (Masked(9, 7, b"", 0, np.zeros(1, np.uint64)), "an impossible sum"),
         (Totals(0, 1, np.zeros(2)), "margins"),
         (Hold(1), "does not expect a Hold"),
     ],
@@ -411,7 +411,7 @@ def test_a_sparse_block_steps_like_a_dense_one():
 
 
 def coordinator(options=None, labels=("a", "a", "a")):
-    """One that has heard hello from everybody; and what it wanted to say then."""
+    """A coordinator that has heard hello from every party, and its effects then."""
     (setup, *_) = setups(options or AfOptions(ahead=0), X, Y)
     empty = np.zeros(0)
     made = LinearCoordinator(
@@ -431,12 +431,12 @@ def messages(effects):
 
 def begun(options=None):
     made, effects = coordinator(options)
-    *_, (judge, question) = messages(effects)  # all hear of it, the judge last
+    *_, (judge, question) = messages(effects)  # the coordinator tells all parties, the judge last
     answer = Judged(question.number, 0.5, {"accuracy": 0.5})
     return made, messages(made.handle(Received(judge, answer), 0))
 
 
-def test_everybody_begins_after_the_first_evaluation():
+def test_all_parties_begin_after_the_first_evaluation():
     _, told = begun()
     assert told == [(f"party-{m}", BeginTraining(2.0, [0, 1, 2])) for m in (1, 2, 3)]
 
@@ -444,8 +444,12 @@ def test_everybody_begins_after_the_first_evaluation():
 @pytest.mark.parametrize(
     ("labels", "odd", "cause"),
     [
-        (("a", "b", "a"), ["party-2"], "party-2 holds other labels than the rest"),
-        (("a", "b", "c"), ["party-1", "party-2", "party-3"], "party-1, party-2, party-3 hold other labels than each"),
+        (("a", "b", "a"), ["party-2"], "party-2 holds different labels from the rest"),
+        (
+            ("a", "b", "c"),
+            ["party-1", "party-2", "party-3"],
+            "party-1, party-2, party-3 hold different labels from each",
+        ),
     ],
 )
 def test_parties_whose_labels_differ_are_told_and_waited_for(labels, odd, cause):
@@ -466,15 +470,15 @@ def test_a_party_that_comes_back_with_other_labels_is_refused_until_they_are_men
     made, _ = begun()
     made.handle(PeerJoined("party-2", reset=True), 0)
     ((name, message),) = messages(made.handle(Received("party-2", Hello("b" * 64, 2, 1, 4)), 0))
-    assert name == "party-2" and message.cause.startswith("party-2 holds other labels than the rest")
+    assert name == "party-2" and message.cause.startswith("party-2 holds different labels from the rest")
     told = messages(made.handle(Received("party-2", Hello("a" * 64, 2, 1, 4)), 0))
     assert told[0] == ("party-2", BeginTraining(2.0, [0, 1, 2]))
 
 
 def test_a_party_stops_over_its_labels_and_says_hello_once_they_are_others():
     role = make().roles["party-1"]
-    with pytest.raises(DataError, match="party-1 holds other labels than the rest; then start this party again"):
-        role.handle(Received("server", Differs(role._held.digest, "party-1 holds other labels than the rest")), 0)
+    with pytest.raises(DataError, match="party-1 holds different labels from the rest; then start this party again"):
+        role.handle(Received("server", Differs(role._held.digest, "party-1 holds different labels from the rest")), 0)
     ((name, message),) = messages(role.handle(Received("server", Differs("0" * 64, "")), 0))
     assert name == "server" and message.labels_sha256 == role._held.digest
 
@@ -567,9 +571,9 @@ def test_labels_of_no_two_classes(y, found):
 
 
 def test_losses_want_their_task():
-    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes .* there are 3"):
+    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes .* have 3 classes"):
         Parties(AfOptions(), X, Y, task=Task("multiclass", ("a", "b", "c")))
-    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes, .* use ridge"):
+    with pytest.raises(ConfigError, match="protocol.loss = 'logistic': needs labels of two classes; .* 'ridge'"):
         Parties(AfOptions(loss="logistic"), X, Y, task=Task("regression", ()))
-    with pytest.raises(ConfigError, match="protocol.loss = 'ridge': needs numbers to predict"):
+    with pytest.raises(ConfigError, match="protocol.loss = 'ridge': needs a number as the label"):
         Parties(AfOptions(loss="ridge"), X, Y)

@@ -1,4 +1,4 @@
-"""AsySQN's methods with nothing but their name, on tables that they were not tuned for."""
+"""AsySQN's methods with only their name as a setting, on tables that they were not tuned for."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ SLOW = {"compute": [{"kind": "fixed", "mean_s": seconds} for seconds in (0.01, 0
 
 
 def sparse_table():
-    """Rare columns of units that are eight decades apart, and a quarter of the labels positive."""
+    """Rare columns in units that are eight decades apart; a quarter of the labels is positive."""
     draw = np.random.default_rng(0)
     counts = sparse.random(400, 40, density=0.1, format="csr", random_state=1)
     margins = counts @ draw.standard_normal(40)
@@ -53,7 +53,7 @@ def test_numbers_are_predicted_without_a_word_about_the_loss():
 
 
 def test_the_optimum_is_that_of_the_columns_as_they_are():
-    """Gains change the way, not the objective: λ is on w in the columns' own units."""
+    """Gains change the path, not the objective: λ applies to w in the columns' own units."""
     draw = np.random.default_rng(0)
     x = draw.standard_normal((100, 6)) * np.array([1, 10, 0.1, 1, 5, 0.5])
     y = (x @ draw.standard_normal(6) + 10 * draw.standard_normal(100) > 0).astype(int)
@@ -75,13 +75,13 @@ def test_smoothness_by_hand():
 
 def test_small_batches_make_smaller_steps():
     x = np.zeros((100, 2))
-    x[0, 0], x[:, 1] = 1.0, 1.0  # one row has the first column: a batch of one may be just that row
+    x[0, 0], x[:, 1] = 1.0, 1.0  # only one row has the first column: a batch of one may be that row
     whole, single = (measured(held(x), AfOptions(), batch_size=b, parties=3) for b in (100, 1))
     np.testing.assert_allclose(whole.gains, [10.0, 1.0])
     np.testing.assert_allclose(single.gains, [1.0, 1.0])
 
 
 def held(x):
-    """What a party holds, as far as measuring looks at it."""
+    """The part of a party's data that the measurement reads."""
     loss = LOSSES["logistic"]
     return SimpleNamespace(train=Block(x), y=np.resize([1.0, -1.0], len(x)), loss=loss, penalties=0.0)

@@ -1,4 +1,4 @@
-"""AsySQN that leads nowhere says so and ends, for everybody: with the cause and what to do."""
+"""AsySQN that diverges reports it and ends for all parties, with the cause and a remedy."""
 
 from types import SimpleNamespace
 
@@ -50,7 +50,7 @@ def test_one_bad_row_is_no_divergence():
         step(estimator, theta, np.array([row], np.int32))
 
 
-def test_neither_are_large_numbers_among_small_ones_to_predict():
+def test_large_numbers_among_small_ones_to_predict_are_no_divergence():
     y = np.zeros(300)
     y[::100] = 100.0
     estimator = estimator_of("ridge", y)
@@ -82,10 +82,10 @@ def run(protocol, **train):
 def test_a_run_with_too_large_a_rate_ends_with_the_next_step(method):
     summary = run(method, learning_rate=1e3, epochs=30).execute()
     assert summary["status"] == "diverged" and "lower train.learning_rate" in summary["note"]
-    assert ("or take protocol.ahead = 0" in summary["note"]) == (not method.startswith("syn"))
+    assert ("or set protocol.ahead = 0" in summary["note"]) == (not method.startswith("syn"))
 
 
-def test_who_waits_for_the_newest_margins_is_not_told_to():
+def test_a_run_with_the_newest_margins_is_not_advised_to_wait_for_them():
     protocol = {"name": "asysqn-svrg", "ahead": 0}
     note = run(protocol, learning_rate=1e3, epochs=30).execute()["note"]
     assert note.endswith("lower train.learning_rate")
@@ -110,7 +110,7 @@ def test_the_others_go_on_without_a_party_whose_own_numbers_diverged(method):
     role.estimator.state.w = role.estimator.w + 1e9
     summary = made.execute()
     assert summary["status"] == "finished" and summary["value"] > 0.75
-    assert summary["note"].startswith("went on without party-2: ")
+    assert summary["note"].startswith("the run continued without party-2: ")
     assert made.simulator.nodes[0].role.members == [0, 2, 3, 4] and role.summary()["left"]
     assert role.estimator.steps < min(node.role.estimator.steps for node in made.simulator.nodes[3:])
 
@@ -120,7 +120,7 @@ def test_an_evaluation_sees_it_too():
     for node in made.simulator.nodes[1:]:
         node.role.estimator.state.w = np.array([1e3, 1e3])
     summary = made.execute()
-    assert summary["status"] == "diverged" and "the loss of the rows held out is" in summary["note"]
+    assert summary["status"] == "diverged" and "the loss of the held-out rows is" in summary["note"]
 
 
 def test_the_front_says_so_rather_than_handing_out_weights():

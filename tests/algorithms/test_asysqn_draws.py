@@ -1,4 +1,4 @@
-"""SAGA's batches are drawn independently: on a walk through permutations its estimate would be biased."""
+"""SAGA draws its batches independently: on a walk through permutations its estimate would be biased."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ def test_a_batch_has_every_row_once_and_is_known_from_its_position():
 
 @pytest.mark.parametrize(("batches", "excess"), [(Draws, 0.0), (Walk, 11 / 3)])
 def test_the_estimate_follows_the_gradient(batches, excess):
-    """Rows alike, and a w that grows by 1 in every step: the gradient is known, and there is no other noise."""
+    """All rows are equal and w grows by 1 in every step: the gradient is known, and there is no other noise."""
     n, b, steps = 100, 10, 2000
     held = SimpleNamespace(train=Block(np.hstack([np.ones((n, 1)), np.zeros((n, 1))])), y=np.full(n, 1e6))
     held.loss, held.level, held.l2, held.penalties = LOSSES["ridge"], 1e12, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""No combination of sums tells a single party's margins: one set of parties for the same rows at the same weights.
+"""No combination of sums tells one party's margins: the same rows at the same weights have one set of parties.
 
 The invariant is asserted from records of what parties contributed and obtained, not from the fence's own state.
 """
@@ -64,7 +64,7 @@ def setting_of(protocol, parties=PARTIES, **tables):
 
 
 class Records:
-    """What every party contributed to every sum, and who obtained its total."""
+    """What every party contributed to every sum, and which party obtained its total."""
 
     def __init__(self, monkeypatch):
         self.asked, self.terms, self.totals = {}, defaultdict(dict), {}
@@ -79,7 +79,7 @@ class Records:
 
         def record_contributed(party, token, made):
             initiator, nonce, opens = party.state.asides[token]
-            if opens is None or opens.what != "snapshot":  # its name alone
+            if opens is None or opens.what != "snapshot":  # only its name
                 own = weights[party.name, made.nonce]
                 records.terms[initiator, nonce if opens is None else made.nonce][party.index] = own
             return contributed(party, token, made)
@@ -102,7 +102,7 @@ class Records:
         monkeypatch.setattr(Aggregations, "take_total", record_total)
 
     def check(self):
-        """Totals over different parties with a row in common: each party in both had other weights, or none at all."""
+        """Totals over different parties with a common row: each party in both had different weights, or none at all."""
         over = defaultdict(list)
         for key in self.totals:
             tests, rows, members = self.asked[key]
@@ -126,7 +126,7 @@ def records(monkeypatch):
 
 
 class World:
-    """A coordinator and parties that come and go, with messages in any order that their conversations allow."""
+    """A coordinator and parties that join and leave, with messages in any order that their conversations allow."""
 
     def __init__(self, setting, seed):
         self.draw, self.codec = random.Random(seed), Codec(setting.method.payloads)
@@ -171,7 +171,7 @@ class World:
             self.tell(chosen[0], WorkDone(work.token, self.roles[chosen[0]].compute(work.job)))
         elif chosen is not None:
             self.tell(chosen[1], Received(chosen[0], self.queues[chosen].popleft()))
-        elif self.away:  # they wait for it
+        elif self.away:  # the parties wait for it
             self.come_back(self.draw.choice(sorted(self.away)))
         else:
             key = min(self.timers, key=self.timers.get)
@@ -187,7 +187,7 @@ class World:
             self.tell("server", PeerLost(name))
 
     def come_back(self, name):
-        """With its memory; its process may have been killed, and read checkpoint and log again."""
+        """The role keeps its state; its process may have been killed and have read its checkpoint and journal again."""
         self.away.discard(name)
         if self.draw.random() < 0.5:
             role = self.roles[name]
@@ -224,7 +224,7 @@ def test_parties_come_and_go_and_no_two_sums_tell_one_apart(method, records):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nor_in_a_simulation_with_losses(method, records, simulate):
+def test_the_same_in_a_simulation_with_losses(method, records, simulate):
     draw = random.Random(method)
     faults = []
     for party in range(2, PARTIES + 1):
@@ -242,7 +242,7 @@ def test_nor_in_a_simulation_with_losses(method, records, simulate):
 
 
 def test_a_snapshot_that_a_loss_interrupts_does_not_tell_the_lost_party(records):
-    """The first totals are there when party-4 is lost: the next ones are of the others' moved weights."""
+    """party-4 is lost when the first totals are there: the next totals are of the others' changed weights."""
     world = World(setting_of({"name": "asysqn-svrg", "snapshot_every": 0.3}, parties=4), 0)
     whole = lambda: [key for key in records.totals if len(records.asked[key][1]) > 100]  # noqa: E731
     while not whole():
@@ -259,11 +259,11 @@ def test_a_snapshot_that_a_loss_interrupts_does_not_tell_the_lost_party(records)
     world.run(0)
 
 
-# What contributors refuse.
+# What contributors refuse
 
 
 class Asked:
-    """Three honest parties of four; what they would send to each other and to the first."""
+    """Three honest parties of four; their messages to each other and to the first party."""
 
     def __init__(self, **options):
         _, self.first, *self.others = setting_of({"name": "afsgd", "ahead": 0, **options}, parties=4).roles()
@@ -273,7 +273,7 @@ class Asked:
             role.estimator.state.w = np.ones(role._block.columns)
 
     def ask(self, role, ask, sender="party-1"):
-        """All that follows from a question, and from the jobs that it leads to."""
+        """Every message that follows from a question and from the jobs it starts."""
         sent, effects = [], list(role.handle(Received(sender, ask), 0))
         for effect in effects:
             match effect:
@@ -311,14 +311,14 @@ def test_a_question_over_members_that_are_news_is_answered_when_the_news_come():
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize(("tree", "kind"), [(0, Masked), (1, Masks)])
 def test_an_initiator_does_not_ask_parties_for_different_rows(tree, kind, early):
-    """With different rows for one party in two sums, their difference would be that party's own."""
+    """If one party had different rows in two sums, their difference would be that party's own value."""
     world, everyone = Asked(), (0, 1, 2, 3)
     places = {member: place_of(member, 0, everyone, True, 2)[tree] for member in everyone}
     child = next(m for m in everyone if places[m].parent and not places[m].children)
     parent = world.others[places[child].parent - 1]
     sent = world.ask(world.others[child - 1], Ask(1, [*everyone], False, ROWS + 1))
     part = Received(f"party-{child + 1}", next(message for _, message in sent if type(message) is kind))
-    if early:  # before the question: it is not used
+    if early:  # before the question, so it is not used
         parent.handle(part, 0)
         world.ask(parent, Ask(1, [*everyone], False, ROWS))
         entry = parent.sums.sums[0, 1]
@@ -355,11 +355,11 @@ def test_an_evaluation_over_other_parties_with_the_same_weights_is_declined():
     declined = [Send("server", Declined(3), evaluation=True)]
     assert role.handle(Received("server", Judge(3, 1, [0, 1, 2])), 0) == declined, "as the judge"
     other = world.ask(role, Ask(4, [0, 1, 2, 3], False, none, tests=True), "party-3")
-    assert other == [], "nor over the former, by another"
+    assert other == [], "another initiator gets no answer over the former set"
 
 
 def coordinator(**options):
-    """Of three parties, at the end of a first evaluation."""
+    """Three parties, at the end of the first evaluation."""
     made, *_ = setting_of({"name": "afsgd", "masking": "off", **options}, parties=3).roles()
     made.handle(Started(b""), 0)
     for name in ("party-1", "party-2", "party-3"):
@@ -405,7 +405,7 @@ def test_the_last_evaluation_is_missing_where_no_step_will_come(options):
 
 
 def test_many_batches_ahead(simulate):
-    """More than the 16 aggregations of an initiator that were kept."""
+    """More than the 16 aggregations that a party keeps of an initiator."""
     data = colonnade.split(colonnade.from_arrays(X, Y), parties=4)
     train = {"batch_size": 2, "updates": 60, "learning_rate": 0.01}
     clock = {"faults": [{"party": "party-2", "kind": "offline", "at_s": 0.1, "until_s": 0.3}], "lost_after_s": 0.05}

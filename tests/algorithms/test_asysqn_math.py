@@ -50,7 +50,7 @@ def convex_pairs(count, dimension, seed):
 
 
 def stale_pairs(count, dimension, seed):
-    """ȳ that has little to do with s."""
+    """A ȳ that is nearly unrelated to s."""
     draw = np.random.default_rng(seed)
     return [tuple(draw.standard_normal((2, dimension))) for _ in range(count)]
 
@@ -163,7 +163,7 @@ pair = st.tuples(arrays(float, 4, elements=components), arrays(float, 4, element
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(pair, min_size=1, max_size=8), st.sampled_from([1e-3, 0.1, 10.0]))
 def test_every_pair_has_positive_curvature_whatever_comes(pairs, delta):
-    """Which is what makes H positive definite, exactly: γ > 0 and sᵀŷ ≥ 0.3 γ sᵀs > 0."""
+    """These make H positive definite, exactly: γ > 0 and sᵀŷ ≥ 0.3 γ sᵀs > 0."""
     memory = Memory(3, delta)
     for s, y in pairs:
         if not memory.add(s, y):
@@ -274,7 +274,7 @@ def objective(name, x, y, w, l2):
 
 @EVERY_LOSS
 def test_scikit_learns_solution_is_where_the_gradient_vanishes(name):
-    """Which needs its factors of loss and penalty to be ours: C = 1/(nλ), alpha = nλ."""
+    """The factors of loss and penalty must match ours: C = 1/(nλ), alpha = nλ."""
     x, y = problem(name)
     l2, n = 0.05, len(y)
     if name == "logistic":
@@ -307,7 +307,7 @@ def test_quasi_newton_steps_find_scikit_learns_minimum(name):
 
 @EVERY_LOSS
 def test_curvature_is_the_change_of_the_blocks_gradient(name):
-    """Of this party's block, all others' margins standing still."""
+    """The gradient of this party's block, with all other margins fixed."""
     loss = LOSSES[name]
     x, y = problem(name)
     draw = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""AsySQN against scikit-learn on the joined data, sparse data as they are, and the front with the manners of that."""
+"""AsySQN against scikit-learn on the joined data, sparse tables, and the scikit-learn interface."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ L2 = 1e-2
 def table():
     rows = np.random.default_rng(0)
     x = rows.standard_normal((600, 9))
-    x[:, 4] += x[:, 0]  # parties whose columns have to do with each other
-    margins = x @ rows.standard_normal(9) + 1.5  # more of one class: the intercept counts
+    x[:, 4] += x[:, 0]  # parties whose columns are correlated
+    margins = x @ rows.standard_normal(9) + 1.5  # more rows of one class: the intercept matters
     return x, np.where(margins + rows.standard_normal(600) > 0, 1, -1), margins + rows.standard_normal(600)
 
 
@@ -85,7 +85,7 @@ def test_masks_change_nothing(table):
     assert fitted[0].summary_["bytes_by_kind"].keys() - fitted[1].summary_["bytes_by_kind"].keys() == {"Masks"}
 
 
-# The front.
+# The scikit-learn interface
 
 
 def test_parts_may_be_sparse_and_labels_words(table):
@@ -121,7 +121,7 @@ def test_a_single_column_is_padded_and_comes_back_single(table):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda parts, y: (parts[0], y), "a list of parts"),
+        (lambda parts, y: (parts[0], y), "a list with one array"),
         (lambda parts, y: ([parts[0][:5], *parts[1:]], y), "inconsistent numbers of samples"),
         (lambda parts, y: (parts, np.arange(len(y)) % 3), "two classes, not 3"),
         (lambda parts, y: ([parts[0] * np.nan, *parts[1:]], y), "NaN"),
@@ -144,11 +144,11 @@ def test_other_columns_than_those_of_fit(table):
         AsySQNClassifier(epochs=1).fit(parts_of(x, 2), y)
 
 
-# Sparse tables.
+# Sparse tables
 
 
 def test_few_positives_in_a_sparse_table():
-    """No columns add up to a constant, so that nothing but the intercept can say how rare they are."""
+    """No columns add up to a constant, so only the intercept can say how rare they are."""
     draw = np.random.default_rng(0)
     x = sparse.random(
         2000, 60, density=0.03, format="csr", random_state=1, data_rvs=lambda n: draw.uniform(0.5, 1.5, n)
@@ -184,7 +184,7 @@ def test_a_sparse_table_is_split_and_trained_on_without_becoming_dense(wide, mon
     assert np.mean((theta > 0) == data.y_train) > 0.9
 
 
-def test_who_has_fewer_nonzeros_is_quicker(wide):
+def test_a_party_with_fewer_nonzeros_is_quicker(wide):
     x, y = wide
     names = [f"x{i}" for i in range(4000)]
     how = {"small": names[:400], "middle": names[400:1600], "large": names[1600:]}
@@ -197,9 +197,9 @@ def test_who_has_fewer_nonzeros_is_quicker(wide):
 
 def test_sparse_tables_want_a_linear_method_and_no_scaling(wide):
     dataset = colonnade.from_arrays(*wide)
-    with pytest.raises(ConfigError, match="data.scale = 'standard': a sparse table cannot be shifted"):
+    with pytest.raises(ConfigError, match="data.scale = 'standard': this scale would make a sparse table dense"):
         colonnade.split(dataset, parties=3, scale="standard")
-    with pytest.raises(ConfigError, match="protocol.name = 'vafl': takes dense tables"):
+    with pytest.raises(ConfigError, match="protocol.name = 'vafl': needs a dense table"):
         colonnade.prepare(colonnade.split(dataset, parties=3), "vafl")
 
 

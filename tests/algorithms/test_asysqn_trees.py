@@ -1,4 +1,4 @@
-"""AsySQN Alg. 2: what each party and each coalition learns from the two trees; brute force judges the elimination."""
+"""AsySQN Alg. 2: what each party and each coalition learns from the two trees, checked by brute force."""
 
 import itertools
 
@@ -39,14 +39,14 @@ def unions(sets):
 
 
 @pytest.mark.parametrize("parties", range(3, 65))
-def test_nobody_learns_a_part_of_the_sum_whoever_asks(parties):
+def test_no_party_learns_a_part_of_the_sum_for_any_initiator(parties):
     for initiator in range(parties):
         assert leaks(*aggregation_trees(parties, initiator), initiator) == {}
 
 
 @pytest.mark.parametrize("fan_out", [3, 4, 8, 100])
 @pytest.mark.parametrize("parties", [3, 4, 5, 8, 13, 32, 64])
-def test_nor_with_more_children(parties, fan_out):
+def test_the_same_with_more_children(parties, fan_out):
     for initiator in (0, 1, parties - 1):
         for broadcast in (False, True):
             assert leaks(*aggregation_trees(parties, initiator, fan_out), initiator, broadcast=broadcast) == {}
@@ -54,8 +54,8 @@ def test_nor_with_more_children(parties, fan_out):
 
 @pytest.mark.parametrize("parties", range(3, 12))
 @pytest.mark.parametrize("broadcast", [False, True])
-def test_who_learns_what(parties, broadcast):
-    """The initiator the sum over the others; the others nothing, or the same if it is told to all."""
+def test_which_party_learns_what(parties, broadcast):
+    """The initiator learns the sum over the others. The others learn nothing, or the same sum if it is sent to all."""
     initiator = parties // 2
     seen = views(*aggregation_trees(parties, initiator), initiator, broadcast)
     for party in range(parties):
@@ -69,7 +69,7 @@ def test_trees_are_trees_and_shallow(parties, fan_out):
     for initiator in {0, parties // 2, parties - 1}:
         for tree in aggregation_trees(parties, initiator, fan_out):
             assert tree.parents.count(None) == 1 and tree.parents[initiator] is None
-            assert tree.subtrees()[initiator].all(), "everybody's value arrives"
+            assert tree.subtrees()[initiator].all(), "every party's value arrives"
             assert tree.depth <= 2 + np.log(parties) / np.log(fan_out)
             assert max(len(tree.children(party)) for party in range(parties)) <= fan_out
 
@@ -83,7 +83,7 @@ def test_the_trees_of_eight():
 
 
 def test_two_give_each_other_away():
-    with pytest.raises(ConfigError, match="the sum minus its own"):
+    with pytest.raises(ConfigError, match="by subtracting its own"):
         aggregation_trees(2, 0)
     with pytest.raises(ConfigError, match="at least 2"):
         aggregation_trees(5, 0, fan_out=1)
@@ -118,7 +118,7 @@ def test_a_star_and_a_chain_are_safe_alone_and_not_against_two():
 
 
 def test_a_root_that_is_not_the_initiator():
-    """The initiator is sent the totals, and may be anywhere below the root."""
+    """The initiator receives the totals and may be anywhere below the root."""
     first, second = chain(1, 2, 0), chain(2, 1, 0)
     seen = views(first, second, 0)
     assert reveals(seen[0], (0,)) == ((1, 2),)
@@ -148,7 +148,7 @@ def test_the_trees_of_any_initiator_are_those_of_the_first_renumbered():
 
 @pytest.mark.parametrize("parties", [4, 8, 16])
 def test_what_two_neighbours_see(parties):
-    """Beside the initiator, anybody learns the sum over the rest; without it two neighbours learn nothing."""
+    """Together with the initiator, any party learns the sum over the rest. Without it, two neighbours learn nothing."""
     first, second = aggregation_trees(parties, 0)
     seen = views(first, second, 0)
     for tree, child in itertools.product((first, second), range(1, parties)):
@@ -174,7 +174,7 @@ def test_all_neighbours_of_a_party_always_learn_its_value(parties):
         assert (party,) in sums
 
 
-def test_three_may_learn_something_and_who():
+def test_which_three_may_learn_something():
     """A party with one child has three neighbours; the ranks agree on every sum."""
     first, second = aggregation_trees(8, 0)
     found = leaks(first, second, 0, colluders=3)

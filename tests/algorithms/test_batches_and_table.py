@@ -1,4 +1,4 @@
-"""Which rows come next, how old a row is, and how ages are summed up."""
+"""Which rows come next, how old a row is, and how ages are summarised."""
 
 import numpy as np
 import pytest

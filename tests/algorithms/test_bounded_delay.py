@@ -1,7 +1,7 @@
-"""Sec. 2.3: no row of a present party that is older than D is ever used, judged from the delivered events alone.
+"""Sec. 2.3: no update uses a row of a present party that is older than D, judged from the delivered events alone.
 
-The copy kept here knows nothing of the server's table: it watches uploads arrive and updates happen, and learns from
-the gradients which batches an update was about.
+The test keeps its own copy, independent of the server's table: it watches uploads and updates, and learns from the
+gradients which batches an update used.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def tables(method, max_delay, **protocol):
 
 
 def ages_used(events, parties, rows):
-    """The age of every (row, party) that an update used, for parties that were there since the update before."""
+    """The age of every (row, party) that an update used, for parties that were present since the previous update."""
     uploads, about = {}, {}
     for _, role, event in events:
         match event:
@@ -71,7 +71,7 @@ def ages_used(events, parties, rows):
                 k += 1
                 blinked = set(parties) - present
     known = sum(k in about for k in range(UPDATES))
-    assert known > 0.9 * UPDATES, "the events must tell what most updates were about"
+    assert known > 0.9 * UPDATES, "the events must show which batches most updates used"
     return np.concatenate([part.ravel() for part in used])
 
 
@@ -102,8 +102,8 @@ def test_only_what_is_too_old_is_asked_for(simulate):
     assert 0 < few < many
 
 
-def test_whoever_waits_also_waits_for_lost_parties_rows(simulate):
-    """on_lost = "wait": the bound holds for everybody, so nobody is excepted."""
+def test_a_server_that_waits_also_waits_for_lost_parties_rows(simulate):
+    """on_lost = "wait": the bound holds for all parties, lost ones included."""
     run = simulate(tables("vafl", 3, on_lost="wait"))
     assert run.status == "finished"
     assert run.server.staleness.summary()["max"] <= 3

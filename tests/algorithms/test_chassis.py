@@ -68,7 +68,7 @@ class Counter:
 
 
 class Adder(Chassis[State]):
-    """Adds squares of what parties send."""
+    """Adds the squares of the numbers that parties send."""
 
     def __init__(self, **more):
         super().__init__("server", {"ann": PARTY, "boss": SERVER}, State())
@@ -263,7 +263,7 @@ def test_a_copy_of_a_role_does_not_call_the_original():
 
 @pytest.mark.parametrize("value", [[], {}, set(), bytearray()])
 def test_what_may_change_outside_the_state_is_refused_at_the_start(value):
-    with pytest.raises(LocalProtocolError, match="extra may change, and no checkpoint would hold it"):
+    with pytest.raises(LocalProtocolError, match="extra may change, but is not saved in checkpoints"):
         Adder(extra=value).handle(Started(b""), 1)
     with pytest.raises(LocalProtocolError, match="extra may change"):
         Adder(extra=value).load(Adder().save())
@@ -273,14 +273,14 @@ def test_a_started_role_takes_no_new_attribute():
     role = Adder(extra=(1, 2))
     role.total = 3  # not started
     started(role)
-    with pytest.raises(LocalProtocolError, match="total is no field of the state"):
+    with pytest.raises(LocalProtocolError, match="total is not a field of the state"):
         role.total = 4
     with pytest.raises(AttributeError):
         role.state.other = 1
 
 
 def calls_of(act):
-    """The Python functions that are called, in order: what a profiler would see, without its clock."""
+    """The Python functions called, in order, as a profiler would list them, without times."""
     names = []
 
     def note(frame, event, argument):
@@ -299,7 +299,7 @@ def calls_of(act):
 def test_an_event_costs_no_more_calls_than_it_must():
     """Every event of every run passes here: a runtime Protocol check or an attribute hook would show at once."""
     role = started()
-    role.handle(Received("ann", Number(3)), 2)  # the first time looks at base classes
+    role.handle(Received("ann", Number(3)), 2)  # the first call looks at base classes
     role.handle(WorkDone(1, Squared(9)), 3)
     assert calls_of(lambda: role.handle(WorkDone(1, Squared(9)), 3)) == ["handle", "_work_done", "squared"]
     asked = calls_of(lambda: role.handle(Received("ann", Number(3)), 2))

@@ -1,4 +1,4 @@
-"""PeerJoined(reset=True): what was under way between two roles is gone, and each does its part to go on."""
+"""PeerJoined(reset=True): the messages between two roles are lost, and each role does its part to continue."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def works(effects):
 
 
 def upload(made, m, step=0, **fields):
-    """What party m might send; the server's answer to it."""
+    """What party m might send, and the server's answer."""
     rows = made.parties[m].walk.batch(step)
     sent = Embeddings(step, len(rows), rows, np.ones((len(rows), 1), np.float32), **fields)
     return made.told(made.server, Received(made.names[m], sent))
@@ -59,7 +59,7 @@ def gradient(made, m, step):
 
 
 def joined(made, m):
-    """The server hears that the conversation with party m was reset."""
+    """Tell the server that the conversation with party m restarts."""
     return made.told(made.server, PeerJoined(made.names[m], reset=True))
 
 
@@ -72,7 +72,7 @@ def test_an_uploaded_batch_is_embedded_and_sent_again(make):
     party = made.parties[0]
     again = made.told(party, RESET)
     assert party.state.busy and not party.state.uploaded
-    assert made.told(party, gradient(made, 0, 0)) == [] and party.state.dropped == 1, "of the conversation before"
+    assert made.told(party, gradient(made, 0, 0)) == [] and party.state.dropped == 1, "of the previous conversation"
     (second,) = messages(made.work(party, again)[1])
     assert second.step == first.step == 0
     np.testing.assert_array_equal(second.rows, first.rows)
@@ -80,7 +80,7 @@ def test_an_uploaded_batch_is_embedded_and_sent_again(make):
     assert works(made.told(party, gradient(made, 0, 0))), "and learns from it"
 
 
-def test_who_computes_goes_on(make):
+def test_a_computing_party_continues(make):
     made = make()
     party = made.parties[0]
     embedding = made.told(party, Started(b""))
@@ -92,7 +92,7 @@ def test_who_computes_goes_on(make):
     assert party.state.step == 1
 
 
-def test_the_conversation_with_anybody_else_or_a_mere_return_changes_nothing(make):
+def test_the_conversation_with_another_peer_or_a_mere_return_changes_nothing(make):
     made = make()
     made.start(0)
     for event in (PeerJoined("party-2", reset=True), PeerJoined("server"), PeerLost("server"), Resumed(b"key")):
@@ -144,7 +144,7 @@ def test_the_warm_up_begins_again_and_every_row_comes_once(done, make, monkeypat
 
 
 def test_nothing_that_was_asked_before_is_answered(make):
-    """A server that went back counts its requests again: an old answer would pass for that of a new one."""
+    """A server that went back numbers its requests again: an old answer must not pass for a new one."""
     made = make()
     made.start(0)
     party = made.parties[0]
@@ -172,12 +172,12 @@ def test_a_batch_in_line_is_forgotten_and_one_in_work_is_not(make):
     assert [request.party for request in [*made.server.state.taken, *made.server.state.queue]] == [0, 2]
     effects = made.told(made.server, WorkDone(step.token, made.server.compute(step.job)))
     assert made.server.k == 1
-    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "who may not want it any more"
+    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["party-1"], "party-1 may no longer want it"
 
 
 def test_a_newer_batch_or_query_of_a_party_replaces_its_older_one(make):
     made = make(VaflOptions(table="zeros", order="query-first"))
-    upload(made, 0)  # in work
+    upload(made, 0)  # being computed
     for step in (0, 1):
         upload(made, 1, step, reply=False)
         for _ in range(2):
@@ -199,7 +199,7 @@ def test_fresh_rows_are_asked_for_again(make):
     (again,) = messages(joined(made, 1), FreshRequest)
     assert again.request not in {request.request for request in asked.values()}
     assert again.rows.tolist() == asked["party-2"].rows.tolist()
-    with pytest.raises(RemoteProtocolError, match="party-2: answers request 1, which waits for no answer of it"):
+    with pytest.raises(RemoteProtocolError, match="party-2: answers request 1, which it was not asked or has answered"):
         answer(made, 1, asked["party-2"])
     assert answer(made, 2, asked["party-3"]) == []
     assert works(answer(made, 1, again)), "now the step begins"
@@ -214,7 +214,7 @@ def test_rows_that_came_meanwhile_are_not_asked_for_again(make):
 
 
 def until_asked(made):
-    """Party 1 alone makes steps until the others' rows are too old."""
+    """Party 1 alone takes steps until the other parties' rows are too old."""
     for step in range(5):
         effects = upload(made, 0, step)
         if requests := {e.to: e.message for e in effects if isinstance(getattr(e, "message", None), FreshRequest)}:
@@ -242,11 +242,11 @@ def test_an_evaluation_does_not_wait_for_what_is_lost(make):
     assert "party-2" in server.state.present
 
 
-def test_who_was_never_announced_may_upload(make):
+def test_a_party_that_was_never_announced_may_upload(make):
     made = make(TSyncOptions(table="zeros", t=2))
     for name in made.names:
         made.told(made.server, PeerLost(name))
-    assert works(upload(made, 1)), "nobody else is here"
+    assert works(upload(made, 1)), "no other party is present"
     upload(made, 0)
     assert joined(made, 0) == []
 
@@ -256,7 +256,7 @@ def test_who_was_never_announced_may_upload(make):
 
 @pytest.fixture
 def rounds(make):
-    """A server between two rounds, with nothing to judge."""
+    """A server between two rounds, with nothing to evaluate."""
     made = make(SyncOptions())
     made.server.state.due = ""
     return made
@@ -266,7 +266,7 @@ def skips(effects):
     return {effect.to: effect.message.step for effect in effects if isinstance(getattr(effect, "message", None), Skip)}
 
 
-def test_who_is_behind_the_others_skips_to_them(rounds):
+def test_a_party_behind_the_others_skips_to_them(rounds):
     rounds.server.state.round = 7
     upload(rounds, 0, 7)
     assert skips(upload(rounds, 1, 4)) == {"party-2": 7}
@@ -291,7 +291,7 @@ def test_a_round_that_is_done_is_not_done_again(rounds):
     assert not rounds.server.state.queue
 
 
-def test_who_sends_the_running_round_again_hears_of_the_next_when_it_is_done(rounds):
+def test_a_party_that_sends_the_running_round_again_hears_of_the_next_when_it_is_done(rounds):
     for m in range(3):
         effects = upload(rounds, m, 0)
     joined(rounds, 1)

@@ -1,6 +1,6 @@
-"""VFL-Cascaded Eq. (3): its mean over many directions is the gradient, within its own standard error; numpy judges.
+"""VFL-Cascaded Eq. (3): the mean over many directions is the gradient, within its own standard error; numpy checks it.
 
-Beside noise, the curvature has a share of order μ in every estimate; μ is so small here that noise covers it.
+Besides noise, curvature adds an error of order μ to every estimate; here μ is so small that the noise is larger.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def test_the_mean_of_many_estimates_is_the_gradient(problem, dimension, distribu
 @BOTH
 @pytest.mark.parametrize("wrong", [0.8, 1.25, -1.0])
 def test_a_wrong_factor_would_be_found(distribution, wrong):
-    """The check above has the power that it needs: φ off by a fifth fails it."""
+    """The check above can fail: it rejects a φ that is off by a fifth."""
     function, gradient = quadratic(10)
     w = np.random.default_rng(7).standard_normal(10)
     u = directions(seed("power"), COUNT, 10, distribution)

@@ -1,4 +1,4 @@
-"""What every method must do, whatever it is: learn, keep its invariants, repeat itself, survive a save, predict."""
+"""What every method must do: learn, keep its invariants, repeat itself, survive a save, predict."""
 
 import dataclasses
 import sys
@@ -41,7 +41,7 @@ VARIANTS = [(name, {}) for name in METHODS] + [
     ("asysqn-svrg", {"curvature": "printed", "ahead": 0, "delta": 1.0, "intercept": False}),
     ("asysqn-saga", {"masking": "off", "loss": "ls-svm", "fan_out": 3, "on_lost": "wait"}),
 ]
-# Estimates are noisy, and the noisier the more parameters there are: fewer of them, smaller steps, more of these. The
+# Estimates are noisier with more parameters, so these have fewer parameters and more, smaller steps. The
 # floors lie well above chance (0.1) and below what ten seeds gave; frozen parties do not reach that of `cascaded`.
 PLAIN = {"party": "mlp:16", "embedding": 8, "server": "linear"}
 ESTIMATED = {"party": "linear", "embedding": 4, "server": "linear"}
@@ -96,12 +96,11 @@ def simulator(setting, records):
 
 
 def outcome(made):
-    """All that a run leaves behind: trace, weights and whatever else its roles would save."""
+    """Everything a run leaves behind: trace, weights and all other state that its roles save."""
     return made.trace.hexdigest, [node.role.summary() for node in made.nodes], state.pack(save(made))
 
 
 def warnings_about(run):
-    """As a driver asks for them."""
     said, setting = run.server.summary(), run.federation
     summary = {
         "status": run.status, "updates": said["updates"], "metric": setting.training.metric, "privacy": None,
@@ -127,7 +126,7 @@ def test_learns(variant, simulate):
 
 
 def with_ledgers(made, folder):
-    """As a run's folder keeps them; a resumed run's are cut back to its checkpoint once that is loaded."""
+    """Keep the ledgers as a run's folder does. A resumed run cuts them back once its checkpoint is loaded."""
     guards = [node.guard for node in made.nodes if node.guard is not None and node.guard.on]
     for guard in guards:
         guard.keep(LedgerFile(folder / f"{guard.ledger.terms['party']}.jsonl"))
@@ -135,7 +134,7 @@ def with_ledgers(made, folder):
 
 
 class Noon(datetime):
-    """Ledgers have the time in their hashes."""
+    """A fixed time, since the hashes of a ledger cover it."""
 
     @classmethod
     def now(cls, tz=None):
@@ -147,11 +146,11 @@ def test_repeats_itself_and_continues_identically(variant, resolve, tmp_path, mo
     monkeypatch.setattr(ledger_file, "datetime", Noon)
     short = tables(variant)
     optimiser = {} if variant[0] in LINEAR else {"optimiser": "adam"}
-    if "momentum" in variant[1]:  # which adam does not have
+    if "momentum" in variant[1]:  # adam has no momentum
         optimiser = {
             "optimiser": {"server": "adam", "party": ["adam" if not rho else "sgd" for rho in variant[1]["momentum"]]}
         }
-    epochs = 6 if variant[0] in LINEAR else 1  # of fewer rows
+    epochs = 6 if variant[0] in LINEAR else 1  # linear methods have fewer rows
     short["train"] |= {"epochs": epochs, "learning_rate": 0.01, "eval_every": 15, **optimiser}
     setting, whole_records = resolve(short, source(variant[0])), []
     whole = simulator(setting, whole_records)
@@ -176,8 +175,8 @@ def test_repeats_itself_and_continues_identically(variant, resolve, tmp_path, mo
     assert repr(records) == repr(whole_records)
 
 
-# How far a prediction may lie from the evaluation's own. Elsewhere only the number of rows in a matrix product may
-# differ, since rows that are equal are embedded once; the margins of linear methods are rounded to 2⁻³².
+# How far a prediction may lie from the evaluation's own. For other methods only the number of rows in a matrix product
+# may differ, since equal rows are embedded once; the margins of linear methods are rounded to 2⁻³².
 APART = {"fedvs": 1e-3}  # every exchange rounds the weights at random; 1.4e-4 was seen
 QUIET = {"wait-dp": {"epsilon": 1e14}}  # so little noise that predictions can be compared
 

@@ -1,4 +1,4 @@
-"""FedVS rounds that can be checked with pencil and paper, and those that must come out as plaintext ones do."""
+"""FedVS rounds that pencil and paper can check, and rounds that must equal plaintext ones."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from colonnade.data import Task
 from colonnade.models.polynomial import Polynomial, powers
 
 X = np.array([[0.5, 1.0, 0.25], [-0.5, 0.25, -1.0]], np.float32)  # two rows, a column for each of three parties
-Y = np.array([-1.0, 1.0])  # standardised, it stays what it is
+Y = np.array([-1.0, 1.0])  # standardising does not change it
 WEIGHTS = ([0.5, 0.25], [-0.25, 0.0], [1.0, -0.5])  # w_n and the bias, all of them exact in 2^-12
 BARE = {"allow_unprotected": True}
 
@@ -22,7 +22,7 @@ def federation_of(resolve, weights=WEIGHTS, **protocol):
         "model": {"party": "polynomial:1", "embedding": 1, "server": "none", "aggregate": "mean"},
         "train": {"batch_size": 2, "updates": 1, "learning_rate": 0.3},
     }
-    rows = np.concatenate([X, X, X])  # two thirds of them for training, of whom all are alike
+    rows = np.concatenate([X, X, X])  # two thirds of the rows for training, all of them equal
     data = colonnade.split(
         colonnade.from_arrays(rows, np.tile(Y, 3)), parties=3, scale="none", test_fraction=1 / 3, validation_fraction=0
     )

@@ -1,4 +1,4 @@
-"""What a FedVS party holds of the others, after its state was loaded."""
+"""What a FedVS party holds of the other parties after a load."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def test_loaded_data_replace_those_that_were_joined_before():
 
 
 def test_a_loaded_exchange_takes_what_came_before_its_order():
-    """A share of the next exchange is kept until the server orders it, over a restart, too."""
+    """A party keeps a share of the next exchange until the server orders it, also across a restart."""
     before, after = side_of((1, 2)), side_of((1, 2))
     early = ModelShare(4, 1, 9, elements(5, 1, 2), elements(6, 3, 2))
     assert before.exchange.take("party-2", 1, early, (1, 2))

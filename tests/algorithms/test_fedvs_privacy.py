@@ -1,4 +1,4 @@
-"""What a curious server and colluding parties see of FedVS, with blinding and without; and what noise costs."""
+"""What a curious server and colluding parties see of FedVS, with and without blinding; and what noise costs."""
 
 import itertools
 from math import log, sqrt
@@ -51,7 +51,7 @@ def recorded(resolve, by_hand, blinding):
 
 
 def test_without_blinding_the_server_learns_all_of_the_product(resolve, by_hand):
-    """The leading coefficient of ψ is Σ Z_n V_n, of masks: what it has no use for, and no right to."""
+    """The leading coefficient of ψ is Σ Z_n V_n, of masks. The server does not need it and must not learn it."""
     world, answers, who = recorded(resolve, by_hand, blinding=False)
     code = world.server.code
     psi = coefficients(answers, who, code)
@@ -69,7 +69,7 @@ def test_without_blinding_the_server_learns_all_of_the_product(resolve, by_hand)
 
 
 def _line(shares, n):
-    """The slope of G_n, from two shares that others got."""
+    """The slope of G_n, from two shares that other parties received."""
     one, other = sorted((int(name[-1]), message.model) for name, message in shares.items())[:2]
     gap = field.inverse(np.array(other[0] - one[0], np.uint32))
     return field.multiply(field.subtract(other[1], one[1]), gap)
@@ -87,7 +87,7 @@ def test_with_blinding_the_rest_is_uniform_and_the_sum_is_the_same(resolve, by_h
 
 
 def test_one_column_is_given_away_by_two_rounds_without_blinding():
-    """ψ_1 = F·G_1 and ψ_2 = F·G_2 have F's root in common: what is left of F's mask is a factor."""
+    """ψ_1 = F·G_1 and ψ_2 = F·G_2 share F's root, so the server knows F up to a factor."""
     code = LagrangeCode(1, 1, 3)
     data = code.encode_data(np.array([[[700]]], np.uint32), np.array([[[123456]]], np.uint32))
     rounds = [(5, 99), (7, 1234)]
@@ -142,7 +142,7 @@ def test_wait_dp_clips_perturbs_and_says_what_it_spent(simulate):
 
 
 def test_a_server_that_repeats_an_evaluation_gets_other_noise(simulate):
-    """With the same noise twice, the difference of two answers would be that of two embeddings."""
+    """With the same noise twice, the difference of two answers would be the difference of two embeddings."""
     tables = TABLES | {"protocol": {"name": "wait-dp"}}
     party = simulate(tables, parties=4).simulator.nodes[1].role
     answers = []

@@ -1,4 +1,4 @@
-"""What FedVS refuses: before it starts, and from peers who do not keep to the protocol; nothing changes then."""
+"""What FedVS refuses, before it starts and from peers that break the protocol. A refusal changes no state."""
 
 import numpy as np
 import pytest
@@ -25,10 +25,10 @@ def tables(model=None, **protocol):
 @pytest.mark.parametrize(
     "options, key, words",
     [
-        ({"K": 2, "T": 1}, "K", "need 2\\(K\\+T−1\\)\\+1 = 5 answers, and there are 4 parties"),
+        ({"K": 2, "T": 1}, "K", "need 2\\(K\\+T−1\\)\\+1 = 5 answers, but there are 4 parties"),
         ({"T": 4}, "T", "0 to 3 of the 4 parties can be colluders"),
         ({"T": -1}, "T", "0 to 3"),
-        ({"K": 0, "T": 0}, "K", "at least 1 segment"),
+        ({"K": 0, "T": 0}, "K", "1 or more segments"),
         ({"T": 0}, "T", "plain numbers: use 1 or more.* protocol.allow_unprotected = true"),
         ({"K": 2, "T": 0, "allow_unprotected": False}, "T", "use 1 or more"),
         ({"l_w": 25}, "l_w", "must be 0 to 24 bits"),
@@ -49,12 +49,12 @@ def test_settings_that_cannot_work(resolve, options, key, words):
 
 
 def test_two_parties_are_too_few(resolve):
-    with pytest.raises(ConfigError, match="protocol.T = 1: T = 1 needs 3 parties at least, and there are 2"):
+    with pytest.raises(ConfigError, match="protocol.T = 1: T = 1 needs at least 3 parties, but there are 2"):
         resolve(tables(), parties=2)
 
 
 def test_without_masks_the_first_share_is_the_data_and_that_is_said(simulate):
-    """T = 0 has to be asked for by name; then every peer holds the columns, and `reveals` says so."""
+    """The config must ask for T = 0 by name; then every peer holds the columns, and `reveals` says so."""
     setting = tables(K=1, T=0, allow_unprotected=True)
     run = simulate(setting, parties=4)
     own, peer = run.parties[0], run.parties[1]
@@ -168,7 +168,7 @@ def test_model_shares(world):
     old = ModelShare(round, attempt - 1, 1, elements(terms, width), elements(places, width))
     again = ModelShare(round, attempt, 1, elements(terms, width), elements(places, width))
     for late in (old, again):
-        assert party.handle(Received("party-2", late), 0) == [], "it came too late, or twice: of no use, which may be"
+        assert party.handle(Received("party-2", late), 0) == [], "a late or repeated one is ignored, not refused"
     assert party.state.dropped == 2 and party.training.exchange.versions[1] != 1
 
 
@@ -177,8 +177,8 @@ def test_data_shares(world):
     version, terms = party.training.data.version[1], party.training.data.terms(1)
     wrong = [
         (DataShare(version, 0, elements(length + 1, terms)), "coded data of shape"),
-        (DataShare(version, -1, elements(2, terms)), "coded data of shape|without those before"),
-        (DataShare(version + 1, 5, elements(2, terms)), "without those before it"),
+        (DataShare(version, -1, elements(2, terms)), "coded data of shape|before the preceding places"),
+        (DataShare(version + 1, 5, elements(2, terms)), "before the preceding places"),
         (DataShare(version, 0, too_large(2, terms)), "outside the field"),
         (DataShare(version, 0, elements(2)), "coded data of shape"),
     ]
@@ -194,7 +194,7 @@ def test_answers_and_reports(world):
     round, attempt = server.agreement.key
     places, summed = server.agreement.places, server.agreement.summed
     wrong = [
-        (Answer(round, attempt, summed[:-1], elements(places, 4)), "an answer over \\[0, 1, 2, 3\\], and the set"),
+        (Answer(round, attempt, summed[:-1], elements(places, 4)), "an answer over \\[0, 1, 2, 3\\], but the set"),
         (Answer(round, attempt, summed, elements(places, 5)), "a coded embedding of shape"),
         (Answer(round, attempt, summed, too_large(places, 4)), "outside the field"),
         (Answer(round, attempt + 1, summed, elements(places, 4)), "which has not begun"),
@@ -215,10 +215,10 @@ def test_orders(world):
     (round, attempt), position = party.training.exchange.key, 0
     versions = [party.training.data.version[n] ^ party.training.exchange.versions[n] for n in range(5)]
     wrong = [
-        (ShareModels(round, attempt + 1, [0, 1], 8), "an exchange that cannot be"),
-        (ShareModels(round, attempt + 1, [1, 2, 3], 8), "an exchange that cannot be"),
-        (ShareModels(round, attempt + 1, [0, 1, 9], 8), "an exchange that cannot be"),
-        (Sum(round, attempt, position, [0, 1], versions[:2]), "3 parties, each once, are the fewest"),
+        (ShareModels(round, attempt + 1, [0, 1], 8), "an impossible exchange"),
+        (ShareModels(round, attempt + 1, [1, 2, 3], 8), "an impossible exchange"),
+        (ShareModels(round, attempt + 1, [0, 1, 9], 8), "an impossible exchange"),
+        (Sum(round, attempt, position, [0, 1], versions[:2]), "must name 3 or more parties, each once"),
         (Sum(round, attempt, position, [0, 1, 1], versions[:3]), "each once"),
         (Gradient(round, 0, 0, [0, 1, 2], np.zeros((3, 4), np.float32)), "gradient of shape"),
         (Gradient(round, 0, 0, [0, 1, 2], np.full((32, 4), np.nan, np.float32)), "not finite"),

@@ -1,4 +1,4 @@
-"""FedVS that goes on with a slow party's last share: exact for the weights that were shared, blinded by T + 1."""
+"""FedVS that continues with a slow party's last share: exact for the shared weights, blinded by T + 1."""
 
 import itertools
 from collections import Counter
@@ -28,7 +28,7 @@ def tables(name="fedvs", clock=SLOW, train=None, **protocol):
 
 
 def rounds_of(run):
-    """Every round's gradient, and when the second party got it."""
+    """Every round's gradient, and the time when the second party received it."""
     return [(time, event.message) for time, role, event in run.events if role == "party-2" and is_gradient(event)]
 
 
@@ -43,7 +43,7 @@ def interval_s(run):
 
 @pytest.fixture
 def shared(monkeypatch):
-    """Every model that was shared in training: coded columns, weights and rounding by party and number."""
+    """Every model shared in training: coded columns, weights and rounding by party and number."""
     found, share = {}, Sharer.share_model
 
     def recording(self, job):
@@ -72,7 +72,7 @@ def decoded(monkeypatch):
 
 
 def test_every_sum_is_that_of_the_weights_that_were_shared(simulate, shared, decoded):
-    """To the last bit, whether they are new or old; and half of the time that waiting takes."""
+    """Sums are exact to the last bit, with new and with old shares. A run takes half of the time that waiting takes."""
     run = simulate(tables())
     gradients = [message for _, message in rounds_of(run)]
     sharers, bits = [party.sharer for party in run.parties], (run.server.options.l_x, run.server.options.l_w)
@@ -84,8 +84,12 @@ def test_every_sum_is_that_of_the_weights_that_were_shared(simulate, shared, dec
     assert len(decoded) == 30 and all(message.summed == [0, 1, 2, 3] for message in gradients)
     used = [message.trained[0] for message in gradients]
     steps = [party.network.steps for party in run.parties]
-    assert 5 < len(set(used)) < 20 and used == sorted(used), "the slow party's are used again, and never go back"
-    assert all(message.trained[1:] == [message.round] * 3 for message in gradients), "the others' are always new"
+    assert 5 < len(set(used)) < 20 and used == sorted(used), (
+        "the server reuses the slow party's shares and never goes back to older ones"
+    )
+    assert all(message.trained[1:] == [message.round] * 3 for message in gradients), (
+        "the other parties' shares are always new"
+    )
     assert min(steps[1:]) >= 29 and abs(steps[0] - len(set(used))) <= 1
     assert run.server.summary()["method"]["old_shares_summed"] > 10
     waiting = simulate(tables("wait"))
@@ -218,7 +222,7 @@ def test_which_sums_over_the_same_rows_are_refused(other, apart):
 
 
 def test_no_combination_of_allowed_sums_is_of_fewer_parties_than_one_sum():
-    """All sequences of four sums over four parties, each of which steps or does not between two of them."""
+    """All sequences of four sums over four parties; between two sums each party steps or does not."""
     least, parties, tried = 3, 4, 0
     moves = list(itertools.product((0, 1), repeat=parties))
     for path in itertools.product(moves, repeat=3):
@@ -230,7 +234,7 @@ def test_no_combination_of_allowed_sums_is_of_fewer_parties_than_one_sum():
             continue
         tried += 1
         for few in itertools.combinations(range(parties), least - 1):
-            hidden = [n for n in range(parties) if n not in few]  # these have to cancel out: then nothing is left
+            hidden = [n for n in range(parties) if n not in few]  # if these cancel out, nothing is left
             unknown = sorted({(n, one[n]) for one in sums for n in hidden})
             matrix = [[int(one[n] == which) for n, which in unknown] for one in sums]
             assert rank(matrix) == len(sums)
@@ -269,10 +273,10 @@ def test_orders_that_would_leave_places_without_blinding(world):
     everyone = [0, 1, 2, 3, 4]
     versions = message.versions[:4]
     wrong = [
-        (ShareModels(round, attempt + 1, everyone, 32, [0], 0), "an exchange that cannot be"),
-        (ShareModels(round, attempt + 1, everyone, 32, [], 0), "an exchange that cannot be"),
-        (ShareModels(round, attempt + 1, [0, 1, 2, 3], 32, [0, 4], 0), "an exchange that cannot be"),
-        (Sum(round, attempt, message.position, [0, 1, 2, 3], versions), "without some that blind"),
+        (ShareModels(round, attempt + 1, everyone, 32, [0], 0), "an impossible exchange"),
+        (ShareModels(round, attempt + 1, everyone, 32, [], 0), "an impossible exchange"),
+        (ShareModels(round, attempt + 1, [0, 1, 2, 3], 32, [0, 4], 0), "an impossible exchange"),
+        (Sum(round, attempt, message.position, [0, 1, 2, 3], versions), "must include the parties that blind"),
     ]
     for order, words in wrong:
         with pytest.raises(RemoteProtocolError, match=f"server: .*{words}"):
@@ -283,7 +287,7 @@ def test_orders_that_would_leave_places_without_blinding(world):
 
 
 def test_a_model_that_is_lost_is_asked_for(resolve, by_hand):
-    """party-1 forgets party-2's model in the first round; it has it again before it is summed."""
+    """party-1 forgets party-2's model in the first round and receives it again before the sum."""
     made = by_hand(resolve(tables(clock={}, train={"batch_size": 32, "updates": 3}), parties=5))
     made.pump(until=lambda: made.heard(Gradient))
     del made.parties[0].training.exchange.models[1], made.parties[0].training.exchange.versions[1]

@@ -1,4 +1,4 @@
-"""FedVS with stragglers, all of whom share in time: the same bits as without them; and if too few are left."""
+"""FedVS with stragglers that share in time: the same bits as without them; and runs with too few parties left."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def weights(run):
 
 
 def outcome(run):
-    """Few and small things: pytest would print a whole simulation for minutes."""
+    """Keep the attributes few and small: pytest would print a whole simulation for minutes."""
     parties = [party.summary() for party in run.parties]
     return SimpleNamespace(
         weights=weights(run),
@@ -51,7 +51,7 @@ def outcome(run):
 
 
 def deciding_answers(run):
-    """For each round, whose R answers were decoded."""
+    """For each round, the parties whose R answers the server decoded."""
     needed, rounds = run.server.summary()["method"].get("needed"), {}
     for _, role, event in run.events:
         message = getattr(event, "message", None)
@@ -61,7 +61,7 @@ def deciding_answers(run):
 
 
 def test_stragglers_change_nothing_on_digits(simulate):
-    """N = 8, R = 5: three stragglers in every round, each time others."""
+    """N = 8, R = 5: three stragglers in every round, different ones each time."""
     train, method = {"epochs": 8, "learning_rate": {"server": 1.0, "party": 6.0}}, {"K": 2, "T": 1}
     data = split(load("digits"), parties=8, scale="minmax", test_fraction=0.4)
     calm, uneven = (outcome(simulate(tables(clock, train, **method), data=data)) for clock in (CALM, UNEVEN))
@@ -74,7 +74,7 @@ def test_stragglers_change_nothing_on_digits(simulate):
 
 @pytest.mark.skipif(not MFEAT.is_dir(), reason="no mfeat data at ../shared/data")
 def test_stragglers_change_nothing_on_six_views(simulate):
-    """N = 6, R = 3, as FedVS has it: one view for each party, of 6 to 240 columns."""
+    """N = 6, R = 3, as in FedVS: one view for each party, of 6 to 240 columns."""
     data = split(load("mfeat", dir=MFEAT), parties=6, how="views", scale="minmax", test_fraction=0.4)
     train, method = {"epochs": 7, "learning_rate": 1.0}, {"K": 1, "T": 1}
     calm, uneven = (outcome(simulate(tables(clock, train, **method), data=data)) for clock in (CALM, UNEVEN))
@@ -85,7 +85,7 @@ def test_stragglers_change_nothing_on_six_views(simulate):
 
 
 def test_other_rounding_is_another_run(simulate):
-    """Else the equal bits above would prove little."""
+    """Other rounding gives other weights; otherwise the equal bits above would prove little."""
     one, other = (weights(simulate(tables(CALM, {"updates": 5}, l_w=bits), parties=6)) for bits in (12, 11))
     assert one != other
 
@@ -99,7 +99,7 @@ def is_share_of(name, kind=ModelShare):
     return lambda sender, to, message: sender == name and is_training(message, kind)
 
 
-def test_who_misses_the_sharing_deadline_is_left_out_of_sum_and_divisor(resolve, by_hand):
+def test_a_party_that_misses_the_sharing_deadline_is_left_out_of_sum_and_divisor(resolve, by_hand):
     world = hand(resolve, by_hand, is_share_of("party-2"), updates=1).pump()
     assert world.server.state.doing == "sharing" and set(world.server.waits_for()) >= {"party-1", "party-3"}
     world.fire("deadline").pump()
@@ -151,7 +151,7 @@ def test_another_set_has_other_rows(resolve, by_hand):
     """The difference of two sums over the same rows would be party-2's embedding."""
     world = hand(resolve, by_hand, lambda sender, to, message: is_training(message, Answer), updates=1).pump()
     world.lost = is_share_of("party-2")
-    world.fire("deadline").pump()  # tried again
+    world.fire("deadline").pump()  # the server tries again
     world.fire("deadline").pump()  # the sharing deadline
     (first, second) = (message for message in world.heard(Sum, "party-1"))
     assert first.summed == [0, 1, 2, 3, 4] and second.summed == [0, 2, 3, 4]
@@ -169,7 +169,7 @@ def test_an_evaluator_declines_the_same_rows_over_another_set(resolve, by_hand):
     assert type(effect.message) is Declined and party.summary()["declined"] == 1
 
 
-def test_an_evaluator_with_another_version_of_somebodys_shares_declines(resolve, by_hand):
+def test_an_evaluator_with_another_version_of_a_partys_shares_declines(resolve, by_hand):
     world = hand(resolve, by_hand, updates=1)
     world.pump(until=lambda: world.heard(Sum))
     message = world.heard(Sum, "party-1")[0]
@@ -187,7 +187,7 @@ def test_a_lost_party_is_not_waited_for(resolve, by_hand):
     assert [message.among for message in world.heard(ShareModels, "party-1")][-1] == [0, 1, 2, 3]
 
 
-def test_too_few_present_wait_and_say_for_whom(resolve, by_hand):
+def test_too_few_present_parties_wait_and_name_the_missing_ones(resolve, by_hand):
     world = hand(resolve, by_hand, lambda sender, to, message: is_training(message, Answer)).pump()
     for name in ("party-1", "party-2", "party-4"):
         world.tell("server", PeerLost(name))
@@ -215,7 +215,7 @@ def test_test_rows_in_chunks(simulate, monkeypatch):
     assert [record.values for record in parts] == [record.values for record in whole]
 
 
-def test_a_run_that_can_never_go_on_says_for_whom_it_waits(simulate):
+def test_a_run_that_can_never_continue_names_the_missing_parties(simulate):
     gone = [{"party": f"party-{n}", "kind": "crash", "at_s": 0.5} for n in (1, 2, 3)]
     run = simulate(tables(CALM | {"faults": gone, "lost_after_s": 0.1}, {"updates": 1000}), parties=5)
     assert run.status == "stalled" and run.server.waits_for() == ["party-1", "party-2", "party-3"]
@@ -254,6 +254,6 @@ def test_two_versions_of_the_same_data_are_never_summed_together():
     assert agree(held, 4, 2) == ([(0, 7), (1, 7)], [0, 1, 2, 3])
 
 
-def test_who_lacks_data_does_not_take_part():
+def test_a_party_without_data_does_not_take_part():
     assert mutually_prepared({0: [0, 1, 2], 1: [0, 1, 2], 2: [0, 1, 2], 3: [0, 3]}) == [0, 1, 2]
     assert mutually_prepared({}) == []

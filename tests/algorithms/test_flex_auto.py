@@ -1,4 +1,4 @@
-"""timeout_s = "auto": the rule by hand, picked again when speeds change, kept when they hardly do.
+"""timeout_s = "auto": the rule by hand; a new pick when speeds change, and the same pick when they hardly do.
 
 Of the multiples of the parties' steps, the T with the most Σ_k c·(1 − e^{−τ_k/c}) / (T + round trip).
 """
@@ -24,7 +24,7 @@ def test_one_party_by_hand():
 
 
 def test_the_shorter_the_round_trip_the_shorter_the_timeout():
-    """No labels involved: nothing to save, one step; and the more there is, the more steps, up to 64."""
+    """No labels involved: without a round trip one step; the longer the round trip, the more steps, up to 64."""
     assert best_timeout([1.0], 0.0, 6.0) == 1.0
     found = [best_timeout([1.0], trip, 6.0) for trip in (0.0, 1.0, 10.0, 100.0, 1e6)]
     assert found == sorted(found) and len(set(found)) == 5 and found[-1] <= 64
@@ -33,7 +33,7 @@ def test_the_shorter_the_round_trip_the_shorter_the_timeout():
 
 
 def test_it_scales_with_the_clock():
-    """No labels involved: in milliseconds the same."""
+    """No labels involved: the same in milliseconds."""
     assert best_timeout([0.001], 0.010, 6.0) == pytest.approx(0.008)
     assert best_timeout([0.001, 0.003], 0.010, 6.0) == pytest.approx(best_timeout([1.0, 3.0], 10.0, 6.0) / 1000)
 
@@ -43,7 +43,7 @@ def useful(timeout, steps, trip, worth):
     total = 0.0
     for step in steps:
         fitting = floor(timeout / step + 1e-6)
-        # Who needs longer than T and the round trip takes part in every second, third … round, with one step.
+        # A party that needs longer than T and the round trip takes part in every second, third … round, with one step.
         every = 1 if fitting else ceil((step + trip) / (timeout + trip))
         total += worth * (1 - exp(-max(1, fitting) / worth)) / every
     return total / (timeout + trip)
@@ -53,7 +53,7 @@ def useful(timeout, steps, trip, worth):
 @pytest.mark.parametrize("steps", [[1.0, 2.0, 4.0], [1.0, 1.0, 7.0], [4.0, 2.0, 4 / 3, 1.0], [1.0, 1.1, 1.2, 40.0]])
 @pytest.mark.parametrize("labels", ["server", "shared"])
 def test_the_best_of_all_multiples(labels, steps, trip):
-    """Both `labels` modes (c is 6 or 20): no multiple of anybody's step is much better than what is picked."""
+    """Both `labels` modes (c is 6 or 20): no multiple of any party's step is much better than the picked timeout."""
     worth = USEFUL_STEPS[labels]
     candidates = [step * n for step in steps for n in range(1, 65)]
     best = max(useful(timeout, steps, trip, worth) for timeout in candidates)
@@ -64,7 +64,7 @@ def test_the_best_of_all_multiples(labels, steps, trip):
 
 @BOTH
 def test_one_that_is_500_times_slower_does_not_dictate(labels):
-    """Both `labels` modes: three of 1 s and one of 500 s: as for the three."""
+    """Both `labels` modes: three parties of 1 s and one of 500 s get the timeout of the three."""
     worth = USEFUL_STEPS[labels]
     alone = best_timeout([1.0] * 3, 10.0, worth)
     assert alone <= best_timeout([1.0, 1.0, 1.0, 500.0], 10.0, worth) <= 1.5 * alone < 64
@@ -84,7 +84,7 @@ def test_steps_that_fit():
     assert steps_within(0.3, 0.1) == 3 and steps_within(1.0, 3.0) == 1 and steps_within(5.0, 0.0) == 1
 
 
-# In the simulator.
+# In the simulator
 
 
 def tables(labels, compute, updates=20, latency_s=0.05, name="flex"):
@@ -102,7 +102,7 @@ def tables(labels, compute, updates=20, latency_s=0.05, name="flex"):
 
 
 def timeouts(run, party="party-1"):
-    """What the server said to a party: (seconds, timeout_s, limit, scale)."""
+    """The server's messages to a party: (seconds, timeout_s, limit, scale)."""
     return [
         (time / NANOSECONDS, event.message.timeout_s, event.message.limit, event.message.scale)
         for time, role, event in run.events
@@ -113,7 +113,7 @@ def timeouts(run, party="party-1"):
 @BOTH
 @pytest.mark.parametrize("name", ["flex", "adaptive-flex", "sync-min", "sync-max"])
 def test_speeds_are_measured_first(name, labels, simulate):
-    """Both `labels` modes: a phase without a bell, four steps, nothing learnt; then the rule's timeout for them."""
+    """Both `labels` modes: first a phase of four steps, no bell and no learning; then the rule's timeout for them."""
     steps = [0.01, 0.02, 0.03, 0.04]
     run = simulate(tables(labels, [{"mean_s": step} for step in steps], 6, name=name))
     (_, first, limit, scale), *rest = timeouts(run)
@@ -133,7 +133,7 @@ def test_speeds_are_measured_first(name, labels, simulate):
 
 @BOTH
 def test_steps_of_adam_are_useful_once(labels, simulate):
-    """Both `labels` modes: one of 10 ms × 3 and 100 ms; Adam's T is near the quick ones' step, and the key wins."""
+    """Both `labels` modes: three of 10 ms, one of 100 ms; Adam's T is near the quick parties' step, a set key wins."""
     compute = [{"mean_s": 0.01}] * 3 + [{"mean_s": 0.1}]
 
     def picked(**more):
@@ -151,8 +151,8 @@ def test_steps_of_adam_are_useful_once(labels, simulate):
 
 
 @BOTH
-def test_picked_again_when_everybody_slows_down(labels, simulate):
-    """Both `labels` modes: after 10 s everybody has a tenth of its speed, and the timeout ends near the new best."""
+def test_picked_again_when_all_parties_slow_down(labels, simulate):
+    """Both `labels` modes: after 10 s all parties slow down tenfold, and the timeout ends near the new best."""
     trace = {"kind": "trace", "mean_s": 0.02, "cpu": [0] + [90] * 500, "interval_s": 10.0}
     run = simulate(tables(labels, trace, 60))
     worth = USEFUL_STEPS[labels]
@@ -169,7 +169,7 @@ def test_picked_again_when_everybody_slows_down(labels, simulate):
 
 @BOTH
 def test_kept_when_speeds_hardly_change(labels, simulate):
-    """Both `labels` modes: machines, none as quick as another, that are idle and 4 % busy by turns."""
+    """Both `labels` modes: machines of different speeds that alternate between idle and 4 % busy."""
     trace = {"kind": "trace", "cpu": [0, 4], "interval_s": 0.5}
     run = simulate(tables(labels, [trace | {"mean_s": mean_s} for mean_s in (0.02, 0.023, 0.027, 0.031)], 60))
     said = {timeout for _, timeout, _, scale in timeouts(run) if scale}
@@ -181,7 +181,7 @@ def test_kept_when_speeds_hardly_change(labels, simulate):
 
 @BOTH
 def test_a_party_500_times_slower_takes_part_when_it_can(labels, simulate):
-    """Both `labels` modes: 10 ms and 5 s; the timeout is for the quick ones, who do not wait."""
+    """Both `labels` modes: 10 ms and 5 s; the timeout suits the quick parties, which do not wait."""
     run = simulate(tables(labels, [{"mean_s": 0.01}] * 3 + [{"mean_s": 5.0}], 100))
     assert run.status == "finished"
     said = [timeout for _, timeout, _, scale in timeouts(run) if scale]

@@ -1,4 +1,4 @@
-"""Flex-VFL's local steps against pencil and paper: Alg. 1 l. 10–15, Eq. (6)–(8); no driver anywhere.
+"""Flex-VFL's local steps against pencil and paper: Alg. 1 l. 10–15, Eq. (6)–(8); without a driver.
 
 Two rows, y = (1, −1); two parties of one column and one weight, h_m = w_m·x_m; output a·(h_1 + h_2), ℓ = mean (… − y)².
 With x_1 = (1, −1), x_2 = (2, 1), w = (2, 1), a = ½ the snapshot is h_1 = (2, −2), h_2 = (2, 1), and against it
@@ -53,7 +53,7 @@ def of(effects, kind):
 
 @pytest.fixture
 def flex(tiny, regression):
-    """Roles and a clock that stands still unless it is told; a round ends when its bells are rung."""
+    """Roles and a clock that only the test moves; a round ends when the test rings its bells."""
 
     class Rounds(tiny):
         def __init__(self, options, optimisers=(PLAIN, PLAIN), server_optimiser=PLAIN):
@@ -86,17 +86,17 @@ def flex(tiny, regression):
             return self
 
         def uploads(self):
-            """Both begin; what they send."""
+            """Start both parties; return their uploads."""
             return [of(self.start(m), Send)[0].message for m in (0, 1)]
 
         def open(self, uploads):
-            """The server has all uploads and makes its pass; what it wants then."""
+            """Give the server all uploads and do its pass; return its effects."""
             for name, upload in zip(self.names, uploads, strict=True):
                 effects = self.told(self.server, Received(name, upload))
             return self.work(self.server, effects)[1]
 
         def step(self, role, effects, steps, began):
-            """So many steps of a second each; what the role wants after the last."""
+            """Take this many steps of one second each; return the effects after the last."""
             for t in range(steps):
                 self.at(began + t + 1)
                 effects = self.work(role, of(effects, Work))[1]
@@ -106,7 +106,7 @@ def flex(tiny, regression):
             return self.told(role, TimerFired(BELL, round(due * NANOSECONDS)))
 
         def round(self, uploads, steps, began=0):
-            """One round of party 1, party 2 and the server with so many steps each; the next uploads."""
+            """One round of party 1, party 2 and the server with these numbers of steps; return the next uploads."""
             opened = self.at(began).open(uploads)
             begins = {effect.to: effect.message for effect in of(opened, Send)}
             self.begins, follow = [begins[name] for name in self.names], []
@@ -158,8 +158,8 @@ def test_two_steps(name, labels, flex):
     follow = run.round(uploads, (2, 1, 2))
     assert isinstance(run.begins[0], BeginWithGradient if labels == "server" else BeginWithSnapshot)
     assert weight(run.parties[0]) == (with_server if labels == "server" else with_shared)
-    assert weight(run.parties[1]) == 1 - ETA * 5 / 4, "a first step is alike with all of them"
-    assert weight(run.server) == theta_0, "the server recomputes its gradient, whoever has the labels"
+    assert weight(run.parties[1]) == 1 - ETA * 5 / 4, "the first step is the same with all optimisers"
+    assert weight(run.server) == theta_0, "the server recomputes its gradient in both modes"
     w_bar = 3 / 2 if "momentum" in name else 1.0  # (1 − ρ²)/(1 − ρ)
     assert [(up.phase, up.steps, up.weight) for up in follow] == [(1, 2, w_bar), (1, 1, 1.0)]
     assert [up.round for up in follow] == [1, 1] and run.server.k == 1
@@ -219,7 +219,7 @@ def gradients(w, a, labels):
     ids="-".join,
 )
 def test_two_rounds_against_the_loop(rule, labels, flex):
-    """Both `labels` modes: 3, 2 and 4 steps, then 1, 3 and 2 from the new snapshot; momentum, θ^{r,0} start again."""
+    """Both `labels` modes: 3, 2 and 4 steps, then 1, 3 and 2 from the new snapshot; momentum and θ^{r,0} are reset."""
     names = {"rho": "momentum", "mu": "prox", "decay": "decay"}
     run = flex(options(labels, **{names[key]: value for key, value in rule.items()}))
     w, a, uploads = list(W), A, run.uploads()
@@ -249,7 +249,7 @@ def test_momentum_is_forgotten_after_the_round(labels, flex):
 
 
 def test_the_server_and_a_list_of_momenta(flex):
-    """labels = "server": a list is one ρ for each party; the server, which it leaves out, has none."""
+    """labels = "server": a list has one ρ for each party; the server has none."""
     run = flex(options("server", momentum=[0.5, 0.0], prox=[0.0, 2.0], decay=[1.0, 1.0]))
     follow = run.round(run.uploads(), (2, 2, 2))
     assert weight(run.parties[0]) == 2 - 1 / 16 - 3 / 32
@@ -259,7 +259,7 @@ def test_the_server_and_a_list_of_momenta(flex):
 
 
 def test_a_list_of_momenta_leaves_out_a_party_whose_optimiser_has_none(flex):
-    """labels = "server": party 2 asks for Adagrad, and gets neither ρ nor w̄ of `protocol.momentum`."""
+    """labels = "server": party 2 asks for Adagrad and gets no ρ and no w̄ of `protocol.momentum`."""
     run = flex(options("server", momentum=[0.5, 0.0]), (PLAIN, OptimiserSpec("Adagrad")))
     follow = run.round(run.uploads(), (2, 2, 2))
     assert weight(run.parties[0]) == 2 - 1 / 16 - 3 / 32
@@ -279,7 +279,7 @@ OF_SGD = {
 @pytest.mark.parametrize("name", ["sgd", "SGD", "momentum"])
 @pytest.mark.parametrize("own", OF_SGD)
 def test_protocol_momentum_holds_for_every_kind_of_sgd(own, name, flex):
-    """labels = "server", two rounds: as torch itself steps with that ρ, and a momentum that is forgotten in between."""
+    """labels = "server", two rounds: the same as torch's steps with that ρ and a momentum that is reset in between."""
     fields, rho = OF_SGD[own]
     spec = OptimiserSpec(name, fields)
     run = flex(options("server", momentum=0.5), (spec, PLAIN), spec)
@@ -300,7 +300,7 @@ def test_protocol_momentum_holds_for_every_kind_of_sgd(own, name, flex):
 @BOTH
 @pytest.mark.parametrize(("name", "fields"), [("RMSprop", {"alpha": 0.5}), ("Adagrad", {}), ("adam", {})])
 def test_any_optimiser_of_torch_by_name(name, fields, labels, flex):
-    """Both `labels` modes, two rounds: as torch itself steps, which remembers more than a round."""
+    """Both `labels` modes, two rounds: the same as torch's steps, whose state lasts longer than a round."""
     run = flex(options(labels), (OptimiserSpec(name, fields), PLAIN))
     theta = torch.nn.Parameter(torch.tensor([W[0]], dtype=torch.float64))
     kind = {"RMSprop": torch.optim.RMSprop, "Adagrad": torch.optim.Adagrad, "adam": torch.optim.Adam}[name]
@@ -333,7 +333,7 @@ def test_cumulative_weights(name, tau):
     spec, rule = local_rule(PLAIN, FlexOptions(**fields), 0)
     network = Parameters(torch.tensor(rng.standard_normal(5), dtype=torch.float32), spec)
     phase = LocalPhase(network, rule)
-    for number in (1, 2):  # the second: nothing is left of the first
+    for number in (1, 2):  # the second phase: nothing of the first is left
         g = rng.standard_normal((tau, 5)).astype(np.float32)
         start = network.vector().astype(np.float64)
         loop, u = start.copy(), np.zeros(5)
@@ -426,14 +426,14 @@ def test_a_server_that_is_capped_has_at_least_the_rate_of_flex():
     ("fields", "measures"), [({}, False), ({"A": 1.0}, True), ({"server_steps": "fit"}, True)], ids=str
 )
 def test_only_rates_that_need_tau_cost_a_round(fields, measures):
-    """Alg. 2 l. 2; without an A the first rates are those of `flex`, and so is the first round."""
+    """Alg. 2 l. 2; without an A the first rates, and the first round, are those of `flex`."""
     pacing = Pacing(AdaptiveOptions(timeout_s=8.0, **fields), 12.0)
     assert pacing.measures(["party"]) == measures
     assert set(pacing.plan(["party"], "server").scales.values()) == {0.0 if measures else 1.0}
 
 
 def test_without_a_a_step_has_at_most_the_rate_of_a_round():
-    """One step fits, and a late party's takes 40 s: as in `flex`, each takes one step of its learning rate."""
+    """One step fits, and a late party's step takes 40 s: as in `flex`, each takes one step of its learning rate."""
     pacing = Pacing(AdaptiveOptions(timeout_s=8.0), 12.0)
     pacing.note("quick", Report(1, 1, 1.0, 8.0), 8.0)
     pacing.note("late", Report(1, 1, 1.0, 40.0), 8.0)
@@ -512,7 +512,7 @@ def test_a_step_that_runs_at_the_bell_changes_nothing(labels, flex):
 
 
 @BOTH
-def test_who_has_not_done_a_step_says_so_ends_it_and_skips_to_the_newest_round(labels, flex):
+def test_a_party_without_a_finished_step_says_so_ends_it_and_skips_to_the_newest_round(labels, flex):
     """Both `labels` modes: party 2 needs 12 s; round 1 begins without it, and it joins round 2."""
     run = flex(options(labels))
     server, (_, slow) = run.server, run.parties
@@ -526,7 +526,7 @@ def test_who_has_not_done_a_step_says_so_ends_it_and_skips_to_the_newest_round(l
     run.ring(server, 10)
 
     assert run.ring(slow, 10) == [Send("server", Late(1))] and weight(slow) == 1.0
-    assert run.told(server, Received("party-1", upload)) == [], "it is waited for, until it says that it is late"
+    assert run.told(server, Received("party-1", upload)) == [], "the server waits for it until it says that it is late"
     opened = run.work(server, run.told(server, Received("party-2", Late(1))))[1]
     assert [effect.to for effect in of(opened, Send)] == ["party-1"], "round 1 without it"
 
@@ -537,7 +537,7 @@ def test_who_has_not_done_a_step_says_so_ends_it_and_skips_to_the_newest_round(l
     assert run.told(server, Received("party-2", late)) == [Send("party-2", Skip(2))]
     _, effects = run.work(slow, run.told(slow, Received("server", Skip(2))))
     again = of(effects, Send)[0].message
-    assert (again.round, again.phase) == (2, 0), "what it reported, it reports once"
+    assert (again.round, again.phase) == (2, 0), "it reports each step once"
     run.told(server, Received("party-2", again))
     run.step(server, opened, 1, 10)
     run.at(20).ring(server, 20)
@@ -549,7 +549,7 @@ def test_who_has_not_done_a_step_says_so_ends_it_and_skips_to_the_newest_round(l
 
 
 def test_patience_with_a_late_one_while_all_others_are_lost(flex):
-    """labels = "server": party 1 has uploaded and is lost, party 2 is late; losing patience twice changes nothing."""
+    """labels = "server": party 1 has uploaded and is lost, party 2 is late; a second timeout changes nothing."""
     run = flex(options("server"))
     server, uploads = run.server, run.round(run.uploads(), (1, 1, 1))
     opened = run.at(20).open(uploads)
@@ -560,7 +560,7 @@ def test_patience_with_a_late_one_while_all_others_are_lost(flex):
     run.told(server, PeerLost("party-1"))
     run.told(server, Received("party-2", Late(2)))
     for _ in range(2):
-        assert run.told(server, TimerFired("patience", timer.at)) == [], "nobody is there to go on with"
+        assert run.told(server, TimerFired("patience", timer.at)) == [], "no party is present to continue with"
     assert server.waits_for() == ["party-2"] and list(server.state.absent) == ["party-2"]
 
 

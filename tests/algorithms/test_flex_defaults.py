@@ -1,4 +1,4 @@
-"""With nothing but its name and a slow party, each of the family learns; its settings were chosen on other data."""
+"""With only its name as a setting and a slow party, each method learns; its defaults were chosen on other data."""
 
 import numpy as np
 import pytest

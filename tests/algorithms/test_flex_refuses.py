@@ -1,4 +1,4 @@
-"""What Flex-VFL refuses: settings that cannot work, and what a peer may not say; each error names whom and what."""
+"""What Flex-VFL refuses: settings that cannot work, and bad messages of a peer; errors name the peer and the rule."""
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ NAN, INF = float("nan"), float("inf")
 LOCAL = ("flex", "adaptive-flex", "sync-min", "sync-max")
 
 
-# Settings; none of them has to do with `labels`, which is "server" here.
+# Settings; none of them depends on `labels`, which is "server" here.
 
 
 def refused_setting(resolve, protocol, key, advice="", train=None):
@@ -51,7 +51,7 @@ def test_momentum_is_at_least_0_and_below_1(name, rho, resolve):
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("other", ["adam", "RMSprop", {"name": "Adagrad", "lr_decay": 0.1}])
 def test_momentum_is_of_sgd(name, other, resolve):
-    """Refused for the roles whose optimiser has none; a list with one value for each party says 0 for them."""
+    """Momentum is refused for roles whose optimiser has none; a list with one value per party gives 0 for them."""
     for rho in (0.5, [0.0, 0.5, 0.0]):
         given = {"server": "sgd", "party": ["sgd", other, "sgd"]}
         cause = (
@@ -59,7 +59,7 @@ def test_momentum_is_of_sgd(name, other, resolve):
         )
         refused_setting(resolve, {"name": name, "momentum": rho}, "protocol.momentum", cause, {"optimiser": given})
     given = {"server": other, "party": "sgd"}
-    cause = "the server steps by .* a list with one value for each party, which leaves the server out"
+    cause = "the server steps by .* a list with one value for each party, without the server"
     refused_setting(resolve, {"name": name, "momentum": 0.5}, "protocol.momentum", cause, {"optimiser": given})
     fine = {"protocol": {"name": name, "momentum": [0.5, 0.0, 0.5]}}
     for given in ({"server": other, "party": "sgd"}, {"server": "sgd", "party": ["sgd", other, "sgd"]}):
@@ -69,7 +69,7 @@ def test_momentum_is_of_sgd(name, other, resolve):
 @pytest.mark.parametrize("rho", [1.0, 1.5, NAN, INF])
 @pytest.mark.parametrize("name", ["sgd", "momentum", "SGD"])
 @pytest.mark.parametrize("where", ["all", "server", "party"])
-def test_so_is_the_momentum_of_an_optimiser(where, name, rho, resolve):
+def test_the_momentum_of_an_optimiser_is_refused_too(where, name, rho, resolve):
     own = {"name": name, "momentum": rho}
     given = {"server": "sgd", "party": ["sgd", own, "sgd"]} if where == "party" else {"server": own, "party": "sgd"}
     train = {"optimiser": own if where == "all" else given}
@@ -78,7 +78,7 @@ def test_so_is_the_momentum_of_an_optimiser(where, name, rho, resolve):
 
 def test_torch_refuses_a_negative_one_itself(resolve):
     train = {"optimiser": {"name": "momentum", "momentum": -0.5}}
-    refused_setting(resolve, {"name": "flex"}, "train.optimiser", "momentum refuses these options", train)
+    refused_setting(resolve, {"name": "flex"}, "train.optimiser", "momentum does not accept these options", train)
 
 
 @pytest.mark.parametrize(
@@ -144,24 +144,24 @@ def test_prox_and_decay_are_for_local_steps(method, own, resolve):
 @BOTH
 @pytest.mark.parametrize("name", ["flex", "adaptive-flex"])
 def test_a_timeout_shorter_than_anybodys_step(name, labels, simulate):
-    """Both `labels` modes: said once ten rounds have passed, with how long the quickest's step took."""
+    """Both `labels` modes: reported after ten rounds, with the duration of the quickest party's step."""
     compute = [{"mean_s": mean_s} for mean_s in (0.5, 0.04, 0.3, 0.2)]
     tables = {"protocol": {"name": name, "timeout_s": 0.03, "labels": labels}, "clock": {"compute": compute}}
-    cause = r"timeout_s = 0.03: no party finished a step within it: the quickest took 0.04 s; give more, or use 'auto'"
+    cause = r"timeout_s = 0.03: no party finished a step in this time: the fastest took 0.04 s; raise it, or use 'auto'"
     with pytest.raises(ConfigError, match=cause):
         simulate(tables)
 
 
 @BOTH
 def test_a_timeout_that_one_party_can_keep_is_no_error(labels, simulate):
-    """Both `labels` modes: the quickest is in time, so the run goes on."""
+    """Both `labels` modes: the quickest party is in time, so the run continues."""
     compute = [{"mean_s": mean_s} for mean_s in (0.5, 0.03, 0.3, 0.2)]
     protocol = {"name": "flex", "timeout_s": 0.03, "labels": labels}
     run = simulate({"protocol": protocol, "clock": {"compute": compute}, "train": {"updates": 30}})
     assert run.status == "finished" and run.server.k == 30
 
 
-# What a party may not say.
+# What a party may not send
 
 ROWS = 4
 GOOD = np.ones((ROWS, 6), np.float32)
@@ -187,7 +187,7 @@ def roles(resolve):
 
 
 def refused(role, event, cause):
-    """The error, and that the role is as it was: the driver drops the sender and goes on."""
+    """Expect the error and an unchanged role: the driver drops the sender and continues."""
     before = state.pack(role.save())
     with pytest.raises(RemoteProtocolError, match=cause) as caught:
         role.handle(event, 0)
@@ -202,7 +202,7 @@ def one_work(effects):
 
 
 def opened(server):
-    """A server whose first phase has begun, with good uploads of all three; what it sends."""
+    """A server whose first phase has begun, with valid uploads of all three parties; return its effects."""
     for m, width in enumerate((5, 6, 7)):
         effects = server.handle(Received(f"party-{m + 1}", Ready(0, np.ones((ROWS, width), np.float32))), 0)
     work = one_work(effects)
@@ -245,7 +245,7 @@ def test_a_round_is_a_number_that_a_run_can_reach(round_, labels, roles):
 @pytest.mark.parametrize(
     ("report", "cause"),
     [
-        ((0, 1.0, 0.1, 0.2), "reports τ = 0 local steps; one is the least"),
+        ((0, 1.0, 0.1, 0.2), "reports τ = 0 local steps; it must be 1 or more"),
         ((-3, 1.0, 0.1, 0.2), "reports τ = -3 local steps"),
         ((2**62, 1.0, 0.1, 0.2), f"reports τ = {2**62} local steps"),
         ((2, 0.0, 0.1, 0.2), "reports w̄ = 0.0"),
@@ -262,7 +262,7 @@ def test_a_round_is_a_number_that_a_run_can_reach(round_, labels, roles):
     ],
 )
 def test_a_report_that_cannot_be(report, cause, labels, roles):
-    """Both `labels` modes, of `flex` and where it matters most: a rate would be A/(τ·w̄)."""
+    """Both `labels` modes, of `flex` and of `adaptive-flex`, where it matters most: a rate would be A/(τ·w̄)."""
     for method in ("flex", "adaptive-flex"):
         server, _ = roles(labels, method)
         opened(server)
@@ -271,7 +271,7 @@ def test_a_report_that_cannot_be(report, cause, labels, roles):
 
 @BOTH
 def test_a_report_of_a_phase_that_never_was_is_not_counted(labels, roles):
-    """Both `labels` modes: the embeddings are good; a number from before a restart says nothing about speeds."""
+    """Both `labels` modes: the embeddings are valid, but a number from before a restart says nothing about speeds."""
     server, _ = roles(labels)
     opened(server)
     server.handle(Received("party-2", Ready(1, GOOD, 99, 5, 1.0, 0.1, 0.6)), 0)
@@ -279,7 +279,7 @@ def test_a_report_of_a_phase_that_never_was_is_not_counted(labels, roles):
 
 
 @BOTH
-def test_who_may_say_what_to_the_server(labels, roles):
+def test_which_messages_the_server_accepts(labels, roles):
     """Both `labels` modes."""
     server, _ = roles(labels)
     opened(server)
@@ -310,7 +310,7 @@ def test_late_twice_or_after_the_upload_is_late_once(labels, roles):
     server.validate()
 
 
-# What a server may not say.
+# What a server may not send
 
 
 def ready(party):
@@ -321,7 +321,7 @@ def ready(party):
 
 
 def begin(labels, roles, **changes):
-    """A waiting party, and what a server says to it, changed."""
+    """A waiting party, and a changed message of the server."""
     server, parties = roles(labels)
     sends = [effect for effect in opened(server) if getattr(effect, "to", "") == "party-2"]
     return ready(parties[1]), msgspec.structs.replace(sends[0].message, **changes)
@@ -340,7 +340,7 @@ def begin(labels, roles, **changes):
 def test_a_phase_that_cannot_be(changes, labels, roles):
     """Both `labels` modes."""
     party, message = begin(labels, roles, **changes)
-    refused(party, Received("server", message), "^server: a phase that cannot be")
+    refused(party, Received("server", message), "^server: starts an impossible phase")
     party, good = begin(labels, roles)
     assert one_work(party.handle(Received("server", good), 0)).kind == "step"
 
@@ -386,7 +386,7 @@ BAD_SNAPSHOTS = {
 
 @pytest.mark.parametrize("name", BAD_SNAPSHOTS)
 def test_a_snapshot_that_does_not_fit(name, roles):
-    """labels = "shared": refused, whether it is the first or comes later, and the next good one is taken."""
+    """labels = "shared": a bad snapshot is refused, first or later, and the party accepts the next good one."""
     party, message, good = snapshot("shared", roles)
     bad = msgspec.structs.replace(message, snapshot=msgspec.structs.replace(good, **BAD_SNAPSHOTS[name]))
     refused(party, Received("server", bad), "^server: a snapshot")
@@ -394,23 +394,23 @@ def test_a_snapshot_that_does_not_fit(name, roles):
     assert np.isfinite(party.compute(work.job).gradient).all()
 
     party, message, _ = snapshot("shared", roles)
-    party._check_snapshot(good)  # a good one came before
+    party._check_snapshot(good)  # a valid one came before
     refused(party, Received("server", bad), "^server: a snapshot")
 
 
 def test_the_other_mode_is_not_taken(roles):
-    """labels = "server" and a snapshot, labels = "shared" and a gradient: what a party has not agreed to."""
+    """labels = "server" and a snapshot, labels = "shared" and a gradient: the party has not agreed to either."""
     head = {"phase": 1, "round": 0, "following": 1, "update": 0, "timeout_s": 1.0, "limit": 0, "scale": 1.0}
     shown = Snapshot(GOOD, GOOD[0], [], np.zeros(ROWS, np.int64), "multiclass", CLASSES)
     gradient, with_snapshot = BeginWithGradient(**head, values=GOOD), BeginWithSnapshot(**head, snapshot=shown)
     for labels, message in (("server", with_snapshot), ("shared", gradient)):
         _, (_, party, _) = roles(labels)
-        cause = f"^server: a {type(message).__name__}, though protocol.labels = '{labels}'"
+        cause = f"^server: sends a {type(message).__name__}, although protocol.labels = '{labels}'"
         refused(ready(party), Received("server", message), cause)
 
 
 @BOTH
-def test_who_may_say_what_to_a_party(labels, roles):
+def test_which_messages_a_party_accepts(labels, roles):
     """Both `labels` modes."""
     party, message = begin(labels, roles)
     for sender in ("party-1", "nobody"):
@@ -423,7 +423,7 @@ def test_who_may_say_what_to_a_party(labels, roles):
 
 @BOTH
 def test_what_comes_at_the_wrong_moment_is_dropped_and_counted(labels, roles):
-    """Both `labels` modes: a BeginPhase of another round or in a phase, a Skip to a round that it has or in a phase."""
+    """Both `labels` modes: a Begin of another round or in a phase, a Skip to the current round or in a phase."""
     party, message = begin(labels, roles)
     assert party.handle(Received("server", msgspec.structs.replace(message, round=7, following=8)), 0) == []
     assert party.handle(Received("server", Skip(0)), 0) == []
@@ -439,7 +439,7 @@ class Stranger(Message, frozen=True):
 
 @BOTH
 def test_strangers(labels, roles):
-    """Both `labels` modes: an unknown message is the sender's fault, an unknown event or job a bug on this side."""
+    """Both `labels` modes: an unknown message is the sender's fault; an unknown event or job is a local bug."""
     server, (party, *_) = roles(labels)
     for role in (server, party):
         refused(role, Received("server", Stranger()), f"server: {role.name} does not expect a Stranger")
@@ -462,8 +462,8 @@ def test_too_large_a_rate_diverges_and_says_so(method, labels, simulate):
 
 
 def test_a_timeout_too_short_for_parties_of_any_speed_is_refused(simulate):
-    """labels = "server": uploads trickle in one by one, so never are all of a round late together."""
-    with pytest.raises(ConfigError, match="no party finished a step within it: the quickest took 0.01 s"):
+    """labels = "server": uploads arrive one by one, so the parties of a round are never all late together."""
+    with pytest.raises(ConfigError, match="no party finished a step in this time: the fastest took 0.01 s"):
         simulate(
             {
                 "protocol": {"name": "flex", "timeout_s": 0.001},

@@ -1,4 +1,4 @@
-"""Rounds of Flex-VFL and its kin in the simulator: what they cost, who is waited for, and which of them are one.
+"""Rounds of Flex-VFL and related methods in the simulator: their cost, the parties they wait for, and which are equal.
 
 Four parties at 5, 10, 15 and 20 steps in a timeout of 20 s, the server at 20; half of t_comm on each way of a party's
 link and nothing at the server's, so that a round trip is t_comm (the digest's time model).
@@ -67,7 +67,7 @@ def begun(run, name):
     return {begin.round: seconds for seconds, begin in heard(run, name, BeginPhase) if begin.scale}
 
 
-# What a round costs.
+# What a round costs
 
 
 @BOTH
@@ -83,7 +83,7 @@ def begun(run, name):
     ],
 )
 def test_a_round_costs_what_the_time_model_says(name, local_s, tau, t_comm, labels, simulate):
-    """Both `labels` modes: t_comm + timeout, + timeout·(fastest/slowest) or + slowest step; and τ to the step."""
+    """Both `labels` modes: t_comm + timeout, + timeout·(fastest/slowest) or + slowest step; and the exact τ."""
     fields = {"server_steps": "fit"} if "flex" in name else {}
     run = simulate(tables(name, t_comm, labels=labels, **fields))
     assert run.status == "finished"
@@ -93,14 +93,14 @@ def test_a_round_costs_what_the_time_model_says(name, local_s, tau, t_comm, labe
         assert np.diff(times) == pytest.approx(t_comm + local_s, abs=1e-6)
         taken = [message.steps for _, message in uploads(run, party) if message.phase][-4:]
         assert taken == [steps] * 4
-        assert run.roles[party].network.steps == 4 * steps, "as many were applied as reported"
+        assert run.roles[party].network.steps == 4 * steps, "the role applied as many steps as it reported"
         assert run.roles[party].state.late == run.roles[party].state.dropped == run.roles[party].state.skipped == 0
     assert run.server.network.steps == 4 * max(tau)
 
 
 @pytest.mark.parametrize("name", ["flex", "sync-min", "sync-max", "p-bcd"])
 def test_a_run_costs_its_rounds(name, simulate):
-    """labels = "server": from the first round's opening to the end, nothing but rounds."""
+    """labels = "server": between the start of the first round and the end there are only rounds."""
     run = simulate(tables(name, t_comm=10.0, updates=6))
     each = 10.0 + {"flex": TIMEOUT, "sync-min": TIMEOUT, "sync-max": 4 * TIMEOUT, "p-bcd": 4.0}[name]
     first = min(begun(run, "party-1").values()) - 5.0  # as it left the server
@@ -109,11 +109,11 @@ def test_a_run_costs_its_rounds(name, simulate):
 
 @pytest.fixture
 def phases(monkeypatch):
-    """Every role's phases as they begin: its LocalPhase → [(scale, steps and w̄ of the phase before)]."""
+    """Every role's phases when they begin: its LocalPhase → [(scale, steps and w̄ of the previous phase)]."""
     found, alive, begin = {}, [], LocalPhase.begin
 
     def record(phase, now, number, timeout_s, limit, scale):
-        alive.append(phase)  # else a later run's phase may have the same id
+        alive.append(phase)  # otherwise a phase of a later run may have the same id
         before = (phase.steps, phase.report().weight)
         found.setdefault(id(phase), []).append((scale, *before))
         return begin(phase, now, number, timeout_s, limit, scale)
@@ -139,7 +139,7 @@ def test_the_server_takes_no_more_steps_than_the_quickest_party(simulate, phases
 
 
 def test_the_servers_first_adaptive_rate_is_not_that_of_one_step(simulate, phases):
-    """labels = "server": the dummy round learns nothing, so the server takes all that fit, and its rate is A_0/20."""
+    """labels = "server": the dummy round learns nothing, so the server takes all steps that fit; its rate is A_0/20."""
     run = simulate(tables("adaptive-flex", updates=2))
     (scale, *_), *learning = phases[id(run.server.local)]
     assert scale == 0.0 and [(scale, steps) for scale, steps, _ in learning] == [(1 / 20, 20)] * 2
@@ -158,7 +158,9 @@ def test_sync_max_waits_for_as_many_steps_as_the_server_could_take(timeout_s, ta
     least = simulate(tables("sync-min", **clock), parties=len(tau))
     assert least.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, float(min(tau)))
     slow_server = simulate(tables("sync-min", server_s=timeout_s, **clock), parties=len(tau))
-    assert slow_server.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, 1.0), "nor may it be left"
+    assert slow_server.server.summary()["method"]["local_steps"] == dict.fromkeys(run.roles, 1.0), (
+        "the server's own speed counts, too"
+    )
 
 
 @pytest.mark.parametrize(("timeout_s", "given", "most"), [(20.0, "quickest", 20), (20.0, "fit", 40), ("auto", None, 0)])
@@ -213,7 +215,7 @@ def test_a_run_takes_the_steps_that_fill_its_timeout(n, simulate):
 
 @BOTH
 def test_a_step_that_runs_at_the_bell_leaves_no_trace(labels, simulate):
-    """Both `labels` modes, steps of random length: what is applied is what is reported, and some were dropped."""
+    """Both `labels` modes, steps of random length: a role reports the steps it applied, and some were dropped."""
     compute = {"kind": "exponential", "mean_s": 3.0}
     run = simulate(tables("flex", compute=compute, labels=labels, updates=8))
     done = dict.fromkeys(NAMES, 0)
@@ -224,12 +226,12 @@ def test_a_step_that_runs_at_the_bell_leaves_no_trace(labels, simulate):
     for name in NAMES:
         reported = sum(message.steps for _, message in uploads(run, name))
         assert run.roles[name].network.steps == done[name] == reported
-        begun_jobs = run.roles[name].state.jobs - run.roles[name].state.uploads  # of all but the uploads' passes
+        begun_jobs = run.roles[name].state.jobs - run.roles[name].state.uploads  # without the uploads' passes
         dropped += begun_jobs - done[name]
     assert dropped > 8, "of 32 phases, many end within a step"
 
 
-# Which methods are one.
+# Which methods are equal
 
 
 @BOTH
@@ -246,7 +248,7 @@ def test_p_bcd_is_flex_with_one_step(labels, fields, simulate):
 @BOTH
 @pytest.mark.parametrize("fields", [{}, {"momentum": 0.5}, {"prox": 0.5, "decay": 0.9}], ids="-".join)
 def test_sync_min_is_flex_where_all_are_equally_quick(labels, fields, simulate):
-    """Both `labels` modes, bit for bit, the server as quick as the parties, batches of one size; else they differ."""
+    """Both `labels` modes, bit for bit, with equal speeds and batches of one size; unequal speeds differ."""
     equal = {"step_s": [2.5] * 4, "server_s": 2.5, "labels": labels, "updates": 12} | fields
     least, flex = simulate(tables("sync-min", **equal)), simulate(tables("flex", server_steps="fit", **equal))
     assert weights(least) == weights(flex)
@@ -264,7 +266,7 @@ def test_adaptive_flex_with_one_step_is_p_bcd(labels, simulate):
     assert weights(one) == weights(adaptive)
     assert adaptive.server.state.phase == one.server.state.phase + 1 == 21
     by_a = simulate(tables("adaptive-flex", labels=labels, updates=20, max_steps=1, A=0.01, train={"learning_rate": 1}))
-    assert weights(by_a) == weights(one), "A_k is the rate, wherever it is said"
+    assert weights(by_a) == weights(one), "the rate may be given as A or as the learning rate"
 
 
 @BOTH
@@ -288,11 +290,11 @@ def test_the_round_that_measures_changes_no_weight(labels, simulate, resolve):
         assert all(after[role] != digest for role, digest in start.items())
 
 
-# Rates that follow speeds.
+# Rates that follow speeds
 
 
 def follow_speeds(run, phases):
-    """The scale of each role's every phase is exactly 1/(τ·w̄) of its phase before; those τ."""
+    """The scale of each role's every phase is exactly 1/(τ·w̄) of its previous phase; return those τ."""
     taken = {}
     for name, role in run.roles.items():
         (scale, *_), *rest = phases[id(role.local)]
@@ -348,12 +350,12 @@ def test_what_is_applied_is_the_rate_that_was_said(simulate, monkeypatch):
         assert applied[id(run.roles[name].network)] == [pytest.approx(a / tau)] * 2 * tau
 
 
-# Who misses the bell.
+# Parties that miss the bell
 
 
 @BOTH
-def test_who_misses_the_bell_is_not_waited_for(labels, simulate):
-    """Both `labels` modes: party 4 needs 30 s. It takes part in every second round, and none waits for it."""
+def test_no_round_waits_for_a_party_that_misses_the_bell(labels, simulate):
+    """Both `labels` modes: party 4 needs 30 s. It takes part in every second round, and no round waits for it."""
     run = simulate(tables("flex", t_comm=2.0, step_s=[4.0, 2.0, 1.0, 30.0], updates=9, labels=labels))
     assert run.status == "finished"
     for name in NAMES[:3]:
@@ -376,7 +378,7 @@ def test_who_misses_the_bell_is_not_waited_for(labels, simulate):
 
 
 @BOTH
-def test_who_waits_waits_for_the_slowest_step(labels, simulate):
+def test_a_waiting_server_waits_for_the_slowest_step(labels, simulate):
     """Both `labels` modes, on_lost = "wait": the bell still rings, and a round lasts as long as its latest party."""
     run = simulate(tables("flex", 2.0, [4.0, 2.0, 1.0, 30.0], updates=5, labels=labels, on_lost="wait"))
     for name in NAMES:
@@ -393,13 +395,15 @@ def crash(at_s, until_s, lost_after_s):
 
 @BOTH
 def test_silence_is_waited_for_as_long_as_patience_lasts(labels, simulate):
-    """Both `labels` modes: party 2 crashes in round 1's phase, nobody says so; the server's patience ends, then not
-    another moment is spent on it, and it comes back into the newest round."""
+    """Both `labels` modes: party 2 crashes in round 1's phase without notice.
+
+    The server's patience ends; from then on no round waits for it, and it returns in the newest round.
+    """
     run = simulate(tables("flex", 2.0, updates=9, labels=labels, clock=crash(25.0, 100.0, 1000.0)))
     assert run.status == "finished"
     times = list(begun(run, "party-1").values())
     patience = PATIENCE_S + TIMEOUT + 2 * 2.0
-    # The server's own bell is a second before the parties', and half the round trip before what they send then.
+    # The server's own bell rings a second before the parties', and half the round trip before their messages.
     assert np.diff(times) == pytest.approx([22.0, 20.0 + patience] + [22.0] * 6, abs=1e-6)
     assert list(begun(run, "party-1")) == list(range(9))
     back = begun(run, "party-2")
@@ -411,7 +415,7 @@ def test_silence_is_waited_for_as_long_as_patience_lasts(labels, simulate):
 
 @BOTH
 def test_a_loss_is_not_waited_for_at_all(labels, simulate):
-    """Both `labels` modes: the same, but the server is told after 2 s that party 2 is gone."""
+    """Both `labels` modes: the same, but after 2 s the server hears that party 2 is gone."""
     run = simulate(tables("flex", 2.0, updates=9, labels=labels, clock=crash(25.0, 100.0, 2.0)))
     assert np.diff(list(begun(run, "party-1").values())) == pytest.approx([22.0] * 8, abs=1e-6)
     back = list(begun(run, "party-2"))
@@ -419,8 +423,8 @@ def test_a_loss_is_not_waited_for_at_all(labels, simulate):
 
 
 @BOTH
-def test_who_was_never_measured_gets_all_the_time_it_needs(labels, simulate):
-    """Both `labels` modes: a crash in the very first phase; how long the party takes is not known: it is waited for."""
+def test_a_party_that_was_never_measured_gets_all_the_time_it_needs(labels, simulate):
+    """Both `labels` modes: a crash in the first phase. The party's duration is unknown, so the server waits for it."""
     run = simulate(tables("flex", 2.0, updates=4, labels=labels, clock=crash(5.0, 300.0, 1000.0)))
     times = list(begun(run, "party-1").values())
     assert times[1] > 300.0 and np.diff(times)[1:] == pytest.approx([22.0] * 2, abs=1e-6)
@@ -431,13 +435,13 @@ def test_who_was_never_measured_gets_all_the_time_it_needs(labels, simulate):
 @pytest.mark.parametrize(
     ("name", "fields"), [("flex", {"on_lost": "wait"}), ("p-bcd", {}), ("sync-min", {}), ("sync-max", {})]
 )
-def test_who_waits_waits_for_the_lost_too(name, fields, lost_after_s, labels, simulate):
-    """Both `labels` modes: on_lost = "wait", and the three that always wait, whether the loss is told or not."""
+def test_a_waiting_server_waits_for_lost_parties_too(name, fields, lost_after_s, labels, simulate):
+    """Both `labels` modes: on_lost = "wait", and the three methods that always wait; with and without notice."""
     clock = crash(9.0 if name == "p-bcd" else 25.0, 500.0, lost_after_s)  # in a local phase
     run = simulate(tables(name, 2.0, updates=5, labels=labels, clock=clock, **fields))
     assert run.status == "finished"
     for party in NAMES:
-        assert list(begun(run, party)) == list(range(5)), "nobody misses a round"
+        assert list(begun(run, party)) == list(range(5)), "no party misses a round"
     times = list(begun(run, "party-1").values())
     assert sum(gap > 300.0 for gap in np.diff([0.0, *times])) == 1, "one round, or the measuring before, took so long"
 

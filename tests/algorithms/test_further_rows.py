@@ -1,4 +1,4 @@
-"""The rows that are sent beside a batch."""
+"""The further rows that a party sends with a batch."""
 
 import numpy as np
 import pytest

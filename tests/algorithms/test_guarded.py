@@ -1,4 +1,4 @@
-"""Parties behind a guard: every message that leaves stands in the ledger, and a spent budget ends the uploads."""
+"""Parties behind a guard: the ledger has every message that leaves, and a spent budget ends the uploads."""
 
 import msgspec
 import numpy as np
@@ -47,7 +47,7 @@ def tables(name="vafl", privacy=NOISE, options=None, train=None, **more):
 
 
 class Counted(Run):
-    """Counts what every party has put on the wire, evaluation too."""
+    """Counts every row that a party sends, evaluation included."""
 
     def __init__(self, setting, folder):
         super().__init__(setting, folder)
@@ -108,7 +108,7 @@ def test_what_leaves_is_the_clipped_embedding_and_noise(name, data, tmp_path):
 
 
 class Sums:
-    """No torch module: θ times the sum of a row."""
+    """A black box without torch: θ times the sum of a row."""
 
     def __init__(self, inputs, outputs):
         self.outputs = outputs
@@ -169,7 +169,7 @@ def test_a_spent_budget_ends_the_uploads_of_one_and_the_others_go_on(name, data,
     made, summary = run(config, data, tmp_path / "run")
     assert summary["status"] == "finished"
     assert list(summary["privacy"]["withdrawn"]) == ["party-2"]
-    assert "party-2 withdrew: its privacy budget has no room for the next upload (ε = " in summary["note"]
+    assert "party-2 withdrew: its privacy budget does not allow another upload (ε = " in summary["note"]
     _, lines, account = read_ledger(tmp_path / "run" / "ledgers" / "party-2.jsonl")
     assert epsilon_of(account.mu, 1e-5) <= BUDGET["epsilon"]
     assert len(made.uploads["party-2"]) <= len(lines)
@@ -198,7 +198,7 @@ def resumable(**more):
 
 
 def interrupt(config, data, out, events=60):
-    """What is on the disk when a run is killed some time after its first checkpoint."""
+    """The files on disk when a run is killed some time after its first checkpoint."""
     made = prepare(from_dict(config), data, out)
     made.simulator.advance(events)
     made.folder.save_checkpoint(made._checkpoint())
@@ -208,7 +208,7 @@ def interrupt(config, data, out, events=60):
 
 
 def test_a_resumed_run_releases_the_same_once_and_ends_alike(data, tmp_path):
-    """Killed in the middle of a budget: the same uploads, the same ledger, the same withdrawal."""
+    """A run killed in the middle of a budget: the same uploads, the same ledger, the same withdrawal."""
     config = resumable(party={"budgets": {"party-2": {"epsilon": 60.0, "delta": 1e-5}}})
     calm = prepare(from_dict(config), data, tmp_path / "calm").execute()
     interrupt(config, data, tmp_path / "killed")
@@ -229,7 +229,9 @@ def test_a_ledger_that_was_rolled_back_or_edited_is_refused(data, tmp_path):
 
     lines = whole.splitlines(keepends=True)
     path.write_text("".join(lines[:3]))
-    with pytest.raises(CheckpointError, match=r"party-3.jsonl: ends with line 3, but line \d+ was written before"):
+    with pytest.raises(
+        CheckpointError, match=r"party-3.jsonl: ends with line 3, but line \d+ was written: the file was rolled back"
+    ):
         go_on()
     path.write_text(whole.replace('"rows": 64', '"rows": 1', 1))
     with pytest.raises(CheckpointError, match="party-3.jsonl: line 2 does not follow"):
@@ -250,7 +252,7 @@ def test_neither_key_nor_noise_is_in_a_checkpoint(data):
 
 
 def test_the_server_treats_it_as_lost_for_good(data):
-    """A second word, a rejoin: nothing brings it back."""
+    """A second message or a rejoin does not bring the party back."""
     setting = federation(from_dict(tables("t-sync", options={"t": 3})), data)
     server = setting.roles()[0]
     from colonnade.protocol.events import PeerJoined, Started
@@ -267,8 +269,8 @@ def test_the_server_treats_it_as_lost_for_good(data):
 
 
 REFUSED = {
-    "clip": ({"mechanism": "output", "noise": 1.0}, "privacy.clip = None: needed: without a bound"),
-    "negative noise": (NOISE | {"noise": -1.0}, "privacy.noise = -1.0: is a standard deviation"),
+    "clip": ({"mechanism": "output", "noise": 1.0}, "privacy.clip = None: is missing: without a bound"),
+    "negative noise": (NOISE | {"noise": -1.0}, "privacy.noise = -1.0: must be a standard deviation"),
     "no noise": (NOISE | {"noise": 0.0}, "privacy.noise = 0.0: must be above 0"),
     "no mechanism": ({"clip": 1.0, "noise": 1.0}, "privacy.mechanism = None: choose 'output'"),
     "unknown mechanism": (NOISE | {"mechanism": "laplace"}, "privacy.mechanism"),
@@ -277,7 +279,7 @@ REFUSED = {
     "dp-sgd": (NOISE | {"local_updates": "dp-sgd"}, "belong together"),
     "zeroth": (
         NOISE | {"local_updates": "answers"},
-        "privacy.local_updates = 'answers': vafl has 'plain' and 'dp-sgd'",
+        "privacy.local_updates = 'answers': vafl supports 'plain' and 'dp-sgd'",
     ),
 }
 
@@ -290,7 +292,7 @@ def test_what_has_no_guarantee_is_refused(why, data):
 
 
 def test_a_method_without_a_place_for_it_is_refused_and_so_is_a_budget_without_a_mechanism(data):
-    with pytest.raises(ConfigError, match="privacy.mechanism = 'output': wait has no place for it"):
+    with pytest.raises(ConfigError, match="privacy.mechanism = 'output': wait cannot add noise"):
         prepare(from_dict(tables("wait") | {"model": {"party": "linear", "aggregate": "mean"}}), data)
     with pytest.raises(ConfigError, match="party.budget = .*needs a mechanism"):
         prepare(from_dict(tables(privacy={}, party={"budget": BUDGET})), data)
@@ -307,11 +309,9 @@ def test_a_model_without_layers_is_refused_inner_noise(data):
 
 
 def test_by_record_nothing_else_may_be_fitted_on_the_rows(data, unscaled):
-    """Mean and deviation of a column, and BatchNorm's averages, move every row with the record."""
+    """The mean and deviation of a column, and BatchNorm's averages, move every row with the record."""
     privacy = NOISE | {"local_updates": "dp-sgd", "dp_sgd": {"clip": 1.0, "noise": 1.0}}
-    left_out = (
-        r"data.scale = '\(left out\)': the scale that is then taken is fitted .* set data.scale = 'none' \(the word\)"
-    )
+    left_out = r"data.scale = '\(left out\)': the default scale is fitted .* set data.scale = 'none' \(the word\)"
     with pytest.raises(ConfigError, match=left_out):
         prepare(from_dict(tables(privacy=privacy)), data)
     with pytest.raises(ConfigError, match=r"data.scale = 'standard': is fitted .* set data.scale = 'none'"):
@@ -321,7 +321,7 @@ def test_by_record_nothing_else_may_be_fitted_on_the_rows(data, unscaled):
     config = msgspec.structs.replace(from_dict(tables(privacy=privacy)))
     norm = msgspec.structs.replace(config.model, party=lambda inputs, outputs: nn.Sequential(
         nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs)))  # fmt: skip
-    with pytest.raises(ModelError, match="keeps averages of what it has seen"):
+    with pytest.raises(ModelError, match="keeps running averages"):
         prepare(msgspec.structs.replace(config, model=norm), unscaled)
 
 
@@ -330,7 +330,7 @@ def test_a_network_without_gradients_of_single_records_is_refused(unscaled):
     config = from_dict(tables(privacy=privacy))
 
     class Sorts(nn.Module):
-        """Looks at the value of its input: nothing that can be done for all rows at once."""
+        """Branches on the value of its input, so its gradients cannot be computed for all rows at once."""
 
         def __init__(self, inputs, outputs):
             super().__init__()
@@ -340,7 +340,7 @@ def test_a_network_without_gradients_of_single_records_is_refused(unscaled):
             return self.layer(x) if float(x.sum()) >= 0 else self.layer(-x)
 
     model = msgspec.structs.replace(config.model, party=Sorts)
-    with pytest.raises(ModelError, match="has no gradients record by record"):
+    with pytest.raises(ModelError, match="has no gradient for each record"):
         prepare(msgspec.structs.replace(config, model=model), unscaled)
 
 

@@ -1,4 +1,4 @@
-"""Two batches under way, by hand: which θ a gradient belongs to, what waits for the lane, and what a restart sends.
+"""Two batches under way, by hand: which θ a gradient belongs to, what waits for the lane, what a restart sends again.
 
 One column and one weight per party, h = w·x, the output is h itself, ℓ = mean (h − y)²: ∂ℓ/∂h = 2(h − y)/n.
 """
@@ -67,7 +67,7 @@ def test_a_pipeline_by_hand(make):
 
 
 def test_a_gradient_is_taken_at_the_theta_of_its_forward_pass(resolve):
-    """With a hidden layer it depends on θ; a party that was saved between computes the same bits."""
+    """With a hidden layer the gradient depends on θ; a party saved in between computes the same bits."""
     tables = {
         "protocol": {"name": "swift", "smaller_batches": False},
         "model": {"party": "mlp:8", "embedding": 3},
@@ -91,7 +91,7 @@ def test_a_gradient_is_taken_at_the_theta_of_its_forward_pass(resolve):
     assert party.network.vector().tobytes() == first.vector().tobytes()
     _, effects = do(effects)  # embeds step 2
     (refine,) = works(party.handle(Received("server", Gradient(1, 1, values[1])), 0))
-    expected = second.backward(party.x[rows[1]], 1, 0, values[1])  # at θ of before the first step
+    expected = second.backward(party.x[rows[1]], 1, 0, values[1])  # at the θ before the first step
     other.load(party.save())
     assert party.compute(refine.job).gradient.tobytes() == expected.tobytes()
     assert other.compute(refine.job).gradient.tobytes() == expected.tobytes(), "from the saved copy"
@@ -154,7 +154,7 @@ def test_ages_of_the_own_rows_count_from_their_arrival(make):
     sent = [run.start(m) for m in (0, 1)]
     (own,), (other,) = uploads(sent[0]), uploads(sent[1])
     stepping = run.told(run.server, Received("party-1", own))
-    run.told(run.server, Received("party-2", other))  # waits in line at k = 0
+    run.told(run.server, Received("party-2", other))  # queued at k = 0
     _, effects = run.work(run.server, stepping)
     run.work(run.server, effects)
     assert run.server.k == 2
@@ -181,7 +181,7 @@ def test_an_update_takes_a_party_once(make):
         ({"in_flight": 0}, "must be between 1 and 8"),
         ({"in_flight": 9}, "must be between 1 and 8"),
         ({"in_flight": 2, "order": "query-first"}, "upload-first"),
-        ({"in_flight": 2, "pause_s": 0.1}, "leave protocol.pause_s at 0"),
+        ({"in_flight": 2, "pause_s": 0.1}, "set protocol.pause_s = 0"),
     ],
 )
 def test_refuses(options, cause):

@@ -1,4 +1,4 @@
-"""Every method is judged on what it uploads: an evaluation's embeddings are those that an upload would carry.
+"""An evaluation judges every method on the embeddings that an upload would carry.
 
 Test rows are the training rows here, and networks have no random layers: at the same weights, the answer to an
 evaluation and an upload of the same row must be the same bytes.
@@ -26,15 +26,15 @@ from colonnade.protocol.messages import EvaluationReply, EvaluationRequest
 
 ROWS, BATCH, WIDTH = 60, 20, 3
 AVERAGED = ("wait", "ignore", "wait-dp")
-# Methods without an embedding on the wire: one model over all columns, sums of margins behind masks; `fedvs` is below.
+# Methods that send no embedding: one model over all columns, or sums of margins behind masks; `fedvs` is below.
 WITHOUT = {"centralised", "fedvs"} | {name for name, method in METHODS.items() if method.capabilities.party_labels}
 NAMES = [name for name in METHODS if name not in WITHOUT]
 PARTIES = {"vafl": Party, "t-sync": Party, "swift": PipelinedParty}  # made by a function, which chooses the class
-TINY_NOISE = {"epsilon": 1e10, "clip": 0.05}  # so that clipping is all that is seen of it
+TINY_NOISE = {"epsilon": 1e10, "clip": 0.05}  # so that only clipping has a visible effect
 
 
 class Coarse(Encoding):
-    """A method that rounds what leaves it to quarters, and sends half of the bytes."""
+    """A method that rounds uploads to quarters and sends half of the bytes."""
 
     def encode(self, values):
         return (np.rint(values * 4) / 4).astype(np.float16)
@@ -81,14 +81,14 @@ def make(resolve, data, monkeypatch):
 
 
 def rows_of(party, message):
-    """Which rows an upload is about."""
+    """The rows of an upload."""
     if hasattr(message, "rows"):
         return message.rows
     return party.walk.batch(0) if hasattr(party.walk, "batch") else party.walk.rows(0)
 
 
 def sent(party, event):
-    """What a party says about an event when its job is done."""
+    """A party's messages after an event and its job."""
     (work,) = [effect for effect in party.handle(event, 0) if isinstance(effect, Work)]
     effects = party.handle(WorkDone(work.token, party.compute(work.job)), 0)
     return next(effect.message for effect in effects if isinstance(effect, Send))

@@ -1,4 +1,4 @@
-"""Runs that end when they get no better go back to their best weights; steps on wide rows are smaller."""
+"""Runs that stop improving end with their best weights; steps on wide rows are smaller."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_a_run_ends_at_its_best(method):
     settings = {"batch_size": 16, "epochs": 40, "eval_every": "0.5 epochs", "patience": 6}
     run = colonnade.prepare(data, method, optimiser="adam", learning_rate=0.05, metric="loss", **settings)
     summary, rows = run.execute(), run.rows
-    assert summary["note"] == "ended early: no better for 6 evaluations" and summary["epochs"] < 40
+    assert summary["note"] == "ended early: no improvement in 6 evaluations" and summary["epochs"] < 40
     values = [row["value"] for row in rows[:-1]]
     assert rows[-1]["value"] == min(values) < values[-1]
 

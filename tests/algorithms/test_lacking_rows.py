@@ -1,4 +1,4 @@
-"""Rows that some parties lack (align.min_parties): trained and judged with what the server learned to put there."""
+"""Rows that some parties lack (align.min_parties): the server trains and evaluates with a learned replacement."""
 
 import types
 from dataclasses import replace
@@ -22,7 +22,7 @@ def of(method, **train):
 
 
 def hidden(rows, seed, some=0.45):
-    """Two parties: each lacks so many rows, none lacks a row that the other lacks."""
+    """Two parties: each lacks this many rows, and no row is missing from both."""
     draws = np.random.default_rng(seed).random(rows)
     return np.stack([draws < some, draws > 1 - some], axis=1)
 
@@ -79,7 +79,7 @@ def test_what_a_party_sends_for_rows_that_it_lacks_changes_nothing(method, resol
 
 
 def test_more_rows_make_a_better_model(resolve):
-    """Half of the digits' pixels each; of ten rows one is complete."""
+    """Each party has half of the digits' pixels; one row in ten is complete."""
     adam = {"optimiser": "adam", "learning_rate": 0.01}
     setting = resolve(of("sync", epochs=10, **adam), "digits", 2)
     rows = len(setting.server.y_train)

@@ -1,6 +1,6 @@
-"""A role that refuses a message is as it was before: state and outbox. All roles of all methods, in the midst of a run.
+"""A role that refuses a message keeps its state and outbox. All roles of all methods, in the middle of a run.
 
-Messages are those that the role got, or that others got, with a field or the sender replaced.
+The messages are those of the run, to this role or to others, with a field or the sender replaced.
 """
 
 import random
@@ -44,7 +44,7 @@ def others(value, draw):
 
 
 def spoilt(message, draw):
-    """The same message, but for one field."""
+    """The same message with one field changed."""
     name = draw.choice(message.__struct_fields__)
     choices = others(getattr(message, name), draw)
     return msgspec.structs.replace(message, **{name: draw.choice(choices)}) if choices else message
@@ -81,10 +81,10 @@ def test_a_refused_message_changes_nothing(name, simulate):
             except RemoteProtocolError:
                 refused += 1
                 assert state.pack(role.save()) == before, f"{role.name} refused {message!r:.200} and changed"
-            except Exception as error:  # the run would end here, and say why
+            except Exception as error:  # the run would end here and report why
                 assert not isinstance(error, IndexError | KeyError | TypeError | AttributeError), repr(error)
             role.load(state.unpack(before))
             assert state.pack(role.save()) == before
         left = repr(role.handle(PeerLost("a stranger"), run.simulator.now))
-        assert left == calm, "what a refused message had asked for leaves with the next event"
+        assert left == calm, "a refused message's effects leave with the next event"
     assert refused >= TRIED // 4

@@ -1,4 +1,4 @@
-"""Roles that lose their memory at random moments: nobody hangs, nothing breaks, the run reaches its end.
+"""Roles that lose their memory at random moments: no role hangs, nothing breaks, the run reaches its end.
 
 A driver in miniature: queues, jobs and timers in any order. What it may do to the roles is what the contract says of
 `PeerJoined(reset=True)`: a role goes back to an earlier `save()` (or begins from nothing) with the jobs and timers of
@@ -84,15 +84,15 @@ AVERAGING = ("wait", "ignore", "fedvs")
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Warm-up and evaluation in several messages."""
+    """Warm-up and evaluation take several messages."""
     monkeypatch.setattr("colonnade.algorithms.vafl.table_walker.rows_per_message", lambda width: 9)
     monkeypatch.setattr("colonnade.algorithms.evaluation.rows_per_message", lambda width: 3)
-    monkeypatch.setattr("colonnade.algorithms.flex.server.TRIES", MOST_EVENTS)  # bells ring here when they like
+    monkeypatch.setattr("colonnade.algorithms.flex.server.TRIES", MOST_EVENTS)  # the driver rings bells at any time
 
 
 @cache
 def data(scale=None):
-    """23 rows to train on: with batches of 8 the last one of an epoch is short."""
+    """23 training rows: with batches of 8 the last batch of an epoch is short."""
     rows = np.random.default_rng(0)
     x = rows.standard_normal((32, 3)).astype(np.float32)
     return colonnade.split(colonnade.from_arrays(x, (x.sum(1) > 0).astype(np.int64)), parties=3, scale=scale)
@@ -100,7 +100,7 @@ def data(scale=None):
 
 @dataclass
 class Save:
-    """What a driver keeps of a moment."""
+    """What a driver saves at one moment."""
 
     state: bytes
     jobs: dict
@@ -140,7 +140,7 @@ class World:
         self.relayed = {(a, b): deque() for a in self.names for b in self.names if a != b}  # by the server
         self.queues |= self.relayed
         self.wanted = {}  # the rows that the server asked each party for
-        self.cut = set()  # (a, b): a has still to hear that its conversation with b was reset
+        self.cut = set()  # (a, b): a has yet to hear that its conversation with b restarted
         self.now, self.events, self.finished, self.records, self.story = 0, 0, "", [], []
         for node in self.nodes.values():
             self.keep(node)
@@ -150,7 +150,7 @@ class World:
                 self.tell(node, PeerJoined(peer))
 
     def keep(self, node):
-        """A checkpoint; the first one of all is that of a role that has not begun."""
+        """A checkpoint; the first one is that of a role that has not started."""
         node.saves.append(Save(state.pack(node.role.save()), dict(node.jobs), dict(node.timers)))
         if len(node.saves) > SAVES:
             del node.saves[1]
@@ -206,7 +206,7 @@ class World:
         if self.patient and self.draw.random() < 0.99:  # a sum takes a dozen messages: patience must outlast most
             choices = [choice for choice in choices if choice[0] != "timer"] or choices
         assert choices, f"hangs: {self.nodes['server'].role.summary()}"
-        early = self.draw.random() < 0.02  # a deadline of fedvs is long, but not endless
+        early = self.draw.random() < 0.02  # a deadline of fedvs is long, but it does end
         calm = [choice for choice in choices if choice[0] != "timer" or not choice[1][1].endswith("deadline")]
         kind, what = self.draw.choice(choices if early else calm or choices)
         if kind == "message":
@@ -252,7 +252,7 @@ class World:
             self.reset_conversation(name, peer)
 
     def reset_conversation(self, name, peer):
-        """`name` knows it at once, its peer later; it may have given it up for lost before."""
+        """`name` knows of the restart at once, its peer later; the peer may have marked it as lost before."""
         lost = [PeerLost(name)] if self.draw.random() < 0.3 else []
         for pair, queue in self.relayed.items():
             if "server" not in (name, peer) or name in pair or peer in pair:
@@ -264,7 +264,7 @@ class World:
         self.tell(self.nodes[name], PeerJoined(peer, reset=True))
 
     def overflow(self):
-        """Both keep their memory, but not what was under way."""
+        """Both keep their memory but lose the messages between them."""
         pair = ["server", self.draw.choice(self.names)]
         self.draw.shuffle(pair)
         self.story.append((pair, "overflow"))
@@ -306,7 +306,7 @@ def check_end(world, protocol):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_whoever_loses_its_memory_the_run_goes_on(variant, chunk):
+def test_a_run_continues_when_any_role_loses_its_memory(variant, chunk):
     size = CHUNK // 3 if variant.startswith("fedvs") else CHUNK  # its rounds have many messages
     for seed in range(chunk * size, (chunk + 1) * size):
         world = World(VARIANTS[variant], seed)
@@ -320,7 +320,7 @@ def test_whoever_loses_its_memory_the_run_goes_on(variant, chunk):
 
 
 def test_the_schedules_have_something_of_everything():
-    """Else they would prove little."""
+    """The schedules contain every kind of fault; otherwise the tests above would prove little."""
     told = {kind for variant in ("sync", "max_delay") for seed in range(20) for kind in kinds_of(variant, seed)}
     assert told >= {"back to save 0", "back to save 3", "overflow", "PeerLost", "Skip", "FreshRequest"}
 

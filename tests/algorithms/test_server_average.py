@@ -1,4 +1,4 @@
-"""Alg. 2: the server's step is the mean over the t uploads, whichever of them share a pass."""
+"""Alg. 2: the server's step is the mean over the t uploads, in one pass or several."""
 
 import copy
 
@@ -50,7 +50,7 @@ def test_batchnorm_takes_all_batches_of_a_step_one_after_the_other(method, data)
     server = server_of(data, method, server_model=normalising)
     oracle = copy.deepcopy(server.network.reader).train()
     batches = [Batch(rows, np.arange(8) % 10) for rows in ROWS]
-    for _ in range(2):  # a second step goes on from what the first has committed
+    for _ in range(2):  # the second step starts from what the first has committed
         result = server.compute(job_of(server, batches))
         server.network.apply(result.theta_0, 0.0, result.buffers)
         for rows in ROWS:

@@ -1,4 +1,4 @@
-"""`smaller_batches`: the server measures who is slow, tells it once, and the party walks in half batches."""
+"""`smaller_batches`: the server measures which party is slow and tells it once; that party then uses half batches."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ BATCH = 32
 
 
 def upload(paces, party, times, rows=BATCH):
-    """The last size that the party is told at one of these times (s)."""
+    """The last size that the server sends to the party at one of these times (s)."""
     told = [paces.measure(party, rows, round(time * 1e9), BATCH) for time in times]
     return next((size for size in reversed(told) if size is not None), None)
 
 
 def test_by_hand():
-    """The median of the last nine intervals per row; half batches from twice the fastest on."""
+    """The median of the last nine intervals per row; half batches if it is at least twice the fastest."""
     paces = Paces(("a", "b"))
     assert upload(paces, 0, [0]) is None and paces.medians[0] == float("inf"), "no interval"
     assert upload(paces, 0, [1, 50, 51, 52]) is None and paces.medians[0] == 1e9 / BATCH, "one long pause"
@@ -83,7 +83,7 @@ def test_a_party_walks_on_in_half_batches(run):
             oldest = waiting.pop(0)
             answer = Gradient(oldest.step, 0, np.zeros((oldest.batch, 1), np.float32))
             effects = run.told(party, Received("server", answer))
-    whole = run.server.state.queue.most  # with two under way, the second was chosen before
+    whole = run.server.state.queue.most  # with two batches under way, the second was chosen before
     found, rows = [upload.batch for upload in uploads], np.concatenate([upload.rows for upload in uploads])
     assert found[:whole] == [BATCH] * whole and set(found[whole:]) == {BATCH // 2}
     assert sorted(rows[:64]) == list(range(64)), "each row once"

@@ -1,4 +1,4 @@
-"""`sync` trains one model: step for step a plain torch loop, `centralised`, and t-sync with t = M."""
+"""`sync` trains one model: step for step the same as a plain torch loop, `centralised`, and t-sync with t = M."""
 
 import copy
 
@@ -62,7 +62,7 @@ def trainable(reader):
 
 
 def plain_torch(roles, data, model, train, batches):
-    """A hand-written loop; nothing of Colonnade but the initial weights and the rows of each batch."""
+    """A hand-written loop; from Colonnade it takes only the initial weights and the rows of each batch."""
     joint = Joint(
         [trainable(role.network.reader) for role in roles[1:]],
         trainable(roles[0].network.reader),

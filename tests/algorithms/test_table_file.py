@@ -1,4 +1,4 @@
-"""The table in a file: what the one in memory would hold, back to any checkpoint, and words where there is no room."""
+"""The table in a file: equal to the one in memory, restored to any checkpoint, and a clear error on a full disk."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def change(table, kind, who, rows, k):
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(writes | renewals | others, max_size=30), dtype=st.sampled_from(["float32", "float16"]))
 def test_it_is_the_table_in_memory_whatever_happens(tmp_path_factory, steps, dtype):
-    """Writes, checkpoints, going back, and kills that leave only files and the newest checkpoint on the disk."""
+    """Writes, checkpoints, restores, and kills that leave only the files and the newest checkpoint."""
     folder = tmp_path_factory.mktemp("table")
     table, model = opened(folder, dtype), EmbeddingTable(ROWS, WIDTHS, dtype)
     saved = on_disk = (table.save(), model.values.copy(), model.renewed.copy())
@@ -83,7 +83,7 @@ def test_it_is_the_table_in_memory_whatever_happens(tmp_path_factory, steps, dty
 
 
 def test_half_precision_is_rounded_once_and_cut_off_with_a_count(tmp_path):
-    """Both tables alike: float16 ends at ±65504, and an infinity would end the training of all."""
+    """Both tables clamp alike: float16 ends at ±65504, and an infinity would end the training of all parties."""
     values = np.array([[1.0001, -1e6], [65504.0, 70000.0]], np.float32)
     for table in (opened(tmp_path, "float16"), EmbeddingTable(ROWS, WIDTHS, "float16")):
         table.write(0, np.array([3, 1], np.int32), values, 0)
@@ -125,7 +125,7 @@ def test_the_file_is_sparse_private_and_leaves_no_memory_behind(tmp_path):
     assert str(file) not in Path("/proc/self/maps").read_text(), "read by calls"
 
 
-def test_without_a_folder_it_is_a_file_that_nobody_sees():
+def test_without_a_folder_it_is_an_unnamed_file():
     table, model = opened(None), EmbeddingTable(ROWS, WIDTHS)
     for one in (table, model):
         change(one, "write", 0, [1, 2], 7)
@@ -133,12 +133,12 @@ def test_without_a_folder_it_is_a_file_that_nobody_sees():
     assert content(table) == content(model)
     before = table.save()
     change(table, "write", 0, [1], 8)
-    with pytest.raises(CheckpointError, match="without a run folder cannot go back; give the run an --out"):
+    with pytest.raises(CheckpointError, match="without a run folder cannot return to a checkpoint"):
         table.load(before)
 
 
 def test_a_table_without_a_driver_says_so():
-    with pytest.raises(LocalProtocolError, match="before a driver has opened it"):
+    with pytest.raises(LocalProtocolError, match="before a driver opened it"):
         FileTable(ROWS, WIDTHS).gather(np.array([1]))
 
 
@@ -157,10 +157,10 @@ def test_positions_of_another_history_are_refused(tmp_path):
 
 
 def test_a_missing_or_foreign_file_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
         opened(tmp_path, empty=False)
     opened(tmp_path, "float16")
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
         opened(tmp_path, "float32", empty=False)
     with pytest.raises(CheckpointError, match='of a run with server.table = "file"'):
         EmbeddingTable(ROWS, WIDTHS).load(opened(tmp_path).save())
@@ -173,8 +173,8 @@ def test_a_table_of_no_rows_needs_no_file(tmp_path):
     assert len(table) == 0 and not list(tmp_path.iterdir()) and table.newest() == 0
 
 
-def write_for_ever(folder, pipe):
-    """A checkpoint after 20 writes; then on and on."""
+def write_without_end(folder, pipe):
+    """A checkpoint after 20 writes; then write without end."""
     table, rng = FileTable(500, (4, 4)), np.random.default_rng(0)
     table.open(FileStorage(folder), "train")
     for k in range(10**9):
@@ -196,7 +196,7 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
     child = os.fork()
     if not child:
         try:
-            write_for_ever(tmp_path, writing)
+            write_without_end(tmp_path, writing)
         finally:
             os._exit(1)
     os.close(writing)
@@ -208,7 +208,7 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
     model, rng = EmbeddingTable(500, (4, 4)), np.random.default_rng(0)
     for k in range(20):
         write_some(model, rng, k)
-    for _ in range(2):  # killed again right after it went back
+    for _ in range(2):  # killed again right after the restore
         table = FileTable(500, (4, 4))
         table.open(FileStorage(tmp_path, empty=False), "train")
         table.load(saved)
@@ -217,7 +217,7 @@ def test_killed_in_the_middle_of_writing_it_goes_back_to_the_checkpoint(tmp_path
 
 @pytest.fixture
 def no_more_than():
-    """Files of this process may not grow beyond so many bytes; Python ignores the signal, and the write fails."""
+    """Files of this process may not grow beyond this many bytes; Python ignores the signal, and the write fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -225,7 +225,7 @@ def no_more_than():
 
 @pytest.mark.parametrize("room", [20, 60, 300, 20 * ROWS])
 def test_no_room_is_said_with_the_file_and_nothing_is_lost(tmp_path, no_more_than, room):
-    """Whether the undo log or the table runs out of room: what was written by halves can be taken back."""
+    """Whether the undo log or the table runs out of room, a restore undoes the half-finished write."""
     table = opened(tmp_path)
     change(table, "write", 0, [1, 2, 39], 1)
     table.checkpointed(saved := table.save())
@@ -243,7 +243,7 @@ def test_no_room_is_said_with_the_file_and_nothing_is_lost(tmp_path, no_more_tha
 
 
 def test_undoing_may_be_killed_too(tmp_path):
-    """A torn last record is left out; going back that is cut off half-way is begun again, with the same end."""
+    """A torn last record is left out; a restore that is cut off starts again and gives the same result."""
     table = opened(tmp_path)
     change(table, "write", 0, [1, 20], 50)
     table.checkpointed(saved := table.save())

@@ -1,4 +1,4 @@
-"""`table = "mean"`: rows that a party has not sent are the running mean of its embeddings."""
+"""`table = "mean"`: rows that a party has not sent yet are the running mean of its embeddings."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What enters the server's table is in training mode: batches, warm-up, further rows and fresh rows alike."""
+"""The server's table holds embeddings in training mode: batches, warm-up, further rows and fresh rows alike."""
 
 import sys
 import types
@@ -51,7 +51,7 @@ def make(resolve, monkeypatch):
 
 
 def done(party, effects):
-    """The one job among these effects is done; what follows from it."""
+    """Do the one job among these effects; return the next effects."""
     (work,) = [effect for effect in effects if isinstance(effect, Work)]
     return party.handle(WorkDone(work.token, party.compute(work.job)), 0)
 
@@ -70,7 +70,7 @@ def fresh(party, rows, request=1):
 
 
 def mask(party, message):
-    """Which numbers of an upload Dropout has left."""
+    """The numbers of an upload that Dropout has left."""
     exact = party.network.read(party.x[message.rows])
     left = message.values != 0
     np.testing.assert_allclose(message.values, np.where(left, exact / KEEP, 0), rtol=1e-5)

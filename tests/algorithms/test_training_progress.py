@@ -1,4 +1,4 @@
-"""Step rules, cadences, and the counting that ends a run."""
+"""Step rules, cadences, and the counters that end a run."""
 
 from dataclasses import replace
 from math import sqrt
@@ -106,9 +106,9 @@ def test_no_better_is_neither_a_better_metric_nor_a_lower_loss():
     other.load(progress.save())
     for one in (progress, other):
         judged(one, 0.6, 0.8)
-        assert one.no_better() == "no better for 2 evaluations" and one.note() == "", "it has not ended yet"
+        assert one.no_better() == "no improvement in 2 evaluations" and one.note() == "", "it has not ended yet"
         one.ending = one.no_better()
-        assert one.note() == "ended early: no better for 2 evaluations"
+        assert one.note() == "ended early: no improvement in 2 evaluations"
     off = TrainingProgress(training(Every("updates", 9), Every("updates", 1)))
     for _ in range(50):
         judged(off, 0.5, 1.0)
@@ -122,7 +122,7 @@ def test_a_lower_metric_may_be_better():
         progress.report(Evaluated(1, float("nan"), {"rmse": value}), [], [])
         assert not progress.no_better()
     progress.report(Evaluated(1, float("nan"), {"rmse": 1.5}), [], [])
-    assert progress.no_better() == "no better for 1 evaluation"
+    assert progress.no_better() == "no improvement in 1 evaluation"
 
 
 def test_with_validation_rows_the_run_ends_with_the_test_rows():

@@ -1,4 +1,4 @@
-"""VAFL's first steps against pencil and paper (numpy): Alg. 1, its order †, and Alg. 2; no driver anywhere.
+"""VAFL's first steps against pencil and paper (numpy): Alg. 1, its order †, and Alg. 2; without a driver.
 
 One column and one weight per party, h_m = w_m·x_m; the aggregate is the sum s = Σ h_m. Regression: the output is
 a·s, ℓ = mean (a·s − y)². Logistic: the output is s itself, ℓ = mean log-loss.
@@ -40,7 +40,7 @@ def test_alg_1_two_updates(tiny, regression):
     run = tiny(VaflOptions(table="zeros"), X[:2], Y, W, A, regression)
     table, a, w = np.zeros((3, 2)), A, list(W)
     server = run.server
-    for k, m in enumerate((0, 1)):  # party 1 first, then party 2, which meets the rows party 1 left behind
+    for k, m in enumerate((0, 1)):  # party 1 first, then party 2, which uses the rows that party 1 left in the table
         upload = sent(run.start(m), "server", Embeddings)
         rows, x = upload.rows, np.array(X[m])[upload.rows]
         assert (upload.step, upload.batch, len(rows), upload.reply) == (0, 2, 2, True)
@@ -61,7 +61,7 @@ def test_alg_1_two_updates(tiny, regression):
         assert weight(party) == pytest.approx(w[m], rel=1e-5)
         np.testing.assert_allclose(server.table.values, table, rtol=1e-6)
         assert server.k == k + 1
-    assert len(set(run.parties[0].walk.batch(0)) & set(run.parties[1].walk.batch(0))) >= 1  # they did meet
+    assert len(set(run.parties[0].walk.batch(0)) & set(run.parties[1].walk.batch(0))) >= 1  # their rows did overlap
 
 
 def test_alg_1_logistic_without_a_server_model(tiny, binary):
@@ -153,7 +153,7 @@ def test_query_first(tiny, regression):
     assert weight(server) == pytest.approx(a, rel=1e-6)
     assert effects == [], "no gradient was asked for"
 
-    other = sent(run.start(1), "server", Embeddings)  # meanwhile party 2 moves table and θ_0 on
+    other = sent(run.start(1), "server", Embeddings)  # meanwhile party 2 changes the table and θ_0
     table[other.rows, 1] = W[1] * np.array(X[1])[other.rows]
     run.work(server, run.told(server, Received("party-2", other)))
     a -= ETA_0 * squared(a, table[other.rows].sum(1), Y[other.rows])[1]

@@ -77,7 +77,7 @@ def test_extra_rows_which_and_at_what_price(batches, resolve):
     assert len(message.values) == 160
     assert work.amount == pytest.approx(1 + FORWARD_SHARE * 96 / 64), "a forward pass is half of a step"
     np.testing.assert_allclose(message.values, party.network.read(party.x[message.rows]), rtol=1e-5, atol=1e-6)
-    if batches == "shared":  # what the others come to next
+    if batches == "shared":  # the batches that the others use next
         np.testing.assert_array_equal(extra, np.concatenate([party.walk.batch(1), party.walk.batch(2)[:32]]))
 
 
@@ -161,7 +161,7 @@ def test_wait_stands_still_until_the_party_is_back(name, protocol, simulate):
 
 
 @pytest.mark.parametrize(("name", "protocol"), [("sync", {}), ("t-sync", {"t": 4, "on_lost": "wait"})])
-def test_waiting_for_ever_says_for_whom(name, protocol, simulate):
+def test_waiting_without_end_names_the_missing_parties(name, protocol, simulate):
     run = simulate(tables(name, clock=GONE, train={"updates": 100}, **protocol))
     assert run.status == "stalled"
     assert run.server.summary()["waits_for"] == ["party-2"]
@@ -183,7 +183,7 @@ def test_a_party_that_comes_late_is_not_awaited_and_then_takes_part(simulate):
 
 
 def test_an_answer_that_comes_after_its_sender_was_given_up_starts_nothing(resolve):
-    """The party was lost while it was asked for rows; its answer arrives when the step is long over."""
+    """The party is lost after a request for rows; its answer arrives long after the step."""
     setting = resolve(tables("vafl", table="zeros", max_delay=1))
     server, *parties = setting.roles()
     _meet(server, parties)

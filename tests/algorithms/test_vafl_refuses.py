@@ -1,4 +1,4 @@
-"""What a peer may not send, and numbers that leave the finite range: errors that name whom and what."""
+"""What a peer may not send, and numbers that leave the finite range: errors name the peer and the rule."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_a_batch_is_among_the_rows(batch, roles):
 
 
 def refused(role, event, cause):
-    """The error, and that the role is as it was: the driver drops the sender and goes on."""
+    """Expect the error and an unchanged role: the driver drops the sender and continues."""
     before = state.pack(role.save())
     with pytest.raises(RemoteProtocolError, match=cause):
         role.handle(event, 0)
@@ -156,10 +156,10 @@ def test_parties_of_a_coordinated_round_must_send_the_same_rows(roles):
     server.evaluation.running, server.state.due = False, ""
     for rows in (ROWS, good[::-1].copy(), np.repeat(good[:1], 4)):
         other = Embeddings(0, 4, rows, np.ones((4, 7), np.float32))
-        refused(server, Received("party-3", other), "party-3: sent other rows for step 0 than the walk has")
+        refused(server, Received("party-3", other), "party-3: sent rows for step 0 that differ from the agreed walk")
     for batch in (0, 3):
         other = Embeddings(0, batch, good, np.ones((4, 7), np.float32))
-        refused(server, Received("party-3", other), f"party-3: a batch of {batch} among 4 rows for step 0")
+        refused(server, Received("party-3", other), f"party-3: sent a batch of {batch} among 4 rows for step 0")
     effects = server.handle(Received("party-3", Embeddings(0, 4, good, np.ones((4, 7), np.float32))), 0)
     assert any(isinstance(effect, Work) for effect in effects), "the right ones are taken"
 
@@ -215,7 +215,7 @@ def test_an_unexpected_message_is_the_senders_fault(roles, resolve):
         refused(role, Received("x", Stranger()), f"x: {role.name} does not expect a Stranger")
 
 
-def test_who_may_say_what(roles):
+def test_which_messages_each_role_accepts(roles):
     server, (party, *_) = roles()
     gradient = Gradient(0, 0, np.ones((4, 5), np.float32))
     upload = Embeddings(0, 4, ROWS, np.ones((4, 5), np.float32))

@@ -1,4 +1,4 @@
-"""Validation rows: evaluations while training are of them alone, and the test rows are judged once, at the end."""
+"""Validation rows: evaluations while training use them alone, and the test rows are judged once, at the end."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from colonnade.protocol.errors import ConfigError
 from colonnade.protocol.messages import EvaluationReply
 
 LINEAR, POLYNOMIAL = {"party": "linear", "embedding": 4}, {"party": "polynomial:1", "embedding": 4, "aggregate": "mean"}
-# One of each way to judge: embeddings, averages, one graph, sums that are decoded, margins that a party judges.
+# One of each way to judge: embeddings, averages, one graph, decoded sums, margins that a party judges.
 WAYS = {
     "vafl": LINEAR,
     "flex": LINEAR,
@@ -61,12 +61,12 @@ def test_the_test_rows_are_judged_once_with_the_last_weights(method, cancer, jud
 
 @pytest.mark.parametrize("method", WAYS)
 def test_it_ends_when_it_gets_no_better_and_resumes_alike(method, cancer, tmp_path):
-    """A rate of 0 gets no better after the first evaluation."""
+    """At a rate of 0 nothing improves after the first evaluation."""
     data = data_of(cancer, method)
     config = from_dict(tables(method, learning_rate=0.0, updates=100, patience=3))
     run = prepare(config, data, tmp_path / "run")
     whole = run.execute()
-    assert (whole["status"], whole["note"]) == ("finished", "ended early: no better for 3 evaluations")
+    assert (whole["status"], whole["note"]) == ("finished", "ended early: no improvement in 3 evaluations")
     assert 12 <= whole["updates"] < 100 and whole["value"] is not None
     first = prepare(config, data, tmp_path / "cut")
     while len(first.rows) < 3:
@@ -82,7 +82,7 @@ def test_patience_needs_validation_rows():
     config = from_dict(tables("vafl", patience=3))
     with pytest.raises(ConfigError, match="train.patience = 3: needs validation rows"):
         prepare(config, split(load("wine"), validation_fraction=0))
-    with pytest.raises(ConfigError, match="train.patience = -1: must be 1 or more evaluations, or 0"):
+    with pytest.raises(ConfigError, match="train.patience = -1: must be 1 or more evaluations; or 0"):
         prepare(from_dict(tables("vafl", patience=-1)), split(load("wine")))
 
 
@@ -111,7 +111,7 @@ def test_coded_rows_lie_where_they_can_be_asked_for_alone(rows, validation, segm
 
 
 def test_few_validation_rows_without_a_class(tmp_path):
-    """Their auc has no value; the run ends, and its test auc has one."""
+    """Their auc is undefined. The run still ends, and its test auc has a value."""
     data = split(load("breast-cancer"), parties=2, validation_fraction=0.002)
     assert data.validation == 1
     summary = prepare(from_dict(tables("vafl", metric="auc", learning_rate=0.3)), data).execute()

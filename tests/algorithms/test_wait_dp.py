@@ -1,4 +1,4 @@
-"""`wait-dp` behind the guard: every row that leaves stands in the ledger, and the account is that of the ledger."""
+"""`wait-dp` behind the guard: the ledger has every row that leaves, and its ε is the ledger's."""
 
 from collections import Counter
 from math import sqrt
@@ -39,14 +39,14 @@ def tables(**more):
 
 
 def rows_in(path):
-    """How often each row is in the ledger, and all rows together."""
+    """How often each row is in the ledger, and the number of all rows."""
     _, lines, _ = read_ledger(path)
     times = Counter((line["part"], row) for line in lines for row in _unpack_rows(line["of"]).tolist())
     return times, sum(line["rows"] for line in lines)
 
 
 def test_the_account_is_that_of_the_rows_that_left(data, tmp_path):
-    """One epoch of 100 rows: the next epoch's first batch has left, too, so some rows have left twice."""
+    """One epoch of 100 rows: the first batch of the next epoch has left, too, so some rows have left twice."""
     run, sent = prepare(from_dict(tables()), data, tmp_path / "run"), []
     send = run.simulator._send
     run.simulator._send = lambda node, effect: (sent.append((node.role.name, effect.message)), send(node, effect))
@@ -60,11 +60,11 @@ def test_the_account_is_that_of_the_rows_that_left(data, tmp_path):
             elif name == party and isinstance(message, EvaluationReply):
                 left.update(("test", message.start + row) for row in range(len(message.values)))
         found, rows = rows_in(tmp_path / "run" / "ledgers" / f"{party}.jsonl")
-        assert left <= found, "nothing left that is not in the ledger"
+        assert left <= found, "every row that left is in the ledger"
         assert max(left.values()) == 2 and sum(times > 1 for (part, _), times in left.items() if part == "train") > 0
         spent = summary["privacy"]["parties"][party]
         assert spent["claim_epsilon"] == pytest.approx(epsilon_of(ONE * sqrt(max(found.values())), 1e-5))
-        each = SelfComposedDpEvent(GaussianDpEvent(1 / ONE), rows)  # θ_m was trained on the record: all rows tell of it
+        each = SelfComposedDpEvent(GaussianDpEvent(1 / ONE), rows)  # θ_m was trained on the record: it moves all rows
         assert spent["mu"] == pytest.approx(mu_of(each)) and spent["rows"] == rows == sum(found.values())
         assert spent["epsilon"] == pytest.approx(epsilon_of(ONE * sqrt(rows), 1e-5))
     assert summary["privacy"]["claim_of_own_rows"]["epsilon"] == pytest.approx(7.54, abs=0.01)
@@ -86,7 +86,7 @@ def test_a_resumed_run_has_the_account_of_a_calm_one(data, tmp_path):
 
 
 def test_what_a_party_repeats_after_a_restart_is_counted(data, tmp_path):
-    """As a real process does it: the state of before, the job of before, fresh noise, and the ledger on the disk."""
+    """As in a real restart: the old state, the old job, fresh noise, and the ledger on disk."""
 
     def opened():
         party = federation(from_dict(tables()), data).roles()[1]
@@ -104,7 +104,7 @@ def test_what_a_party_repeats_after_a_restart_is_counted(data, tmp_path):
     second = again.compute(embed.job)
     assert not np.isclose(first.values, second.values).any(), "other noise"
     (upload,) = again.handle(WorkDone(embed.token, second), 0)
-    (repeated,) = again.handle(PeerJoined("server", reset=True), 0)  # the server forgot it: the batch goes once more
+    (repeated,) = again.handle(PeerJoined("server", reset=True), 0)  # the server lost the batch: it is sent again
     again.handle(WorkDone(repeated.token, again.compute(repeated.job)), 0)
     for _ in range(2):
         (asked,) = again.handle(Received("server", EvaluationRequest(1, 0, 5)), 0)

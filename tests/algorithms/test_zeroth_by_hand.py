@@ -42,18 +42,17 @@ def weight(role):
 
 
 def drawn(party, options):
-    """u of the batch in work, made again from its seed: (directions, 1) in float64."""
+    """u of the current batch, rebuilt from its seed: (directions, 1) in float64."""
     return directions(party.drawn.seed, options.directions, 1, options.distribution).astype(float)
 
 
 def step_of_server(run, m, upload):
-    """The server's whole step on an upload: the job's result and the losses that party m is told."""
+    """The server's whole step on an upload: the job's result and the losses for party m."""
     result, effects = run.work(run.server, run.told(run.server, Received(run.names[m], upload)))
     return result, sent(effects, run.names[m], Losses)
 
 
 def take(run, m, reply):
-    """A party learns from its losses."""
     return run.work(run.parties[m], run.told(run.parties[m], Received("server", reply)))
 
 
@@ -74,7 +73,7 @@ def made(tiny, regression):
 def test_cascaded_two_updates(made, distribution, count):
     options = CascadedOptions(table="zeros", directions=count, distribution=distribution, **FREE)
     run, table, a, w = made(options), np.zeros((3, 2)), A, list(W)
-    for k, m in enumerate((0, 1)):  # party 1 first, then party 2, which meets the rows that party 1 left behind
+    for k, m in enumerate((0, 1)):  # party 1 first, then party 2, which uses the rows that party 1 left in the table
         upload = probe_of(run, m)
         rows, x = upload.rows, np.array(X[m])[upload.rows]
         u = drawn(run.parties[m], options)
@@ -95,7 +94,7 @@ def test_cascaded_two_updates(made, distribution, count):
         assert reply.values.shape == (1 + count,) and reply.values.dtype == np.float64, "scalars, one per direction"
         np.testing.assert_allclose(reply.values, [h, *hats], rtol=1e-6)
         after = loss(a, table[rows].sum(1), Y[rows])
-        assert abs(reply.values[0] - after) > 100 * abs(reply.values[0] - h), "of before the server's step"
+        assert abs(reply.values[0] - after) > 100 * abs(reply.values[0] - h), "from before the server's step"
         # Both of a pair at the same w_0: a difference across the step would be another number altogether.
         true = np.array(hats) - h
         np.testing.assert_allclose(reply.values[1:] - reply.values[0], true, rtol=1e-4)
@@ -106,7 +105,7 @@ def test_cascaded_two_updates(made, distribution, count):
         assert weight(run.parties[m]) == pytest.approx(w[m], rel=1e-4)
         np.testing.assert_allclose(run.server.table.values, table, rtol=1e-6)  # only c, never ĉ
         assert run.server.k == k + 1
-    assert len(set(run.parties[0].walk.batch(0)) & set(run.parties[1].walk.batch(0))) >= 1  # they did meet
+    assert len(set(run.parties[0].walk.batch(0)) & set(run.parties[1].walk.batch(0))) >= 1  # their rows did overlap
 
 
 def test_the_sphere_scales_by_the_dimension(tiny, regression):
@@ -148,7 +147,7 @@ def test_a_second_step_moves_on_from_the_new_weight_with_new_directions(made, di
 
 
 def server_draw(run, options):
-    """The server's u, as its key and the number of its draw make it."""
+    """The server's u, rebuilt from its key and the number of its draw."""
     seed = run.server.secret.seed("server", run.server.questions.draw)
     return directions(seed, options.server_directions, 1, options.distribution).astype(float)
 
@@ -178,10 +177,10 @@ def test_zoo_both_sides_estimate(made, distribution, count):
 
 @BOTH
 def test_syn_zoo_a_round_of_two(made, distribution):
-    """App. B Alg. 2: everyone's c in every term, one party's ĉ in its own difference, the server's u_0 in its own."""
+    """App. B Alg. 2: all parties' c in every term, one party's ĉ in its own difference, the server's u_0 in its own."""
     options = SynZooOptions(distribution=distribution, directions=2, server_directions=1, **FREE)
     run = made(options, rates=(0.05, 0.02))
-    run.server.state.due = ""  # nothing to judge
+    run.server.state.due = ""  # nothing to evaluate
     w, a = W[:2], A
     effects = [run.start(m, KEYS[m]) for m in (0, 1)]
     for step in (0, 1):
@@ -201,7 +200,7 @@ def test_syn_zoo_a_round_of_two(made, distribution):
         effects = []
         for m in (0, 1):
             reply = sent(found, run.names[m], Losses)
-            hats = np.array([loss(a, s + MU * one * x[m], y) for one in us[m]])  # at the w_0 of before its step
+            hats = np.array([loss(a, s + MU * one * x[m], y) for one in us[m]])  # at the w_0 before its step
             np.testing.assert_allclose(reply.values[0], h, rtol=1e-4)
             np.testing.assert_allclose(reply.values[1:], hats, rtol=1e-4)
             _, next_batch = take(run, m, reply)
@@ -345,7 +344,7 @@ def test_both_sides_take_the_rate_of_the_same_update(made):
 
 
 def test_the_estimate_does_not_need_the_cache_of_the_drawn_directions(made):
-    """After a restart the seed in the state makes them again, with the same bits."""
+    """After a restart the seed in the state gives the same bits again."""
     run = made(CascadedOptions(table="zeros", directions=3, **FREE))
     _, reply = step_of_server(run, 0, probe_of(run, 0))
     party = run.parties[0]

@@ -1,4 +1,4 @@
-"""With nothing but its name, every zeroth-order method learns from a table that is small, unscaled and unbalanced."""
+"""With only its name as a setting, every zeroth-order method learns from a small, unscaled, unbalanced table."""
 
 import numpy as np
 import pytest

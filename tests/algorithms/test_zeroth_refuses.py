@@ -1,4 +1,4 @@
-"""Settings of the zeroth-order methods that cannot work: refused before a run, with the key and what would do."""
+"""Settings of the zeroth-order methods that cannot work: refused before a run, with the key and a value that works."""
 
 import re
 
@@ -32,7 +32,7 @@ def roles(resolve):
 @pytest.mark.parametrize("method", LEARNERS)
 @pytest.mark.parametrize("smoothing", [0.0, -1e-3, float("inf"), float("nan")])
 def test_smoothing_is_above_zero(method, smoothing, roles):
-    with pytest.raises(ConfigError, match=r"protocol\.smoothing = .*must be above 0; the paper takes 0\.001"):
+    with pytest.raises(ConfigError, match=r"protocol\.smoothing = .*must be above 0; the paper uses 0\.001"):
         roles(method, smoothing=smoothing)
 
 
@@ -45,7 +45,7 @@ def test_smoothing_that_rounding_swallows_says_which_would_do(method, distributi
         roles(method, smoothing=1e-9, distribution=distribution)
     advised = float(re.search(r"use at least (\S+)$", str(caught.value))[1])
     assert advised >= (SMALLEST_STEP if distribution == "gaussian" else 5 * SMALLEST_STEP)
-    assert roles(method, smoothing=advised, distribution=distribution), "what is advised is taken"
+    assert roles(method, smoothing=advised, distribution=distribution), "the advised value is accepted"
 
 
 def test_the_sphere_needs_more_smoothing_the_more_parameters_there_are():
@@ -85,7 +85,7 @@ def test_directions_are_some_and_not_thousands(method, count, roles):
 
 @pytest.mark.parametrize(("key", "value"), [("directions", 1), ("smoothing", 0.01), ("distribution", "sphere")])
 def test_frozen_parties_estimate_nothing(key, value, roles):
-    """Not their keys: so `colonnade compare --protocols cascaded,frozen` leaves them away."""
+    """These methods do not have the keys, so `colonnade compare --protocols cascaded,frozen` drops them."""
     with pytest.raises(ConfigError, match=rf"protocol\.{key} = .*frozen: "):
         roles("frozen", **{key: value})
 
@@ -149,7 +149,7 @@ def test_bad_losses_name_the_server_and_change_nothing(values, update, uploaded)
     with pytest.raises(RemoteProtocolError, match="^server: losses of "):
         uploaded.handle(Received("server", Losses(0, update, values)), 0)
     assert state.pack(uploaded.save()) == before
-    assert uploaded.handle(Received("server", Losses(0, 0, np.ones(3))), 0), "good ones are still taken"
+    assert uploaded.handle(Received("server", Losses(0, 0, np.ones(3))), 0), "good ones are still accepted"
 
 
 def test_losses_of_another_step_are_dropped(uploaded):
@@ -158,7 +158,7 @@ def test_losses_of_another_step_are_dropped(uploaded):
 
 
 def test_too_large_a_rate_diverges(simulate):
-    """Not where both sides estimate: μu vanishes beside huge parameters, and nothing moves any more."""
+    """If both sides estimate, a run does not diverge: μu vanishes beside huge parameters, and no weight changes."""
     tables = {
         "protocol": {"name": "cascaded"},
         "model": {"party": "linear", "embedding": 4, "server": "linear"},
@@ -196,7 +196,7 @@ def test_one_absurd_number_in_a_perturbed_embedding_is_its_senders_fault(method,
         server.handle(Received("party-1", msgspec.structs.replace(probe, perturbed=bad)), 0)
     assert state.pack(server.save()) == before
     server.handle(Received("party-1", probe), 0)
-    assert len(server.state.queue) + len(server.state.taken) == 1, "a good one is still taken"
+    assert len(server.state.queue) + len(server.state.taken) == 1, "a good one is still accepted"
 
 
 def test_a_party_that_diverges_says_so_itself(roles):

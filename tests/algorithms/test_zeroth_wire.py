@@ -1,4 +1,4 @@
-"""What goes down to a zeroth-order party, and which questions the server does not answer."""
+"""What a zeroth-order party receives, and which questions the server does not answer."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ def arrays(message):
 
 
 def down(run):
-    """All that a party ever received."""
+    """Every message that a party received."""
     return [event.message for _, role, event in run.events if role != "server" and isinstance(event, Received)]
 
 
@@ -84,7 +84,7 @@ def test_probes_go_up_as_they_should(simulate):
 
 
 def test_no_direction_is_used_twice(simulate):
-    """Else two answers would be about the same question."""
+    """Otherwise two answers would be about the same question."""
     run = simulate(tables())
     seeds = [event.result.directions for _, _, event in run.events
              if isinstance(event, WorkDone) and type(event.result).__name__ == "Perturbed"]  # fmt: skip
@@ -96,7 +96,7 @@ def test_no_direction_is_used_twice(simulate):
 
 @pytest.fixture
 def served(resolve):
-    """A server that has begun, of three parties and 1438 rows."""
+    """A server that has started, with three parties and 1438 rows."""
 
     def make(method="cascaded", **options):
         server, *_ = resolve(tables(method, **options), parties=3).roles()
@@ -117,7 +117,7 @@ def probe(rows, step=0, batch=None, width=5, directions=1, **fields):
 
 
 def refused(server, message, cause, sender="party-1"):
-    """The error names sender and rule, and the server is as it was."""
+    """The error names sender and rule, and the server's state is unchanged."""
     before = state.pack(server.save())
     with pytest.raises(RemoteProtocolError, match=cause) as caught:
         server.handle(Received(sender, message), 0)
@@ -130,22 +130,20 @@ def refused(server, message, cause, sender="party-1"):
 def test_a_batch_that_is_too_small(method, served):
     server, count = served(method), int(method != "frozen")
     for size in (0, 1, 7):
-        refused(
-            server, probe(range(size), directions=count), r"^party-1: asks about \d rows.*protocol\.min_batch wants 8"
-        )
+        refused(server, probe(range(size), directions=count), r"^party-1: asks about \d rows.*protocol\.min_batch = 8")
     refused(server, probe(range(20), batch=7, directions=count), "asks about 7 rows.*protocol.min_batch")
     server.handle(Received("party-1", probe(range(8), directions=count)), 0)
 
 
 def test_a_row_twice_in_one_batch(served):
     server = served()
-    refused(server, probe([0] * 8), "party-1: asks about a row twice in one batch; every row once is the rule")
+    refused(server, probe([0] * 8), "party-1: asks about a row twice in one batch; each row may occur once")
     refused(server, probe([0, 1, 2, 3, 4, 5, 6, 7, 7]), "twice in one batch")
-    server.handle(Received("party-1", probe([*range(8), 7], batch=8)), 0)  # beside the batch it only renews the table
+    server.handle(Received("party-1", probe([*range(8), 7], batch=8)), 0)  # further rows only renew the table
 
 
 def ask(server, message, sender="party-1"):
-    """An answered question."""
+    """Ask and get an answer."""
     effects = server.handle(Received(sender, message), 0)
     for work in [effect for effect in effects if isinstance(effect, Work) and effect.kind == "step"]:
         server.handle(WorkDone(work.token, server.compute(work.job)), 0)
@@ -153,9 +151,9 @@ def ask(server, message, sender="party-1"):
 
 def test_a_row_asked_too_often(served):
     server = served(extra_queries=3)
-    for step in range(4):  # once as everybody, and three times more
+    for step in range(4):  # once as every party may, and three extra times
         ask(server, probe(range(8), step))
-    cause = r"^party-1: asks about a row 5 times; the rule protocol\.extra_queries allows 4 by now"
+    cause = r"^party-1: asks about a row 5 times; protocol\.extra_queries allows 4 so far"
     refused(server, probe(range(8), 4), cause)
     refused(server, probe([7, *range(20, 30)], 4), "a row 5 times")
     ask(server, probe(range(8, 16), 4))
@@ -209,7 +207,7 @@ def test_what_any_upload_is_refused_for_is_not_counted(served):
 def test_rows_of_a_coordinated_round_must_agree(served):
     server = served("syn-zoo")
     server.handle(Received("party-1", probe(range(8))), 0)
-    refused(server, probe(range(1, 9)), "party-2: sent other rows for step 0", "party-2")
+    refused(server, probe(range(1, 9)), "party-2: sent rows for step 0 that differ", "party-2")
     assert not server.questions.counts[1].any()
 
 
@@ -253,7 +251,7 @@ def test_what_the_rules_do_not_stop(served):
     assert 8 * (values[1] - values[0]) == pytest.approx(moved[3] - base[3])
 
 
-# --- an honest run meets no rule
+# --- an honest run breaks no rule
 
 
 def few_rows(rows):
@@ -265,7 +263,7 @@ def few_rows(rows):
 @pytest.mark.parametrize("rest", range(8))
 @pytest.mark.parametrize("options", [{}, {"batches": "shared"}, {"max_delay": 3}], ids=str)
 def test_an_honest_run_meets_no_rule(rest, options, simulate):
-    """No row more than once in a pass is allowed here, and a pass has every row."""
+    """A party may ask about a row only once in a pass here, and a pass has every row."""
     data = few_rows(24 + rest)
     run = simulate(tables(extra_queries=0, train={"epochs": 60, "batch_size": 8}, **options), data=data)
     assert run.status == "finished"
@@ -288,7 +286,7 @@ def test_a_rest_that_is_long_enough_is_a_batch_of_its_own(simulate):
 
 
 def test_a_batch_that_is_sent_again_is_answered(resolve):
-    """Eight times more than an even walk: as often may a connection break at the same batch."""
+    """Eight questions more than an even walk: a connection may break that often at the same batch."""
     server, party, *_ = resolve(tables(table="zeros"), parties=3).roles()
     server.handle(Started(b"key"), 0)
     for m in range(3):

@@ -1,4 +1,4 @@
-"""`colonnade attack`: what it prints and writes, and its place in the report."""
+"""`colonnade attack`: its output, its files, and its section in the report."""
 
 import json
 import re
@@ -71,9 +71,9 @@ def test_a_side_of_a_real_federation_is_not_attacked_on_other_data(attack: str, 
     (tmp_path / "server.toml").write_text('[server]\ndata = "labels.csv"\nlabel = "ill"\n')
     code, out, err = colonnade("attack", attack, "server.toml", "--trials", 1)
     assert code == 2 and out == "" and len(err.splitlines()) == 1
-    assert "server.data = 'labels.csv': is a setting of one side of a real federation" in err
+    assert "server.data = 'labels.csv': belongs to one member of a real federation" in err
 
 
 def test_an_attacker_without_a_method_to_attack(colonnade) -> None:
     code, _, err = colonnade("attack", "label-inference", "--protocols", "flex", "--attackers", "adaptive")
-    assert code == 2 and "--attackers = 'adaptive': none of them attacks flex" in err
+    assert code == 2 and "--attackers = 'adaptive': these attackers cannot attack flex" in err

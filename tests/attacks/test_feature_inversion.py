@@ -1,4 +1,4 @@
-"""Feature inversion: it reads columns off plain embeddings, less and less through noise, and little off sums."""
+"""Feature inversion: it reads columns from plain embeddings, fewer through more noise, and few from sums."""
 
 import json
 from itertools import pairwise

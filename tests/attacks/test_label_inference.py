@@ -1,4 +1,4 @@
-"""Direct label inference: who learns labels from which method, and that the measurement itself can fail."""
+"""Direct label inference: which roles learn labels from which method; and a check that the measurement can fail."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ def digits() -> Partition:
 
 @pytest.fixture(scope="module")
 def few(digits: Partition) -> Partition:
-    """For those who ask row by row."""
+    """Few rows, for attackers that ask about one row at a time."""
     return replace(digits, train=tuple(x[:FEW] for x in digits.train), y_train=digits.y_train[:FEW])
 
 
@@ -79,7 +79,7 @@ def test_gradients_tell_every_label(method: str, digits: Partition) -> None:
 
 
 def test_a_party_that_is_left_out_is_told_nothing_of_that_round(digits: Partition) -> None:
-    """`ignore` with two parties takes one of them, and ∇_H goes to that one."""
+    """`ignore` with two parties uses one of them, and that one receives ∇_H."""
     found = attacked(digits, "ignore", "curious")["ignore", "curious client"]
     read = found.trials[0].read / ROWS
     assert 0.2 < read < 0.8
@@ -87,7 +87,7 @@ def test_a_party_that_is_left_out_is_told_nothing_of_that_round(digits: Partitio
 
 
 def test_sums_of_coded_embeddings_tell_every_label_through_their_gradient() -> None:
-    """`fedvs`: an honest party reads ∇_H, which every party is sent; K = 2 cuts the rows into two segments."""
+    """`fedvs`: an honest party reads ∇_H, which the server sends to all; K = 2 cuts the rows into two segments."""
     tables = {**DIGITS, "data": {"parties": 5}, "protocol": {"K": 2}}
     found = attack(LABEL_INFERENCE, Order(tables, ["fedvs"], ["curious"], 1))[0]
     assert found.attacker == "curious client, by the protocol" and found.success == 1.0
@@ -95,7 +95,7 @@ def test_sums_of_coded_embeddings_tell_every_label_through_their_gradient() -> N
 
 
 def test_luck_is_that_of_the_guesses_not_one_of_all_classes() -> None:
-    """Right guesses of 76/24 classes meet shuffled labels in Σp² of all rows, not in half of them."""
+    """Against shuffled labels, correct guesses of 76/24 classes are right in Σp² of all rows, not in half of them."""
     rare = np.arange(FEW) % 25 < 6
     tables = {**DIGITS, "data": {"source": "breast-cancer"}}
     data = load_partition(from_dict(summing_tables(tables)))
@@ -145,11 +145,11 @@ def test_both_tricks_of_row_by_row_are_refused(few: Partition) -> None:
             server.handle(Received("party-1", probe), 0)
         causes.append(refused.value.cause)
         client.refused()
-    assert "protocol.min_batch" in causes[0] and "every row once is the rule" in causes[1]
+    assert "protocol.min_batch" in causes[0] and "each row may occur once" in causes[1]
 
 
 def test_what_remains_inside_the_rules(few: Partition) -> None:
-    """A known weakness, measured: a float64 has room for a dozen labels. If this fails, update docs/attacks.md."""
+    """A known weakness, measured: a float64 can hold a dozen labels. If this fails, update docs/attacks.md."""
     found = attacked(few, "cascaded", "adaptive")["cascaded", "packed rows, inside the rules"]
     assert found.success == 1.0 and found.trials[0].refused == 0
     assert found.trials[0].asked == FEW // 8  # every row once: an honest epoch of questions
@@ -185,7 +185,7 @@ def test_more_directions_tell_more(digits: Partition) -> None:
     ],
 )
 def test_shuffled_labels_refute(method: str, client: type[Client], rules: bool, few: Partition) -> None:
-    """The same attacks on a server with shuffled labels find those, and of the true ones nothing."""
+    """The same attacks on a server with shuffled labels find those labels and learn nothing about the true ones."""
     shuffled = replace(few, y_train=np.random.default_rng(5).permutation(few.y_train))
     scene = stage(shuffled, method)
     attacker = client(scene.place)
@@ -249,7 +249,7 @@ def test_the_same_seed_gives_the_same_attack(digits: Partition) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"model": {"server": "linear"}}, "model.server = 'linear': the direct attack needs a server that only adds"),
+        ({"model": {"server": "linear"}}, "model.server = 'linear': the direct attack needs a server that only sums"),
         ({"model": {"aggregate": "concat"}}, "model.aggregate = 'concat': the direct attack needs a server"),
     ],
 )
@@ -264,7 +264,7 @@ def test_shared_labels_need_no_attack(digits: Partition) -> None:
 
 
 def test_refuses_other_widths(digits: Partition) -> None:
-    with pytest.raises(ModelError, match="a summing server needs 10 outputs"):
+    with pytest.raises(ModelError, match="a server that only sums needs an embedding of 10"):
         attacked(digits, "vafl", "curious", tables={"model": {"embedding": 32}})
 
 
@@ -273,7 +273,7 @@ def test_refuses_other_widths(digits: Partition) -> None:
     [
         ("vafll", "curious", "did you mean 'vafl'"),
         ("centralised", "curious", "there is nothing to attack"),
-        ("frozen", "curious", "take cascaded"),
+        ("frozen", "curious", "use 'cascaded'"),
         ("vafl", "curios", "did you mean 'curious'"),
         ("asysqn-sgd", "curious", "every party holds the labels: there is nothing to infer"),
     ],
@@ -284,11 +284,11 @@ def test_refuses_unknown_words(protocols: str, attackers: str, message: str, dig
 
 
 @pytest.mark.parametrize("attacker", ["curious", "eavesdropper"])
-def test_an_answer_that_nobody_can_read_is_not_called_safe(
+def test_an_answer_that_no_attack_can_read_is_not_called_safe(
     attacker: str, digits: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
-    with pytest.raises(ConfigError, match="answers with Signs.*no attacker here can read this"):
+    with pytest.raises(ConfigError, match="answers with Signs.*no built-in attacker can read this"):
         attacked(digits, "vafl_sign:METHOD", attacker)
 
 

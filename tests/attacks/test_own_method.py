@@ -1,4 +1,4 @@
-"""A method of one's own, with messages and observations of its own, is attacked without a change elsewhere."""
+"""A user's own method, with its own messages and observations: attacks need no change elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Guess(Message, frozen=True):
     number: int
     rows: Array
     numbers: Array
-    wanted: bool  # whether a Slope is
+    wanted: bool  # whether the party wants a Slope
 
 
 class Slope(Message, frozen=True):
@@ -44,7 +44,7 @@ class Slope(Message, frozen=True):
 
 
 class Renamed(Behind):
-    """One of VAFL's roles that says everything in other words."""
+    """A VAFL role that sends the same content in other messages."""
 
     def handle(self, event: Event, now: int) -> Sequence[Effect]:
         if isinstance(event, Received):
@@ -133,7 +133,7 @@ def test_a_server_reads_its_embeddings() -> None:
 
 
 def test_without_observations_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'unseen': answers with messages that no attacker here can read"):
+    with pytest.raises(ConfigError, match=r"'unseen': answers with messages that no built-in attacker can read"):
         attacked("curious", "UNSEEN")
 
 
@@ -146,12 +146,12 @@ def test_attackers_that_need_what_the_method_has_not_are_left_out() -> None:
 
 
 def test_a_method_that_packs_its_uploads_is_refused_and_not_called_safe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server refuses every question in plain numbers, and the guesses would be as good as chance."""
+    """Its server refuses every question in plain numbers, so the guesses would be no better than chance."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     order = Order({"train": {"batch_size": 32}}, ["vafl_byte:METHOD"], ["curious"], 1, few)
-    with pytest.raises(ConfigError, match="packs what its parties upload"):
+    with pytest.raises(ConfigError, match="packs its parties' uploads"):
         attack(LABEL_INFERENCE, order)
     heard = attack(LABEL_INFERENCE, replace(order, attackers=["eavesdropper"]))
     assert heard[0].success == 1.0, "its gradients are not packed"
-    with pytest.raises(ConfigError, match="packs what its parties upload"):
+    with pytest.raises(ConfigError, match="packs its parties' uploads"):
         FEATURE_INVERSION.run(replace(order, tables={"train": {"epochs": 1.0}}, attackers=["linear"]))

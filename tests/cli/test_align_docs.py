@@ -1,4 +1,4 @@
-"""docs/align.md: its commands, typed as they stand there, align three folders that see nothing of each other."""
+"""docs/align.md: its commands, typed as printed, align three folders that cannot see each other."""
 
 import re
 import runpy
@@ -36,7 +36,7 @@ def folders(tmp_path, monkeypatch, capsys):
 
 
 def type_in(folder, command, monkeypatch):
-    """What it printed; other commands than ours go to the shell."""
+    """Return what the command printed; commands other than `colonnade` go to the shell."""
     first, *rest = shlex.split(command)
     monkeypatch.chdir(folder)
     if first != "colonnade":
@@ -56,7 +56,7 @@ def test_the_page_aligns(folders, monkeypatch):
         if not command.startswith("colonnade align"):
             type_in(place[who], command, monkeypatch)
             continue
-        for name in MEMBERS:  # a port that nobody else uses
+        for name in MEMBERS:  # a port that no other process uses
             path = folders / name / f"{name}.toml"
             path.write_text(path.read_text().replace(":7450", f":{port}"))
         try:
@@ -64,7 +64,7 @@ def test_the_page_aligns(folders, monkeypatch):
         except ColonnadeError as error:
             outcomes.append(str(error))
     refused, aligned = outcomes  # as the page says
-    words = "clinic: data/clinic.csv: column 'patient': 3 rows have an id that came before; mend the file"
+    words = "clinic: data/clinic.csv: column 'patient': 3 rows repeat an earlier id; correct the file"
     assert words in refused and words in BLOCKS
     for row in (
         "│ clinic   │ 500 │ 372 (74.4%) │",
@@ -93,8 +93,10 @@ def test_all_configs_or_one(folders, monkeypatch):
         return str(error.value)
 
     assert "the config of lab is missing" in refused("server/server.toml", "clinic/clinic.toml")
-    assert "name the config of the server" in refused("lab/lab.toml", "clinic/clinic.toml")
-    assert "options go with a single config" in refused("server/server.toml", "lab/lab.toml", "--party", "lab")
+    assert "name the configs of the server" in refused("lab/lab.toml", "clinic/clinic.toml")
+    assert "options such as --party need a single config" in refused(
+        "server/server.toml", "lab/lab.toml", "--party", "lab"
+    )
     monkeypatch.chdir(folders / "lab")
     assert "--party = 'clinic': network.certificate is lab's" in refused("lab.toml", "--party", "clinic")
     shutil.rmtree(folders / "lab" / "data")

@@ -12,7 +12,7 @@ from colonnade.protocol.errors import ConfigError
 
 @pytest.fixture
 def certs(monkeypatch, tmp_path):
-    """`colonnade certs ARGS` in a folder of its own; what it printed."""
+    """`colonnade certs ARGS` in a folder of its own; return its output."""
     monkeypatch.chdir(tmp_path)
 
     def call(*args):
@@ -49,7 +49,7 @@ def test_show_prints_what_a_certificate_says(certs):
     assert re.search(r"^hosts: +server, localhost, train.example.org, 127.0.0.1$", said, re.M)
 
 
-def test_renewals_say_who_needs_what(certs, tmp_path):
+def test_renewals_say_which_member_needs_what(certs, tmp_path):
     certs("init", "--dir", "f")
     certs("request", "bank")
     certs("sign", "bank.csr", "--dir", "f")

@@ -1,4 +1,4 @@
-"""The commands: what they print, what they write, and that a bad input is one clear line and exit code 2."""
+"""The commands: what they print and write; a bad input gives one clear line and exit code 2."""
 
 import json
 import re
@@ -77,14 +77,14 @@ def test_help(command, words, colonnade):
 
 
 def commands(group, path=()):
-    """Every command with what was typed to get there."""
+    """Every command with the words typed to reach it."""
     for name, command in group.commands.items():
         yield (*path, name), command
         yield from commands(command, (*path, name)) if hasattr(command, "commands") else ()
 
 
 def test_help_shows_every_word_of_every_command(colonnade):
-    """What stands in brackets is markup to rich, and vanishes."""
+    """rich takes text in brackets for markup and drops it."""
     found = list(commands(typer.main.get_command(app)))
     assert len(found) > 20
     for path, command in found:
@@ -176,7 +176,7 @@ def test_methods_that_cannot_run_are_listed_and_the_others_race(colonnade, confi
     race = ("compare", config, "--protocols", "sync,afsgd,wait,afsaga", "--out", tmp_path / "race")
     code, out, _ = colonnade(*race, "--set", "model.aggregate=concat")
     assert code == 0
-    assert re.search(r"^ +wait +0\.\d{4}.*\n +mean +$", out, re.MULTILINE), "what it has instead, below its name"
+    assert re.search(r"^ +wait +0\.\d{4}.*\n +mean +$", out, re.MULTILINE), "its replacement is shown below its name"
     assert "afsgd, afsaga take no part: data.parties = 2: masked sums need at least 3 parties" in out
     assert not re.search(r"^ +afsgd", out, re.MULTILINE)
 
@@ -250,10 +250,10 @@ REFUSALS = {
         ["--set", "model.server=none"],
         ["model.server = 'none'", "8 wide", "10 outputs", "model.embedding = 10"],
     ),
-    "no columns": (["--set", "data.parties=65"], ["data.parties = 65", "party-65 would be a party without columns"]),
+    "no columns": (["--set", "data.parties=65"], ["data.parties = 65", "party-65 would have no columns"]),
     "empty list": (
         ["--set", "data={source='wine', split={a=['alcohol'], b=[]}}"],
-        ["data.split", "b would be a party without columns"],
+        ["data.split", "b has no columns"],
     ),
     "overlap": (
         ["--set", "data={source='wine', split={a=['alcohol'], b=['alcohol', 'ash']}}"],
@@ -264,8 +264,8 @@ REFUSALS = {
     "metric": (["--set", "train.metric=mae"], ["train.metric = 'mae'", "accuracy, auc"]),
     "no such file": (["--set", "data.source=nowhere.csv"], ["data.source = 'nowhere.csv'", "there is no file"]),
     "brackets": (["--set", "data.source=[/bold]"], ["data.source = '[/bold]'"]),
-    "no equals sign": (["--set", "train.epochs"], ["--set = 'train.epochs'", "write key=value"]),
-    "driver": (["--driver", "dask"], ["--driver = 'dask'", "'sim', 'processes' and 'ray'"]),
+    "no equals sign": (["--set", "train.epochs"], ["--set = 'train.epochs'", "must be KEY=VALUE"]),
+    "driver": (["--driver", "dask"], ["--driver = 'dask'", "'sim', 'processes' or 'ray'"]),
 }
 
 
@@ -289,7 +289,7 @@ def test_bad_tables_are_refused(colonnade, config, tmp_path):
         return err
 
     good = "a,b,c,y\n" + GOOD_ROWS
-    assert "data.label = None: name the column of table.csv that is to be predicted" in refused(good)
+    assert "data.label = None: name the column of table.csv to predict" in refused(good)
     assert "data.label = 'Y': no such column in table.csv" in refused(good, "--set", "data.label=Y")
     bad = good.replace("\n7,0,1,1\n", "\n7,0,NaN,1\n")
     error = refused(bad, "--set", "data.label=y")
@@ -320,9 +320,9 @@ def test_resuming_another_config(colonnade, config, tmp_path):
     code, _, err = colonnade("run", config, "--set", "train.updates=13", "--resume", tmp_path / "out")
     assert code == 2 and "another config (train.updates: 12 there, 13 here)" in err
     code, _, err = colonnade("run", config, "--resume", tmp_path / "nothing")
-    assert code == 2 and "no run lies there" in err
+    assert code == 2 and "this folder holds no run" in err
     code, _, err = colonnade("run", config, "--resume", tmp_path / "out", "--out", tmp_path / "new")
-    assert code == 2 and "leave --out away" in err
+    assert code == 2 and "remove --out" in err
     assert (tmp_path / "out" / "summary.json").read_bytes() == before and not (tmp_path / "new").exists()
 
 
@@ -331,7 +331,7 @@ def test_a_finished_run_that_is_resumed_is_shown_and_left_as_it_is(colonnade, co
     assert colonnade("run", config, "--set", "train.checkpoint_every=4", "--out", folder)[0] == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     code, out, _ = colonnade("run", "--resume", folder)
-    assert code == 0 and "This run is over" in out and "vafl: finished" in out
+    assert code == 0 and "This run had already ended" in out and "vafl: finished" in out
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -354,7 +354,7 @@ def test_config_files_that_cannot_be_read(colonnade, tmp_path):
 
 def test_report_of_nothing(colonnade, tmp_path):
     code, _, err = colonnade("report", tmp_path)
-    assert code == 2 and "holds neither a finished run nor a comparison" in err
+    assert code == 2 and "holds no finished run, comparison or attack" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -377,7 +377,7 @@ def test_what_up_sets_itself_is_not_overridden_in_silence(colonnade, tmp_path, s
 
 @pytest.fixture
 def ctrl_c_when(monkeypatch):
-    """A real SIGINT when the bar is drawn and a condition holds: never in the middle of opening a file."""
+    """A real SIGINT when the bar is drawn and a condition holds, so never while a file is being opened."""
 
     def when(condition):
         def draw(at):
@@ -404,7 +404,7 @@ def test_a_run_that_is_stopped_has_a_checkpoint_and_says_how_to_go_on(
         "run", config, *LONG, "--set", f"train.checkpoint_every={10**7}", "--out", out, "--workers", workers
     )
     assert code == 130
-    assert f"To go on from the last checkpoint: colonnade run --driver sim --resume {out}\n" in said
+    assert f"To continue from the last checkpoint: colonnade run --driver sim --resume {out}\n" in said
     assert (out / "checkpoint.safetensors").is_file()
 
 
@@ -419,18 +419,20 @@ def test_a_race_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_when
     ctrl_c_when((Path(again) / "endless-seed0").exists)
     command = shlex.join(["colonnade", *common, "--resume", again])
     code, said, _ = colonnade(*common, *typed)
-    assert code == 130 and f"Stopped; 1 of 2 runs are finished and kept. To go on: {command}\n" in said
+    assert code == 130 and f"Stopped; 1 of 2 runs are finished and kept. To continue: {command}\n" in said
     checkpoint = Path(again) / "endless-seed0" / "checkpoint.safetensors"
     before = checkpoint.read_bytes()
     code, said, _ = colonnade(*common, "--resume", again)
-    assert code == 130 and f"To go on: {command}\n" in said, "the same again"
-    assert checkpoint.read_bytes() != before, "it has gone on"
+    assert code == 130 and f"To continue: {command}\n" in said, "the same again"
+    assert checkpoint.read_bytes() != before, "the run continued"
 
 
 def test_a_demo_that_is_stopped_says_how_to_go_on(colonnade, ctrl_c_when):
     ctrl_c_when(Path("runs/demo-1/swift-seed0").exists)
     code, said, _ = colonnade("demo")
-    assert code == 130 and "1 of 16 runs are finished and kept. To go on: colonnade demo --resume runs/demo-1\n" in said
+    assert (
+        code == 130 and "1 of 16 runs are finished and kept. To continue: colonnade demo --resume runs/demo-1\n" in said
+    )
     assert Path("runs/demo-1/swift-seed0/checkpoint.safetensors").is_file()
 
 
@@ -439,16 +441,16 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(colonnade, config, ctrl_c_whe
     ctrl_c_when(lambda: True)
     code, said, _ = colonnade(*typed)
     again = shlex.join(["colonnade", *typed, "--resume", "runs/small-sweep-1"])
-    assert code == 130 and f"0 of 2 runs are finished and kept. To go on: {again}\n" in said
+    assert code == 130 and f"0 of 2 runs are finished and kept. To continue: {again}\n" in said
     assert len(list(Path("runs/small-sweep-1").glob("*/checkpoint.safetensors"))) == 1
 
 
 @pytest.mark.parametrize("command", [["compare"], ["demo"], ["sweep", "--grid", "train.learning_rate=0.1"]])
 def test_a_race_is_resumed_only_where_one_lies(colonnade, tmp_path, command):
     code, _, err = colonnade(*command, "--resume", tmp_path / "nowhere")
-    assert code == 2 and "no race lies there" in err
+    assert code == 2 and "this folder holds no comparison" in err
     code, _, err = colonnade(*command, "--resume", tmp_path / "nowhere", "--out", tmp_path / "out")
-    assert code == 2 and "--resume goes on in its own folder" in err
+    assert code == 2 and "--resume continues in its own folder" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -472,7 +474,7 @@ def test_an_unknown_option_is_refused(colonnade, config):
 
 
 def test_the_installed_command(tmp_path):
-    """Once for real: another process, from another folder."""
+    """Once with a real process, started in another folder."""
     command = Path(sys.executable).with_name("colonnade")
     result = subprocess.run(
         [command, "run", "--set", "protocol.name=vaffl"], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -501,7 +503,7 @@ def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_pa
     "words, cause",
     [
         (["--workers", "2", "--driver", "processes"], "is for the simulator"),
-        (["--workers", "many"], "a number of threads, or 'ray'"),
+        (["--workers", "many"], "give a number, or 'ray'"),
         (["--workers", "0"], "1 or more"),
         (["--address", "127.0.0.1:1"], "add --workers ray"),
         (["--workers", "2", "--driver", "ray"], "with --driver ray every role has its own"),

@@ -1,4 +1,4 @@
-"""docs/deploy.md: its commands, typed as they stand there, train a federation of three processes."""
+"""docs/deploy.md: its commands, typed as printed, train a federation of three processes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 BLOCKS = "\n".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
 COMMANDS = re.findall(r"^(server|clinic|lab)\$ (.+)$", BLOCKS, re.MULTILINE)
 SHORT = ["--set", "train.updates=300", "--set", "train.eval_every=100"]
-SHORT += ["--set", "network.admit_late=false"]  # else, so short a training may be over before the lab has started
+SHORT += ["--set", "network.admit_late=false"]  # otherwise so short a training may end before the lab has started
 PATIENCE_S = 120.0
 
 
@@ -46,7 +46,7 @@ def wait_for(path, process):
 
 @pytest.fixture
 def start():
-    """Start a process; whoever still runs at the end is killed."""
+    """Start a process; the fixture kills any that still runs at the end."""
     started = []
 
     def call(folder, command, *more):
@@ -73,7 +73,7 @@ def test_the_page_trains(tmp_path, start):
             long_running[who] = command
         elif not command.startswith("colonnade status"):
             type_in(tmp_path / who, command)
-    for party in ("clinic", "lab"):  # nobody got a key that is not its own
+    for party in ("clinic", "lab"):  # no member got another member's key
         assert [path.name for path in (tmp_path / party).glob("*.key")] == [f"{party}.key"]
 
     server = start(tmp_path / "server", long_running["server"], "--set", "network.address=127.0.0.1:0")
@@ -95,7 +95,7 @@ def test_the_page_trains(tmp_path, start):
 
 def test_the_configs_differ_only_below_the_line():
     texts = [(ROOT / f"examples/deploy/{name}.toml").read_text() for name in ("server", "clinic", "lab")]
-    assert len({re.search(r"# --- what all.*?(?=# --- the)", text, re.DOTALL)[0] for text in texts}) == 1
+    assert len({re.search(r"# --- shared.*?(?=# --- the)", text, re.DOTALL)[0] for text in texts}) == 1
 
 
 def test_a_state_fits_only_what_it_was_made_with(tmp_path, monkeypatch):
@@ -111,5 +111,7 @@ def test_a_state_fits_only_what_it_was_made_with(tmp_path, monkeypatch):
 
     party().refuse_others_state()
     party(**{"network.address": "elsewhere:1", "party.learning_rate": 0.5}).refuse_others_state()
-    with pytest.raises(ConfigError, match=r"begun with something else \(shared.model.embedding: 8 there, 16 here\)"):
+    with pytest.raises(
+        ConfigError, match=r"holds a run with other settings \(shared.model.embedding: 8 there, 16 here\)"
+    ):
         party(**{"model.embedding": 16}).refuse_others_state()

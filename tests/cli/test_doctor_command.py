@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_the_commit_is_of_this_checkout_or_of_the_file_that_the_build_wrote(tmp_
     package = tmp_path / "src" / "colonnade"
     package.mkdir(parents=True)
     monkeypatch.setattr(release, "__file__", str(package / "release.py"))
-    assert release.commit() is None  # neither a checkout nor a file: nothing is made up
+    assert release.commit() is None  # without a checkout and without a file, no commit is made up
     (tmp_path / "a").write_text("one")
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "a"], check=True)
@@ -111,6 +112,32 @@ def test_without_the_extra_align_names_it(colonnade, monkeypatch, tmp_path):
     assert "colonnade align needs private_set_intersection" in err and "pip install 'colonnade[align]'" in err
 
 
+def test_the_commands_of_the_install_page(colonnade, monkeypatch, tmp_path):
+    """install.md: what can be typed without the internet prints what the page shows."""
+    page = (Path(__file__).parents[2] / "docs" / "install.md").read_text(encoding="utf-8")
+    typed = re.findall(r"^    (?:\$ |\.venv/bin/)?colonnade ((?:\w+|--)\S*(?: server.toml)?)", page, re.MULTILINE)
+    typed = [words for words in typed if not words[0].isdigit() and words != "ok"]
+    assert typed == [
+        "align server.toml", "run", "run", "--version", "--install-completion", "--show-completion", "doctor",
+    ]  # fmt: skip
+    (refusal,) = re.findall(r"^    Error: (colonnade align needs .*)$", page, re.MULTILINE)
+    with monkeypatch.context() as without:
+        hide(without, "private_set_intersection")
+        assert colonnade("align", "server.toml") == (2, "", f"Error: {refusal}\n")
+    code, out, _ = colonnade("run", "--set", "train.updates=2")
+    assert code == 0 and "Folder: runs/" in out
+    code, out, _ = colonnade("--version")
+    assert code == 0 and re.fullmatch(r"colonnade \d+\.\d+\.\d+( \(commit [0-9a-f]{12}(-dirty)?\))?\n", out)
+    shown = re.findall(r"^    (\w+) +(?:ok|note) ", page, re.MULTILINE)
+    code, out, _ = colonnade("doctor")
+    assert code == 0 and set(shown) <= set(re.findall(r"^(\w+) +(?:ok|note) ", out, re.MULTILINE))
+    monkeypatch.setenv("HOME", str(tmp_path))  # the script is installed there
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    for option in ("--install-completion", "--show-completion"):
+        code, out, err = colonnade(option, "bash")
+        assert code == 0, err
+
+
 def test_without_the_extra_serve_metrics_name_it(monkeypatch):
     from colonnade.drivers.processes.metrics import serve_metrics
 
@@ -126,7 +153,7 @@ def hide(monkeypatch, name: str) -> None:
 
 
 def test_only_what_an_extra_is_for_imports_its_packages():
-    """Everything else can be imported without them: modules that reach one through imports at their top."""
+    """Every other module can be imported without these: modules that reach one through imports at their top."""
     optional = {
         "private_set_intersection",
         "fastapi",
@@ -154,7 +181,7 @@ def module_name(path: Path) -> str:
 
 
 def top_imports(path: Path) -> set[str]:
-    """What a module imports when it is imported, with the packages around it."""
+    """What a module imports at its top, with the packages around it."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):

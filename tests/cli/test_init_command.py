@@ -1,4 +1,4 @@
-"""`colonnade init`: what it writes works with certs, align, serve and join, as people would type them."""
+"""`colonnade init`: its files work with certs, align, serve and join, as people would type them."""
 
 import asyncio
 import io
@@ -32,7 +32,7 @@ FLAGS = {
 
 @pytest.fixture
 def type_in(monkeypatch, tmp_path):
-    """Type a command in a folder; what it printed."""
+    """Type a command in a folder; return its output."""
 
     def call(folder, line, keys=None):
         monkeypatch.chdir(tmp_path / folder)
@@ -45,7 +45,7 @@ def type_in(monkeypatch, tmp_path):
 
 
 def tables(folder):
-    """The shop has fewer customers, under another name, written by another hand."""
+    """The shop has fewer customers, calls the id column differently, and formats ids differently."""
     people = range(120)
     labels = [f"{one:04},{'yes' if one % 3 else 'no'}" for one in people if one % 10]
     bank = [f" {one:04},{one % 7},{one % 3}" for one in reversed(people)]
@@ -78,7 +78,7 @@ def test_from_nothing_to_a_trained_model(type_in, tmp_path, monkeypatch):
     certificates(type_in, tmp_path)
 
     def config(name, address):
-        """As it was written, with paths seen from outside, since one process plays all."""
+        """The written config with absolute paths, since one process runs all members."""
         own, home = read_toml(tmp_path / name / f"{name}.toml"), tmp_path / name
         more = {
             f"network.{key}": str(home / own["network"][key]) for key in ("certificate", "key", "authority", "members")
@@ -122,13 +122,13 @@ def test_questions_at_a_terminal(type_in, tmp_path):
     }  # fmt: skip
 
 
-def test_everybodys_upper_part_is_the_same(tmp_path):
+def test_the_shared_part_is_the_same_for_all_members(tmp_path):
     texts = []
     for name in ("server", *PARTIES):
         label = "y" if name == "server" else None
         write_first_config(tmp_path / name, Answers(name, PARTIES, "data/t.csv", "nr", label))
         texts.append((tmp_path / name / f"{name}.toml").read_text())
-    assert len({re.search(r"# --- what all.*?(?=# --- )", text, re.DOTALL)[0] for text in texts}) == 1
+    assert len({re.search(r"# --- shared.*?(?=# --- )", text, re.DOTALL)[0] for text in texts}) == 1
     assert (tmp_path / "bank/data").stat().st_mode & 0o077 == 0
     assert "*.key" in (tmp_path / "bank/.gitignore").read_text()
 
@@ -145,7 +145,7 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / ".gitignore").write_text("mine\n")
     write_first_config(tmp_path, answers)
     before = (tmp_path / "bank.toml").read_bytes()
-    with pytest.raises(ConfigError, match="there is a bank.toml already; it is left as it is"):
+    with pytest.raises(ConfigError, match="bank.toml exists already, and was not changed"):
         write_first_config(tmp_path, Answers("bank", PARTIES, "data/other.csv", "nr"))
     assert (tmp_path / "bank.toml").read_bytes() == before and (tmp_path / ".gitignore").read_text() == "mine\n"
 
@@ -180,6 +180,6 @@ def test_odd_names_of_columns_are_written_as_they_are(tmp_path):
 
 def test_without_a_terminal_it_says_which_flag(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="--parties = None: say it with the flag, or type the command in a terminal"):
+    with pytest.raises(ConfigError, match="--parties = None: add the flag, or run the command in a terminal"):
         CliRunner().invoke(app, ["init", "bank"], catch_exceptions=False)
     assert not Path("bank").exists()

@@ -1,4 +1,4 @@
-"""How the command line is put together: no module needs one that needs it."""
+"""The modules of the command line: their imports have no cycle."""
 
 import ast
 from graphlib import TopologicalSorter

@@ -1,4 +1,4 @@
-"""`colonnade predict`: what it reads, writes and refuses; and, slowly, with real processes that are killed."""
+"""`colonnade predict`: what it reads, writes and refuses; and a slow test with real processes that are killed."""
 
 import csv
 import os
@@ -54,7 +54,7 @@ def test_ids_are_lines_or_a_column(here):
     ("name", "column", "words"),
     [
         ("none.txt", None, "there is no such file"),
-        ("empty.txt", None, "holds no id"),
+        ("empty.txt", None, "has no ids"),
         ("two.csv", None, "name the column of two.csv with the ids: client, age"),
         ("two.csv", "clients", "did you mean 'client'"),
     ],
@@ -91,7 +91,7 @@ def test_without_a_server_it_says_what_to_start(here):
         predict(Path("small.toml"), Path("ids.txt"), Path("out.csv"))
     folder = here / "runs" / "small-server" / "predict"
     folder.mkdir(parents=True)
-    (folder / "http").write_text("127.0.0.1:9")  # where nobody listens
+    (folder / "http").write_text("127.0.0.1:9")  # no process listens there
     (folder / "token").write_text("t")
     with pytest.raises(ConfigError, match="no server answers at 127.0.0.1:9"):
         predict(Path("small.toml"), Path("ids.txt"), Path("out.csv"))
@@ -117,7 +117,7 @@ def pid_of(here, name):
 
 
 @pytest.mark.slow
-def test_a_federation_stays_up_and_answers_whoever_is_killed(here):
+def test_a_federation_stays_up_and_answers_while_any_member_is_killed(here):
     def ask(out):
         asked = start(here, "predict", "small.toml", "--run", here / "run", "--ids", "ids.txt", "--out", out)
         assert asked.wait(PATIENCE_S) == 0
@@ -134,7 +134,7 @@ def test_a_federation_stays_up_and_answers_whoever_is_killed(here):
         while any(row["parties"] != ALL for row in stayed[:3]):  # not all are back yet
             assert time.monotonic() < until + PATIENCE_S
             stayed = ask("stayed.csv")
-        os.kill(pid_of(here, "party-2"), signal.SIGKILL)  # it will be started again
+        os.kill(pid_of(here, "party-2"), signal.SIGKILL)  # `up` starts it again
         rows = ask("killed.csv")
         assert all("party-1" in row["parties"] and not row["refused"] for row in rows[:3])
         assert rows[3]["refused"]

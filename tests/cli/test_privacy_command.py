@@ -1,4 +1,4 @@
-"""`colonnade privacy fedvs`: which codes there are, and what they cost."""
+"""`colonnade privacy fedvs`: the possible codes and their cost."""
 
 import pytest
 from typer.testing import CliRunner
@@ -20,7 +20,7 @@ def test_it_recommends_a_code_and_says_what_it_costs():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match="4 parties stand 2\\(K\\+T−1\\) \\+ 1 \\+ stragglers ≤ 4 only"):
+    with pytest.raises(ConfigError, match="4 parties are too few"):
         run("--parties", "4", "--stragglers", "3", "--colluders", "1")
     with pytest.raises(ConfigError, match="--colluders = -1"):
         run("--colluders", "-1")

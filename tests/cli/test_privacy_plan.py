@@ -1,4 +1,4 @@
-"""`colonnade privacy plan` and `colonnade privacy ledger`: for people."""
+"""`colonnade privacy plan` and `colonnade privacy ledger`: their printed output."""
 
 import json
 from math import inf
@@ -46,12 +46,12 @@ def test_with_private_steps_a_record_pays_for_its_own_row():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give one of them"),
-        (("--epsilon", "1", "--noise", "2"), "give one of them"),
+        ((), "give exactly one of them"),
+        (("--epsilon", "1", "--noise", "2"), "give exactly one of them"),
         (("--noise", "-1"), "--noise = -1.0: must be above 0"),
         (("--epsilon", "1", "--delta", "1"), "between 0 and 1"),
         (("--epsilon", "1", "--rows", "0"), "--rows = 0: must be 1 or more"),
-        (("--noise", "1", "--gradient-clip", "1"), "belong together"),
+        (("--noise", "1", "--gradient-clip", "1"), "give both --gradient-noise and --gradient-clip"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its commands, typed as they stand there: three folders, real processes, made-up numbers."""
+"""docs/tutorial.md: its commands, typed as printed, with three folders, real processes and made-up numbers."""
 
 import contextlib
 import os
@@ -26,12 +26,12 @@ PATIENCE_S = 120.0
 # A small federation: little to compute, no port that others use, no deadline on a slow machine.
 SMALL = "--rows 700 --new 200"
 SHRINK = {"batch_size = 256": "batch_size = 32", "0.001": "0.01", "epochs = 10": "epochs = 6", ":7450": ":{port}"}
-SHRINK |= {"[network]\n": "[network]\nlost_after_s = 60\n"}  # nobody is away because the machine is slow
+SHRINK |= {"[network]\n": "[network]\nlost_after_s = 60\n"}  # no party counts as lost because the machine is slow
 PREDICT = {"[predict]\n": '[predict]\nhttp = "127.0.0.1:0"\ndeadline_s = 60\n'}
 
 
 class Typist:
-    """Types commands where they belong; those that stay run on, each with a log, until somebody presses Ctrl-C."""
+    """Types each command in its folder. Commands that keep running have a log each and stop at a typed Ctrl-C."""
 
     def __init__(self, home, shrunk):
         self.home, self.shrunk = home, shrunk
@@ -45,7 +45,7 @@ class Typist:
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
     def type(self, where, command):
-        """What it printed."""
+        """Type a command; return its output."""
         folder = {"": ROOT, "three": self.home}.get(where, self.home / where)
         command = command.replace("/tmp/three", str(self.home))
         if command == "^C":
@@ -66,7 +66,7 @@ class Typist:
         return done.stdout.replace(str(self.home), "/tmp/three")
 
     def type_here(self, folder, command):
-        """Those that start no role need no process of their own."""
+        """Run a command that starts no role inside this process."""
         with contextlib.chdir(folder):
             result = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
         assert result.exit_code == 0, f"{command}\n{result.output}"
@@ -98,7 +98,7 @@ class Typist:
         self.all_joined()
 
     def all_joined(self):
-        """The server has met all parties that run."""
+        """Wait until the server has met all running parties."""
         alive = [log for _, process, log in self.running if process.poll() is None]
         assert alive, [log.read_text() for _, _, log in self.running]
         server, parties = alive[0], len(alive) - 1
@@ -122,7 +122,7 @@ def typist(tmp_path):
 
 
 def shrink(home):
-    """After the configs are as the page wants them."""
+    """Shrink the configs, once they are as the page wants them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -152,7 +152,7 @@ def test_the_tutorial_goes_all_the_way(typist):
         assert {alike(line) for line in shown} <= got, f"{command}\n{out}"
 
     assert printed["cmp scores.csv again.csv && echo the same"] == "the same\n"
-    for party in ("shop", "insurer"):  # nobody got a key or a table that is not its own
+    for party in ("shop", "insurer"):  # no member got another member's key or table
         names = [path.name for path in (typist.home / party).rglob("*") if path.suffix in (".key", ".csv")]
         assert sorted(names) == sorted([f"{party}.key", f"{party}.csv", "new.csv"])
     rests = {name: polars.read_csv(typist.home / f"bank/{name}.csv")["parties"] for name in ("scores", "away")}

@@ -1,4 +1,4 @@
-"""What a config may say: unknown keys, wrong types, overrides, and the way to TOML and back."""
+"""What a config may say: unknown keys, wrong types, overrides, and the round trip through TOML."""
 
 import tomllib
 
@@ -97,7 +97,7 @@ def test_overrides_are_toml_values_or_text(text, expected):
 
 @pytest.mark.parametrize("text", ["train.epochs", "=3", " = 3"])
 def test_an_override_without_a_key_or_a_value(text):
-    with pytest.raises(ConfigError, match="--set = .*write key=value"):
+    with pytest.raises(ConfigError, match="--set = .*must be KEY=VALUE"):
         parse_override(text)
 
 
@@ -145,7 +145,7 @@ def test_the_resolved_config_survives_toml(tables):
 def test_every_default_is_written_out():
     written = to_dict(Config())
     assert written["train"]["seed"] == 0 and written["clock"]["server"]["compute"]["mean_s"] == 0.001
-    assert "epochs" not in written["train"], "what is not set is left out"
+    assert "epochs" not in written["train"], "keys that are not set are left out"
     written = to_dict(settled(Config(protocol={"name": "sync"}), rows=200))
     assert (written["train"]["batch_size"], written["train"]["optimiser"], written["train"]["epochs"]) == (
         12,
@@ -165,7 +165,7 @@ def test_every_default_is_written_out():
         ({"optimiser": "RMSprop"}, "RMSprop", 0.01),
         ({"optimiser": "sgd"}, "sgd", 0.1),
         ({"optimiser": "momentum"}, "momentum", 0.02),
-        ({"learning_rate": 0.3}, "sgd", 0.3),  # as before there were defaults of methods
+        ({"learning_rate": 0.3}, "sgd", 0.3),  # as before methods had defaults
         ({"learning_rate": 0.3, "optimiser": "adam"}, "adam", 0.3),
         ({"optimiser": {"server": "adam", "party": ["sgd", "adam"]}}, None, RoleRates(0.01, [0.1, 0.01])),
     ],
@@ -176,7 +176,7 @@ def test_the_rate_is_that_of_the_optimiser(train, optimiser, rate):
 
 
 def test_a_rate_that_is_no_rate_is_refused_with_what_is_right():
-    with pytest.raises(ConfigError, match=r"train.learning_rate = 'fast': write a number, .* or 'auto'"):
+    with pytest.raises(ConfigError, match=r"train.learning_rate = 'fast': give a number, .* or 'auto'"):
         from_dict({"train": {"learning_rate": "fast"}})
 
 

@@ -75,9 +75,9 @@ COMMANDS = [["run"], ["up"], ["run", "--driver", "processes"], ["compare"], ["sw
 def test_every_command_that_wants_all_columns_refuses_one_sides_config(command, tmp_path, monkeypatch):
     (tmp_path / "clinic.toml").write_text('[party]\ndata = "clinic.csv"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="party.data = 'clinic.csv': is a setting of one side"):
+    with pytest.raises(ConfigError, match="party.data = 'clinic.csv': belongs to one member"):
         CliRunner().invoke(app, [*command, "clinic.toml"], catch_exceptions=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["clinic.toml"], "nothing was begun"
+    assert [path.name for path in tmp_path.iterdir()] == ["clinic.toml"], "nothing was started"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a method gets where it cannot use the configured model, and what it is not given."""
+"""What a method gets if it cannot use the configured model, and which settings it does not get."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_what_a_config_leaves_open_is_the_methods_own_and_fits(name: str) -> Non
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_given_what_it_can_use(name: str) -> None:
-    """The contract of all methods: a model that one cannot use is declared in its capabilities."""
+    """The contract of all methods: a method declares in its capabilities which models it cannot use."""
     model = {"party": "mlp:4", "embedding": [2, 3, 2, 2], "aggregate": "concat"}
     train = {"optimiser": "adam", "learning_rate": 0.01, "regulariser": {"kind": "l2", "weight": 0.1}, "updates": 1}
     prepare(fitted(from_dict(tables(name, model=model, train=train))).config)

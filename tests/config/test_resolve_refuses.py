@@ -1,4 +1,4 @@
-"""From a config to roles: what the defaults are, and every combination that cannot work."""
+"""From a config to roles: the defaults, and every combination that cannot work."""
 
 from math import ceil
 
@@ -35,9 +35,9 @@ REFUSALS = [
     (
         {"protocol": {"name": "asysqn-svrg"}},
         "protocol.loss",
-        "needs labels of two classes (±1 or 0–1), and there are 10",
+        "needs labels of two classes (±1 or 0–1); these labels have 10",
     ),
-    ({"protocol": {"name": "asysqn-svrg"}, "train": {"optimiser": "adam"}}, "train.optimiser", "a step of their own"),
+    ({"protocol": {"name": "asysqn-svrg"}, "train": {"optimiser": "adam"}}, "train.optimiser", "their own step"),
     (
         {"protocol": {"name": "afsgd"}, "train": {"regulariser": {"kind": "l2", "weight": 0.1}}},
         "train.regulariser",
@@ -53,7 +53,7 @@ REFUSALS = [
     ({"protocol": {"name": "vafl", "extra_rows": -1}}, "protocol.extra_rows", "must be 0 or more batches"),
     ({"protocol": {"name": "vafl", "pause_s": [1, 2]}}, "protocol.pause_s", "one value for each of 4 parties"),
     ({"protocol": {"name": "vafl", "pause_s": -1}}, "protocol.pause_s", "must be 0 or more seconds"),
-    ({"protocol": {"name": "t-sync", "order": "query-first"}}, "protocol.order", "only 'upload-first' works"),
+    ({"protocol": {"name": "t-sync", "order": "query-first"}}, "protocol.order", "set protocol.order = 'upload-first'"),
     ({"train": {"epochs": 3, "seconds": 2}}, "train.epochs and train.seconds", "give only one of them"),
     (
         {"train": {"epochs": 3, "updates": 3, "seconds": 2}},
@@ -63,10 +63,10 @@ REFUSALS = [
     ({"train": {"epochs": 0}}, "train.epochs", "must be above 0"),
     ({"train": {"updates": -5}}, "train.updates", "must be above 0"),
     ({"train": {"seconds": float("inf")}}, "train.seconds", "must be above 0"),
-    ({"train": {"eval_every": "often"}}, "train.eval_every", "write a number of updates, or e.g. '2 s'"),
-    ({"train": {"eval_every": "1.2.3 s"}}, "train.eval_every", "write a number of updates, or e.g. '2 s'"),
-    ({"train": {"eval_every": "- epochs"}}, "train.eval_every", "write a number of updates, or e.g. '2 s'"),
-    ({"train": {"eval_every": "5 minutes"}}, "train.eval_every", "write a number of updates"),
+    ({"train": {"eval_every": "often"}}, "train.eval_every", "give a number of updates, or e.g. '2 s'"),
+    ({"train": {"eval_every": "1.2.3 s"}}, "train.eval_every", "give a number of updates, or e.g. '2 s'"),
+    ({"train": {"eval_every": "- epochs"}}, "train.eval_every", "give a number of updates, or e.g. '2 s'"),
+    ({"train": {"eval_every": "5 minutes"}}, "train.eval_every", "give a number of updates"),
     ({"train": {"eval_every": 0}}, "train.eval_every", "must be above 0"),
     ({"train": {"eval_every": "-1 s"}}, "train.eval_every", "must be above 0"),
     ({"train": {"checkpoint_every": "0 epochs"}}, "train.checkpoint_every", "must be above 0"),
@@ -86,8 +86,8 @@ REFUSALS = [
     ({"train": {"optimiser": "Optimizer"}}, "train.optimiser", "a class of torch.optim"),
     ({"train": {"optimiser": {"name": "sgd", "prox": "much"}}}, "train.optimiser", "`prox` and `decay` are numbers"),
     ({"train": {"optimiser": {"server": "sgd"}}}, "train.optimiser", "both `server` and `party`"),
-    ({"train": {"optimiser": {"name": "sgd", "moment": 1}}}, "train.optimiser", "sgd refuses these options"),
-    ({"train": {"optimiser": {"name": 5}}}, "train.optimiser", "write 'sgd', 'momentum', 'adam', a class"),
+    ({"train": {"optimiser": {"name": "sgd", "moment": 1}}}, "train.optimiser", "sgd does not accept these options"),
+    ({"train": {"optimiser": {"name": 5}}}, "train.optimiser", "use 'sgd', 'momentum', 'adam', a class"),
     ({"train": {"optimiser": {"server": "sgd", "party": ["sgd"]}}}, "train.optimiser.party", "one entry for each of 4"),
     ({"train": {"regulariser": [{}, {}]}}, "train.regulariser", "one entry for each of 4 parties"),
     ({"train": {"step_rule": "cosine"}}, "train.step_rule", "use 'constant', 'inverse-sqrt' or 'inverse'"),

@@ -1,4 +1,4 @@
-"""Ids by the rules, the order of aligned rows, and the file that keeps it."""
+"""Ids under the rules, the order of aligned rows, and the file that stores it."""
 
 import stat
 
@@ -50,7 +50,7 @@ def test_rules(rules, text, wanted):
     assert normalise(text, IdRules(**rules)) == wanted
 
 
-def test_rules_that_nobody_knows():
+def test_unknown_rules():
     with pytest.raises(ConfigError, match=r"align.case = 'upper': use one of 'keep', 'fold'"):
         IdRules(case="upper")
 
@@ -63,7 +63,7 @@ def test_each_id_once_with_its_first_row(texts):
         if text is not None and text.strip():
             first_rows.setdefault(normalise(text, DROP), row)
     if not first_rows:
-        with pytest.raises(DataError, match=f"no id in column 'id', which has {len(texts)} rows"):
+        with pytest.raises(DataError, match=f"none of the {len(texts)} rows has an id in column 'id'"):
             clean_ids(column, DROP, "bank: b.csv")
         return
     ids = clean_ids(column, DROP, "bank: b.csv")
@@ -77,9 +77,11 @@ def test_rows_without_an_id_of_their_own_are_counted_not_shown():
     with pytest.raises(DataError) as refused:
         clean_ids(column, IdRules(), "bank: b.csv")
     said = str(refused.value)
-    assert "bank: b.csv: column 'nr': 2 rows have no id, 2 rows have an id that came before" in said
+    assert "bank: b.csv: column 'nr': 2 rows have no id, 2 rows repeat an earlier id" in said
     assert 'align.empty and align.duplicates = "drop"' in said and "a7" not in said
-    with pytest.raises(DataError, match=r'2 rows have an id that came before; .* align.duplicates = "drop"$'):
+    with pytest.raises(
+        DataError, match=r'2 rows repeat an earlier id; .* align.duplicates = "drop" in the configs of all members$'
+    ):
         clean_ids(column, IdRules(empty="drop"), "bank: b.csv")
 
 
@@ -158,7 +160,7 @@ def test_ids_that_changed_since(change, tmp_path):
     path.write_text("\n".join(change(lines)) + "\n")
     with pytest.raises(DataError, match=r"the ids of bank have changed since the alignment .* colonnade align again"):
         read_party_share(path, name="bank", id="nr", aligned=aligned, by=RowSplit(0.5, 0, 0))
-    path.write_text("\n".join(lines).replace(".5", ".25") + "\n")  # other columns may be mended
+    path.write_text("\n".join(lines).replace(".5", ".25") + "\n")  # changes to other columns are allowed
     read_party_share(path, name="bank", id="nr", aligned=aligned, by=RowSplit(0.5, 0, 0))
     with pytest.raises(ConfigError, match=r"party.id = None: name the column of bank.csv that was aligned"):
         read_party_share(path, name="bank", aligned=aligned, by=RowSplit(0.5, 0, 0))
@@ -205,18 +207,18 @@ def test_rows_that_a_party_lacks_are_zeros_and_teach_it_nothing(tmp_path):
     assert [part.tolist() for part in share.present] == [(order[part] >= 0).tolist() for part in (train, test)]
     for part, values, present in zip((train, test), (share.train, share.test), share.present, strict=True):
         assert not values[~present].any() and np.isfinite(values).all()
-        known = x[order[train][order[train] >= 0]]  # scaled by what is there to train on
+        known = x[order[train][order[train] >= 0]]  # scaled by the training rows that are present
         expected = (x[order[part][present]] - known.mean()) / known.std()
         np.testing.assert_allclose(values[present][:, 0], expected, rtol=1e-5)
     whole = read(np.arange(40))
     assert whole.present is None  # and with all rows there, bit for bit as without an alignment
     plain = read_party_share(path, **how)
     assert np.array_equal(whole.train, plain.train) and np.array_equal(whole.test, plain.test)
-    with pytest.raises(DataError, match="of the rows that are trained on it has none"):
+    with pytest.raises(DataError, match="this party has none of the training rows"):
         read(np.full(40, -1))
 
 
-def test_who_lacks_which_row():
+def test_which_member_lacks_which_row():
     presence = np.array([[True, False, True], [True, True, True]])
     aligned = Alignment("server", ("bank", "shop", "server"), np.array([4, 1]), "ab" * 32, "cd" * 32, presence)
     assert aligned.absent(("shop", "bank")).tolist() == [[True, False], [False, False]]

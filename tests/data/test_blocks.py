@@ -1,4 +1,4 @@
-"""A table for each party: the same data as the one table that was taken apart."""
+"""A table for each party gives the same data as the one table they were cut from."""
 
 import numpy as np
 import polars
@@ -34,8 +34,8 @@ def test_lists_categories_and_sparse_blocks():
 @pytest.mark.parametrize(
     ("blocks", "settings", "error", "message"),
     [
-        (X, {}, DataError, "not one table; take it apart with split"),
-        ([], {}, DataError, "there is no party"),
+        (X, {}, DataError, "not one table; divide it with split"),
+        ([], {}, DataError, "blocks is empty"),
         ({"the bank": X}, {}, ConfigError, "a party's name is"),
         ([X, X[:29]], {}, DataError, "party-2: 29 rows, but there are 30 labels"),
         ([X[:, 0]], {}, DataError, r"party-1: x must be 2-D"),

@@ -1,4 +1,4 @@
-"""Who holds which columns."""
+"""Which party holds which columns."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_named_keeps_the_order_given_and_may_leave_columns_out():
 @pytest.mark.parametrize(
     ("width", "parties", "how", "key", "message"),
     [
-        (3, 4, "even", "data.parties", "party-4 would be a party without columns"),
+        (3, 4, "even", "data.parties", "party-4 would have no columns"),
         (3, 0, "even", "data.parties", "whole number from 1"),
         (3, True, "even", "data.parties", "whole number from 1"),
         (3, 2.0, "even", "data.parties", "whole number from 1"),
@@ -72,7 +72,7 @@ def test_named_keeps_the_order_given_and_may_leave_columns_out():
         (8, 4, "quarters", "data.split", "is for images"),
         (3, None, {}, "data.split", "names no party"),
         (3, 2, {"a": ["c0"]}, "data.parties", "data.split names 1"),
-        (3, None, {"a": ["c0"], "b": []}, "data.split", "b would be a party without columns"),
+        (3, None, {"a": ["c0"], "b": []}, "data.split", "b has no columns"),
         (3, None, {"a": "c0"}, "data.split", "a needs a list"),
         (3, None, {"a": 3}, "data.split", "a needs a list"),
         (12, None, {"a": ["c0", "C11"]}, "data.split", "a: arrays has no column 'C11' .did you mean 'c11'"),
@@ -112,5 +112,5 @@ def test_upright_bands_of_an_image():
     assert partition.columns[1][:4] == ("pixel2", "pixel3", "pixel10", "pixel11")
     with pytest.raises(ConfigError, match=r"cuts 8 columns into equal bands, so it must be one of \[1, 2, 4, 8\]"):
         split(load("digits"), parties=3, how="columns")
-    with pytest.raises(ConfigError, match="is for images, and wine is a table"):
+    with pytest.raises(ConfigError, match="is for images, but wine is a table"):
         split(load("wine"), how="columns")

@@ -1,4 +1,4 @@
-"""CSV as it is found: other separators, no line of names, decimal commas, blanks, words for missing, a test file."""
+"""CSV as found in practice: separators, no header, decimal commas, blanks, words for missing values, a test file."""
 
 import gzip
 
@@ -67,7 +67,7 @@ def test_without_a_line_of_names(tmp_path):
     assert found.task.classes == ("no", "yes") and found.x.shape[0] == 4
     numbers = "\ufeff1,2,0\n3,4,1\n"
     assert table(tmp_path, numbers, header=False, label="x2").x.column(0).values.tolist() == [1, 3]
-    with pytest.raises(ConfigError, match="if its first line is a row and has no names, set data.header = false"):
+    with pytest.raises(ConfigError, match="if its first line holds values instead of names, set data.header = false"):
         table(tmp_path, numbers, label="x2")
     with pytest.raises(DataError, match="line 2 has 2 cells, not 3"):
         table(tmp_path, "1,2,0\n3,4\n", header=False, label="x2")
@@ -108,7 +108,7 @@ def test_parquet_and_libsvm_have_test_files_too(tmp_path):
     [
         ({"separator": "::"}, ConfigError, "data.separator = '::': must be one character"),
         ({"decimal": "·"}, ConfigError, "must be '.' or ','"),
-        ({"decimal": ",", "separator": ","}, ConfigError, "is the separator as well"),
+        ({"decimal": ",", "separator": ","}, ConfigError, "must differ from the separator"),
         ({"test": "none.csv"}, ConfigError, "there is no such file"),
         ({"test": "classes.csv"}, DataError, r"label 'y' has classes that no training row has: yes\."),
         ({"test": "columns.csv"}, DataError, "there is no column 'city', which t.csv has"),
@@ -133,7 +133,9 @@ def test_dialects_are_for_csv(tmp_path):
 
 def test_decimal_commas_without_a_setting_are_noted(tmp_path):
     found = table(tmp_path, "a;y\n1,5;0\n2,5;1\n3,5;1\n")
-    assert found.notes == ("column 'a' is taken for categories, for its numbers have a comma: set decimal = ','",)
+    assert found.notes == (
+        "column 'a' is treated as categories, because its numbers have a decimal comma: set decimal = ','",
+    )
 
 
 def test_a_members_own_file_has_a_dialect_too(tmp_path):

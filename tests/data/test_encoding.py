@@ -1,4 +1,4 @@
-"""Categories and missing values: fitted on training rows, by each party alone, and again on new rows."""
+"""Categories and missing values: each party fits them on its own training rows and applies them to new rows."""
 
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 def table(columns, test_rows, categorical=()):
-    """A dataset whose last rows are its test set."""
+    """A dataset with its last rows as test set."""
     held = [column_of(polars.Series(name, values), name in categorical) for name, values in columns.items()]
     x = Table(held)
     return Dataset("shop", x, np.arange(len(x)) % 2, Task("binary", ("0", "1")), tuple(columns), test_rows)
@@ -40,7 +40,7 @@ def test_one_hot_by_hand():
     assert partition.train[0].dtype == np.float32
     assert partition.shapes == ((3,),)
     assert partition.notes == (
-        "party-1: column 'city': 1 categories (Köln) occur in rows held out only, 1 of them; all zeros there",
+        "party-1: column 'city': 1 categories (Köln) occur only in held-out rows, 1 of them; those rows get zeros",
     )
 
 
@@ -92,7 +92,7 @@ def test_refused_policy():
         split(load("wine"), missing="maen")
 
 
-def test_a_column_of_names_is_refused_unless_nobody_holds_it():
+def test_a_column_of_names_is_refused_unless_no_party_holds_it():
     dataset = table({"name": [f"n{i}" for i in range(1002)], "a": np.arange(1002.0)}, 1)
     with pytest.raises(DataError, match="party-1: column 'name' has 1001 different texts .*data.id"):
         split(dataset, parties=2)
@@ -128,7 +128,7 @@ def test_new_rows_that_do_not_fit():
         ([{"city": "Ulm", "age": 1}, {"city": "Ulm"}], "no column 'age'"),
         ({"city": ["Ulm"], "age": ["old"]}, "column 'age' must hold numbers, not String"),
         ({"city": ["Ulm"], "age": [None]}, "1 of its values NaN.*'age', row 0"),
-        ({"city": ["Ulm"], "age": [1, 2]}, "are no table"),
+        ({"city": ["Ulm"], "age": [1, 2]}, "cannot be read as a table"),
         ("Ulm", "must be an array, a table or a list"),
     ):
         with pytest.raises(DataError, match=message):
@@ -140,7 +140,7 @@ def test_release_gives_the_columns_back():
     dataset = table(columns, 1)
     whole, released = split(dataset, parties=2), split(dataset, parties=2, release=True)
     np.testing.assert_array_equal(whole.train[1], released.train[1])
-    with pytest.raises(DataError, match="given back"):
+    with pytest.raises(DataError, match="was released"):
         split(dataset, parties=2)
 
 

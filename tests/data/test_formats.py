@@ -1,4 +1,4 @@
-"""Files whose names do not tell what they hold: `format` does, for tables of all and for a member's own."""
+"""Files whose names do not tell their format: `format` does, for joint tables and for a member's own."""
 
 import gzip
 
@@ -21,7 +21,7 @@ LIBSVM = b"-1 1:0.5 3:2\n+1 2:1\n-1\n"
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_libsvm_as_it_is_distributed(tmp_path, packed, sparse):
-    """The file is called a9a, as the source with a test set is: with a format it is a path."""
+    """The file has the name of the source a9a, which has a test set: with a format the name is a path."""
     (tmp_path / "a9a").write_bytes(gzip.compress(LIBSVM) if packed else LIBSVM)
     dataset = load("a9a", format="libsvm", dir=tmp_path, sparse=sparse)
     x = dataset.x.toarray() if sparse else dataset.x
@@ -29,12 +29,12 @@ def test_libsvm_as_it_is_distributed(tmp_path, packed, sparse):
     with pytest.raises(ConfigError, match="data.source = 'news': unknown; .* any other file with data.format"):
         load("news", dir=tmp_path)
     (tmp_path / "news").write_bytes(LIBSVM)
-    with pytest.raises(ConfigError, match="data.source = 'news': the file's name .* one of csv, parquet, npz, libsvm"):
+    with pytest.raises(ConfigError, match="data.source = 'news': the file name .* one of csv, parquet, npz, libsvm"):
         load("news", dir=tmp_path)
 
 
 def test_libsvm_is_not_scaled_unless_the_config_says_so(tmp_path):
-    """Of 1,000 rows one has a 1 in the last column: standardised it would be 31.6."""
+    """One of 1,000 rows has a 1 in the last column: standardised it would be 31.6."""
     lines = [f"{i % 2} 1:{i % 5}{' 3:1' if i == 7 else ''}" for i in range(1000)]
     (tmp_path / "rare.svm").write_text("\n".join(lines) + "\n")
     data = {"data": {"source": "rare.svm", "dir": str(tmp_path), "parties": 1}}
@@ -59,7 +59,7 @@ def test_tables_and_arrays(tmp_path):
     with (tmp_path / "four").open("wb") as file:
         np.savez(file, x=np.eye(4), y=np.arange(4) % 2)
     assert load("four", format="npz", dir=tmp_path).x.shape == (4, 4)
-    with pytest.raises(DataError, match="one: is no Parquet file, and its format was given as 'parquet'"):
+    with pytest.raises(DataError, match="one: is not a Parquet file, but its format was given as 'parquet'"):
         load("one", format="parquet", dir=tmp_path, label="y")
     with pytest.raises(DataError, match="three: is a Parquet file"):
         load("three", format="csv", dir=tmp_path, label="y")

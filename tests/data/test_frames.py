@@ -1,4 +1,4 @@
-"""DataFrames of polars and pandas become the same data as files do."""
+"""DataFrames of polars and pandas give the same data as files."""
 
 import numpy as np
 import polars
@@ -47,11 +47,11 @@ def test_a_pandas_frame_is_what_the_polars_frame_is():
     [
         (FRAME, {}, ConfigError, "label = None: name the column of the DataFrame"),
         (FRAME, {"label": "baught"}, ConfigError, "no such column in frame .did you mean 'bought'"),
-        (FRAME, SETTINGS | {"dir": "data"}, ConfigError, "dir = 'data': is for sources in files"),
-        (FRAME.select("bought"), {"label": "bought"}, DataError, "no column but the label"),
+        (FRAME, SETTINGS | {"dir": "data"}, ConfigError, "dir = 'data': is for files"),
+        (FRAME.select("bought"), {"label": "bought"}, DataError, "no column besides the label"),
         (FRAME.clear(), SETTINGS, DataError, "there are no rows"),
         (FRAME.with_columns(day=polars.date(2020, 1, 1)), SETTINGS, DataError, "column 'day' holds Date"),
-        ([[1, 2]], SETTINGS, ConfigError, "give a name, a path or a DataFrame; arrays: from_arrays"),
+        ([[1, 2]], SETTINGS, ConfigError, "give a name, a path or a DataFrame; for arrays use from_arrays"),
     ],
 )
 def test_what_is_refused(frame, settings, error, message):

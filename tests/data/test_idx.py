@@ -1,4 +1,4 @@
-"""IDX files: written by hand here, byte by byte, and read back."""
+"""IDX files: written here byte by byte, and read back."""
 
 import gzip
 import struct

@@ -30,7 +30,7 @@ def test_libsvm(tmp_path, name):
         (b"\xff\xfe1\0", "t.svm: cannot be read as LIBSVM"),
         (b"1\n0\n", "no index:value"),
         (b"1 9999999:1\n" * 1000 + b"0 1:1\n", "GiB when dense"),
-        (b"1 1:1\n1 1:2\n", "nothing to tell apart"),
+        (b"1 1:1\n1 1:2\n", "needs two or more classes"),
         (b"1 1:1\n2 1:nan\n1 1:3\n", None),
     ],
 )
@@ -45,9 +45,9 @@ def test_refused_libsvm(tmp_path, text, message):
 
 
 def test_a9a_from_a_folder(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.dir = None: say where the files of a9a lie \(a9a.gz"):
+    with pytest.raises(ConfigError, match=r"data.dir = None: name the folder with the files of a9a \(a9a.gz"):
         load("a9a")
-    with pytest.raises(ConfigError, match="there is no a9a.gz there, nor in a subfolder a9a"):
+    with pytest.raises(ConfigError, match="there is no a9a.gz in this folder or in its subfolder a9a"):
         load("a9a", dir=tmp_path)
     (tmp_path / "a9a.gz").write_bytes(gzip.compress(TEXT.encode()))
     with pytest.raises(ConfigError, match="no a9a.t.gz"):

@@ -1,4 +1,4 @@
-"""A party's rows by id: training rows as trained on, further rows encoded and scaled alike, later files first."""
+"""A party's rows by id: training rows as in training, further rows encoded and scaled alike, later files first."""
 
 import numpy as np
 import polars
@@ -85,7 +85,7 @@ def test_an_npz_has_its_own_names(tmp_path):
         ("client,city\nd1,Ulm\n", "there is no column 'age'"),
         ("client,age,city\nd1,old,Ulm\n", "column 'age' must hold numbers"),
         ("client,age,city\nd1,,Ulm\n", "NaN"),
-        ("client,age,city\nd1,1,Ulm\nd1,2,Ulm\n", "1 rows have an id that came before"),
+        ("client,age,city\nd1,1,Ulm\nd1,2,Ulm\n", "1 rows repeat an earlier id"),
         ("client,age,city\n,1,Ulm\n", "1 rows have no id"),
     ],
     ids=["no column", "words", "missing", "twice", "no id"],

@@ -1,4 +1,4 @@
-"""Rows that stay in their file: the same numbers as from a table that was read, and only what is asked for is read."""
+"""Rows that stay in their file: the same numbers as from a table in memory, and only the needed rows are read."""
 
 import os
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_labels_from_an_npy(tmp_path):
     assert found.task.classes == ("0", "1", "2") and found.rows == 200
     rows = read_party_share(saved(tmp_path, y[:, None].astype(np.float32)), scale="none", **HOW)
     assert np.asarray(rows.train)[:, 0].tolist() == found.y_train.tolist(), "in the same order"
-    with pytest.raises(ConfigError, match="server.label = 'y': an .npy has neither ids nor names"):
+    with pytest.raises(ConfigError, match="server.label = 'y': an .npy file has no ids and no column names"):
         read_server_share(tmp_path / "y.npy", label="y", by=RowSplit(0.25, 0, 3))
     with pytest.raises(DataError, match="y.npy: the label has only"):
         read_server_share(saved(tmp_path, y * 0, "y.npy"), label=None, by=RowSplit(0.25, 0, 3))
@@ -71,13 +71,23 @@ def test_labels_from_an_npy(tmp_path):
     ("x", "options", "error", "text"),
     [
         (numbers(dtype=np.float64), {}, DataError, "x.npy: .* must hold float32 or float16, not float64"),
-        (np.asfortranarray(numbers()), {}, DataError, "x.npy: .* column by column; save it again"),
+        (
+            np.asfortranarray(numbers()),
+            {},
+            DataError,
+            "x.npy: .* column by column; apply np.ascontiguousarray and save it again",
+        ),
         (numbers()[:, 0], {}, DataError, "x.npy: x must be 2-D"),
         (np.array([object()]), {}, DataError, "x.npy: cannot be read as .npy"),
-        (numbers(), {"id": "patient"}, ConfigError, "party.id = 'patient': an .npy has neither ids nor names"),
-        (numbers(), {"label": "y"}, ConfigError, "party.label = 'y': an .npy has neither"),
-        (numbers(), {"categorical": ["x1"]}, ConfigError, "party.categorical = '...': an .npy has neither"),
-        (numbers(), {"missing": "mean"}, ConfigError, "party.missing = 'mean': what is missing in an .npy"),
+        (
+            numbers(),
+            {"id": "patient"},
+            ConfigError,
+            "party.id = 'patient': an .npy file has no ids and no column names",
+        ),
+        (numbers(), {"label": "y"}, ConfigError, "party.label = 'y': an .npy file has no ids"),
+        (numbers(), {"categorical": ["x1"]}, ConfigError, "party.categorical = '...': an .npy file has no ids"),
+        (numbers(), {"missing": "mean"}, ConfigError, "party.missing = 'mean': fill in the missing values of an .npy"),
         (numbers(), {"columns": ["x7"]}, ConfigError, "has no column 'x7'"),
     ],
     ids=["doubles", "fortran", "vector", "objects", "id", "label", "categories", "missing", "column"],
@@ -96,7 +106,7 @@ def test_a_cut_off_npy_is_refused(tmp_path):
 
 
 def test_what_is_not_a_number_is_found_at_once_or_when_it_is_asked_for(tmp_path):
-    """A scaling that is fitted sees all rows; without one nothing is read before it is needed."""
+    """Fitting a scaling reads all rows. Without a scaling the loader reads nothing until a row is needed."""
     x = numbers()
     x[7, 1] = np.nan
     path = saved(tmp_path, x)
@@ -108,7 +118,7 @@ def test_what_is_not_a_number_is_found_at_once_or_when_it_is_asked_for(tmp_path)
 
 
 def resident(file: Path) -> int:
-    """KiB of a mapped file that are this process's memory."""
+    """KiB of a mapped file that are in this process's memory."""
     with Path("/proc/self/smaps").open() as smaps:
         lines = iter(smaps)
         found = [next(rest for rest in lines if rest.startswith("Rss:")) for line in lines if str(file) in line]
@@ -117,7 +127,7 @@ def resident(file: Path) -> int:
 
 @pytest.mark.parametrize("kind", ["share", "npy"])
 def test_only_what_is_asked_for_is_read(tmp_path, kind):
-    x = np.zeros((LARGE // 8 + 1000, 4), np.float32)  # 128 MiB, that the disk need not hold
+    x = np.zeros((LARGE // 8 + 1000, 4), np.float32)  # 128 MiB, sparse on disk
     if kind == "npy":
         made = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, x.shape)
         del made
@@ -138,7 +148,7 @@ def test_only_what_is_asked_for_is_read(tmp_path, kind):
 
 
 def test_a_large_table_with_other_numbers_has_another_digest(tmp_path):
-    """Unless they lie between the blocks that are looked at."""
+    """The digest misses changes between the blocks that it reads."""
     share = party_share(split(load("digits"), parties=1), 0)
     x = np.zeros((2 * MOST_DIGESTED, 2), np.float32)
     first = features_digest(replace(share, train=x))
@@ -150,7 +160,7 @@ def test_a_large_table_with_other_numbers_has_another_digest(tmp_path):
     small = np.zeros((1000, 2), np.float32)
     before = features_digest(replace(share, train=small))
     small[517] = 1
-    assert features_digest(replace(share, train=small)) != before, "of a small table all is looked at"
+    assert features_digest(replace(share, train=small)) != before, "a small table is read completely"
 
 
 def test_ids_are_read_when_they_are_asked_for(tmp_path):
@@ -162,7 +172,7 @@ def test_ids_are_read_when_they_are_asked_for(tmp_path):
     content["ids"] = content["ids"][:-9]
     (tmp_path / "b.safetensors").write_bytes(state.pack(content))
     again = load_party_share(tmp_path / "b.safetensors")  # training does not need them
-    with pytest.raises(CheckpointError, match="b.safetensors: damaged: the ids cannot be right"):
+    with pytest.raises(CheckpointError, match="b.safetensors: damaged: the ids are invalid"):
         assert again.ids is None
 
 

@@ -1,4 +1,4 @@
-"""Known data sets: only what has the right digest comes into the data folder, in the packing that the readers want."""
+"""Known data sets: the data folder gets only files with the right digest, packed as the readers expect."""
 
 import bz2
 import gzip
@@ -87,14 +87,14 @@ def test_a_download_is_checked_too(tmp_path):
     with pytest.raises(DataError, match="cannot be fetched"):
         download(rows, tmp_path / "data", print)
     (tmp_path / "mirror" / "rows.gz").write_bytes(b"<html>moved</html>")
-    with pytest.raises(DataError, match="it was not kept"):
+    with pytest.raises(DataError, match="the download was discarded"):
         download(rows, tmp_path / "data", print)
     assert not (tmp_path / "data").exists()
     (tmp_path / "mirror" / "rows.gz").write_bytes(ROWS)
     for base in (None, (tmp_path / "mirror").as_uri()):
         place = download(rows, tmp_path / "data", lambda line: None, base)
         assert gzip.decompress((place / "rows.gz").read_bytes()) == ROWS
-    with pytest.raises(DataError, match="ask for an account"):
+    with pytest.raises(DataError, match="require an account"):
         download(known(file("rows.gz")), tmp_path / "data", print)
 
 
@@ -112,7 +112,7 @@ def test_the_commands(tmp_path, monkeypatch):
     listed = CliRunner().invoke(app, ["data", "list"], env={"COLUMNS": "200"}).output
     assert all(name in listed for name in CATALOGUE) and "CC BY-SA 3.0" in listed
     built_in = CliRunner().invoke(app, ["data", "get", "wine"]).output
-    assert "nothing to get" in built_in and "colonnade run --set data.source=wine" in built_in
+    assert "No download is needed" in built_in and "colonnade run --set data.source=wine" in built_in
     (tmp_path / "a9a").write_bytes(b"-1 1:1\n")
     refused = CliRunner().invoke(app, ["data", "get", "a9a", "--from", "a9a"])
     assert refused.exit_code == 1 and "download it again" in refused.output

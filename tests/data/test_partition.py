@@ -121,7 +121,7 @@ def test_bad_values_are_named(bad, scale):
         split(dataset, parties=3, scale=scale)
 
 
-def test_bad_values_in_columns_that_nobody_holds_do_not_matter():
+def test_bad_values_in_columns_that_no_party_holds_do_not_matter():
     dataset = counted()
     dataset.x[0, 3] = np.nan
     assert split(dataset, how={"a": ["x0..x2"]}).train[0].shape == (8, 3)

@@ -1,4 +1,4 @@
-"""PhysioNet 2012: stays to 48 hours of channels."""
+"""PhysioNet 2012: stays become 48 hours of channels."""
 
 import io
 import tarfile
@@ -62,7 +62,7 @@ def test_stays_by_hand(folder):
     assert channel(dataset, 0, "K") == [4] * 48  # the mean before the last hour is its only value
     assert channel(dataset, 1, "Age") == [70] * 48
     assert channel(dataset, 2, "Temp") == [0] * 5 + [37] * 43  # no training stay has one
-    assert dataset.notes == ("physionet2012: 1 stays without any measurement are left out",)
+    assert dataset.notes == ("physionet2012: 1 stays have no measurement and are left out",)
 
 
 @pytest.mark.parametrize("how", ["views", "even"])

@@ -1,4 +1,4 @@
-"""Scaling against scikit-learn, and the columns where it could go wrong."""
+"""Scaling against scikit-learn, and the difficult columns."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_none_multiplies_by_the_factor_alone():
 @pytest.mark.parametrize("scale", ["standard", "minmax"])
 @pytest.mark.parametrize("value", [0.1, 1e30, -3.7, 1e-300])
 def test_constant_columns_become_exactly_zero(scale, value):
-    x = np.full((1001, 1), value)  # the mean of these is not the value, by a rounding
+    x = np.full((1001, 1), value)  # rounding makes their mean differ from the value
     assert not fit(scale, whole(x), 1.0).apply(x).any()
 
 
@@ -76,7 +76,7 @@ def test_pieces_change_nothing(monkeypatch, order):
     x = np.asarray(generator.normal(size=(50, 6)), order=order)
     block = Block(x, generator.permutation(50)[:31], np.array([5, 0, 3]))
     at_once = fit("standard", block, 1.0).fill(block)
-    monkeypatch.setattr(block_module, "PIECE", 20)  # three rows a piece
+    monkeypatch.setattr(block_module, "PIECE", 20)  # three rows in each piece
     np.testing.assert_allclose(fit("standard", block, 1.0).fill(block), at_once, rtol=1e-6)
     assert at_once.flags.c_contiguous
 

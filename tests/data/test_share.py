@@ -1,4 +1,4 @@
-"""What a role reads from its own file: the same numbers as a split of the whole, ids, errors, and files of shares."""
+"""What a role reads from its own file: the same numbers as a split of the whole; ids, errors, and files of shares."""
 
 import gzip
 import hashlib
@@ -84,7 +84,7 @@ def csv(tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
 @pytest.mark.parametrize("scale", ["standard", "minmax", "none"])
 def test_own_files_give_what_a_split_of_the_whole_gives(tmp_path, monkeypatch, scale, suffix):
-    monkeypatch.setattr("colonnade.data.block.PIECE", 64)  # many pieces, whose sums must be rounded alike
+    monkeypatch.setattr("colonnade.data.block.PIECE", 64)  # many pieces, whose sums must round alike
     monkeypatch.setattr("colonnade.data.delimited.PIECE_BYTES", 500)
     frame = table()
     whole = load(str(write(frame, tmp_path / "all.csv")), label="bought", id="nr", categorical=["code"])
@@ -120,7 +120,7 @@ def test_roles_of_a_partition():
     assert party.ids_sha256 == server.ids_sha256 == hashlib.sha256(b"rows:1797").hexdigest()
 
 
-def test_notes_go_to_whom_they_concern(csv):
+def test_notes_go_to_the_members_that_they_concern(csv):
     rows = "".join(f"{i},{'x' if i == 9 else i % 2},u{i},{i % 2}\n" for i in range(10))
     partition = split(load(str(csv("a,b,c,y\n" + rows)), label="y"), how={"p": ["a", "b"], "q": ["c"]})
     assert party_share(partition, 0).notes == ()
@@ -168,7 +168,7 @@ def test_npz(tmp_path):
         ({"x": np.zeros(4)}, {}, "x must be 2-D"),
         ({"x": np.full((4, 1), "a")}, {}, "x must hold real numbers"),
         ({"x": np.full((4, 1), np.nan)}, {}, "p: 4 of its values NaN.*'x0', row 0 .*party.missing = \"mean\""),
-        ({"x": np.zeros((4, 2))}, {"id": "nr"}, "party.id = 'nr': an .npz has its ids in an array 'ids'"),
+        ({"x": np.zeros((4, 2))}, {"id": "nr"}, "party.id = 'nr': an .npz file has its ids in an array 'ids'"),
         ({"x": np.zeros((4, 2))}, {"categorical": ["x0"]}, "party.categorical = .*only CSV and Parquet"),
     ],
 )
@@ -245,7 +245,7 @@ def test_refused_ids(tmp_path, ids, message):
         ({"id": "nr", "categorical": ["nr"]}, "party.categorical = 'nr': is the label or the id"),
         ({"columns": ["agee"]}, "party.columns = 'agee': p: clinic.csv has no column 'agee'.*did you mean 'age'"),
         ({"columns": ["age", "nr..age"]}, "party.columns = 'age': p has this column twice"),
-        ({"columns": []}, r"party.columns = \[\]: p would be a party without columns"),
+        ({"columns": []}, r"party.columns = \[\]: p has no columns"),
         ({"columns": "age"}, "party.columns = 'age': p needs a list"),
         ({"id": "nr", "columns": ["nr"]}, "party.columns = 'nr': is the id"),
         ({"scale": "log"}, "party.scale = 'log'"),
@@ -261,11 +261,14 @@ def test_refused_settings_of_a_party(csv, settings, message):
     ("text", "message"),
     [
         ("nr,age\n1,30\n2,\n3,50\n", "clinic.csv: p: 1 of its .*column 'age', row 1 .*party.missing = \"mean\""),
-        ("nr\n1\n2\n", "clinic.csv: there is no column but the id"),
+        ("nr\n1\n2\n", "clinic.csv: it has no column besides the id"),
         ("nr,age\n", r"clinic.csv: there are no rows, shape \(0, 1\)"),
         ("nr,age\n1,30\n", "clinic.csv: 1 row cannot be split"),
         ("nr,age\n1,30\n2\n", "clinic.csv: cannot be read: line 3 has 1 cells"),
-        ("nr,age\n" + "".join(f"{i},t{i}\n" for i in range(1500)), "clinic.csv: p: column 'age' .* is it party.id?"),
+        (
+            "nr,age\n" + "".join(f"{i},t{i}\n" for i in range(1500)),
+            "clinic.csv: p: column 'age' .* set party.id if it holds ids",
+        ),
     ],
 )
 def test_refused_files_of_a_party(csv, text, message):
@@ -288,9 +291,9 @@ def test_refused_paths(tmp_path):
         ({"label": "z"}, "y\n0\n1\n", "server.label = 'z': no such column in labels.csv"),
         ({"label": None}, "y\n0\n1\n", "server.label = None: name the column"),
         ({"id": "nr"}, "y\n0\n1\n", "server.id = 'nr': no such column"),
-        ({"id": "y"}, "y\n0\n1\n", "server.id = 'y': is the label as well"),
+        ({"id": "y"}, "y\n0\n1\n", "server.id = 'y': must not be the label as well"),
         ({}, "a,y\n1,0\n1,\n1,1\n", "labels.csv: label 'y': 1 empty values, the first in row 1 "),
-        ({}, "y\n1\n1\n", "labels.csv: label 'y': .*nothing to tell apart"),
+        ({}, "y\n1\n1\n", "labels.csv: label 'y': .*needs two or more classes"),
         ({}, "y\n", "labels.csv: there are no rows"),
     ],
 )
@@ -424,7 +427,7 @@ def test_the_folders_of_the_example_fit_together(tmp_path, capsys):
     assert {(share.rows, share.ids_sha256) for share in (*shares, server)} == {(569, server.ids_sha256)}
 
 
-# Labels that a party holds itself.
+# Labels that a party holds itself
 
 
 def test_a_party_may_have_the_label_in_its_own_file(tmp_path):

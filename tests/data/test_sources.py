@@ -1,4 +1,4 @@
-"""Sources: embedded sets, image folders, and real MNIST where it is at hand."""
+"""Sources: embedded sets, image folders, and real MNIST if its files are here."""
 
 import gzip
 from functools import partial
@@ -70,7 +70,7 @@ def test_mnist_from_a_folder_or_its_subfolder(tmp_path, suffix, inside):
     dataset = load("mnist", dir=tmp_path)
     assert (dataset.x.shape, dataset.x.dtype, dataset.test_rows) == ((8, 8), np.uint8, 2)
     assert (dataset.image, dataset.factor) == ((4, 2), 1 / 255)
-    assert dataset.task.classes == tuple("0123456789")  # all ten, though three occur
+    assert dataset.task.classes == tuple("0123456789")  # all ten, though only three occur
     assert dataset.y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
@@ -126,8 +126,8 @@ def test_image_files_that_do_not_fit(tmp_path, name, array, message):
         ({"source": "quite-another"}, "data.source", "unknown; known are digits"),
         ({"source": "absent.csv", "label": "y"}, "data.source", "there is no file absent.csv"),
         ({"source": "absent.npz", "dir": "folder"}, "data.source", "there is no file folder/absent.npz"),
-        ({"source": "mnist"}, "data.dir", "where the four IDX files of mnist lie"),
-        ({"source": "mnist", "dir": "nowhere"}, "data.dir", "nor in a subfolder mnist"),
+        ({"source": "mnist"}, "data.dir", "name the folder with the four IDX files of mnist"),
+        ({"source": "mnist", "dir": "nowhere"}, "data.dir", "in its subfolder mnist"),
         ({"source": "digits", "label": "y"}, "data.label", "only CSV and Parquet"),
     ],
 )

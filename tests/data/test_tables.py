@@ -1,4 +1,4 @@
-"""NPZ, CSV and Parquet: what they become, and what is refused."""
+"""NPZ, CSV and Parquet: the data they give, and what is refused."""
 
 import gzip
 import re
@@ -17,7 +17,7 @@ FRAME = polars.DataFrame({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5], "y": [3.5, 1.0, 
 
 
 def raw(dataset):
-    """All of a table; categories as their codes."""
+    """Every part of a table; categories as their codes."""
     rows, columns = dataset.x.shape
     return dataset.x.take(np.arange(rows), np.arange(columns)).tolist()
 
@@ -74,8 +74,8 @@ def test_an_empty_cell_is_found_by_its_column(csv):
     ("text", "message"),
     [
         ("a,y\n1,\n2,1\n3,\n", "label 'y': 2 empty values, the first in row 0"),
-        ("a,y\n1,2020-01-01\n2,2020-01-01\n", "nothing to tell apart"),
-        ("y\n1\n2\n", "no column but the label"),
+        ("a,y\n1,2020-01-01\n2,2020-01-01\n", "needs two or more classes"),
+        ("y\n1\n2\n", "no column besides the label"),
         ("a,y\n", r"shape \(0, 1\)"),
         ("a,y\n1,2\n1,2,3,4\n", "shop.csv: cannot be read: line 3 has 4 cells, not 2 as line 1"),
         ('a,b,y\n1,2,3\n"x, y",2,3\n"u\nv",2,3\n4,5\n', "line 6 has 2 cells, not 3"),
@@ -83,8 +83,8 @@ def test_an_empty_cell_is_found_by_its_column(csv):
         ("a,b,y\n1,2,3,4\n5,6\n", "line 2 has 4 cells, not 3"),
         ('a,b,y\n"1,2",3\n4,5,6\n', "line 2 has 2 cells, not 3"),
         ("a,a,y\n1,2,3\n", "two columns have the name 'a'"),
-        ("a,b;y\n1,2;3\n", "may be separated by comma and semicolon: set data.separator"),
-        ("a,y\n1,3\n2,3\n", "label 'y': .*nothing to tell apart"),
+        ("a,b;y\n1,2;3\n", "is ambiguous .comma and semicolon.: set data.separator"),
+        ("a,y\n1,3\n2,3\n", "label 'y': .*needs two or more classes"),
         ("", "shop.csv: cannot be read"),
     ],
 )
@@ -110,10 +110,10 @@ def test_a_date_is_no_label(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (CSV.encode("utf-16"), "shop.csv: .*no UTF-8 text"),
-        ("größe,bought\n1,0\n2,1\n".encode("latin-1"), "shop.csv: .*line 1 is no UTF-8"),
+        (CSV.encode("utf-16"), "shop.csv: .*not UTF-8 text"),
+        ("größe,bought\n1,0\n2,1\n".encode("latin-1"), "shop.csv: .*line 1 is not UTF-8"),
         ("city,bought\nUlm,0\nKöln,1\n".encode("latin-1"), "shop.csv: cannot be read as UTF-8"),
-        (b"PK\3\4\0\0 a zip archive", "shop.csv: .*no UTF-8 text"),
+        (b"PK\3\4\0\0 a zip archive", "shop.csv: .*not UTF-8 text"),
     ],
 )
 def test_wrong_encoding_or_format(tmp_path, content, message):
@@ -186,7 +186,7 @@ def test_text_far_down_makes_a_column_categorical(csv, monkeypatch):
     assert dataset.x.column(0).categories == ("000", "001", "002", "x7")
     assert dataset.x.column(1).categories is None
     assert dataset.x.column(1).values[-1] == 8
-    assert dataset.notes == ("column 'code' is taken for categories, for it has texts that are no numbers: x7",)
+    assert dataset.notes == ("column 'code' is treated as categories, because it has texts that are not numbers: x7",)
     assert split(dataset, parties=1, how={"a": ["code"]}).notes[0] == dataset.notes[0]
     assert load(csv("a,y\nu,0\nv,1\n"), label="y").notes == ()
 
@@ -204,7 +204,7 @@ def test_ids_are_checked_and_dropped(csv):
     ("settings", "message"),
     [
         ({"id": "numer"}, "data.id = 'numer': no such column.*did you mean 'number'"),
-        ({"id": "y"}, "data.id = 'y': is the label"),
+        ({"id": "y"}, "data.id = 'y': must not be the label"),
         ({"categorical": ["b"]}, "data.categorical = 'b': no such column"),
         ({"categorical": ["y"]}, "data.categorical = 'y': is the label or the id"),
     ],

@@ -1,4 +1,4 @@
-"""Labels: which are classes, which are targets, and which are neither."""
+"""Labels: classes, targets, and values that can be neither."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_outputs():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.zeros(4, dtype=int), "nothing to tell apart"),
+        (np.zeros(4, dtype=int), "needs two or more classes"),
         (np.array(["same", "same"]), "'same'"),
         (np.full(3, 0.25), "0.25 in every row"),
         (np.zeros((2, 1)), r"1-D, not have shape \(2, 1\)"),

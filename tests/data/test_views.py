@@ -1,4 +1,4 @@
-"""Views: several looks at the same rows, a party each."""
+"""Views: several descriptions of the same rows, one for each party."""
 
 import gzip
 from functools import partial

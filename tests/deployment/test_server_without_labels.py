@@ -1,4 +1,4 @@
-"""Where every party holds the labels, the server has none and needs no file: it is told how many rows there are."""
+"""If every party holds the labels, the server has none and needs no file: it hears the number of rows."""
 
 import io
 
@@ -45,7 +45,7 @@ def test_of_numbers_to_predict_too(certificates, tmp_path):
 @pytest.mark.parametrize(
     ("server", "protocol", "complaint"),
     [
-        ({}, "asysqn-sgd", "server.rows = None: asysqn-sgd: the parties have the labels; say how many rows"),
+        ({}, "asysqn-sgd", "server.rows = None: asysqn-sgd: the parties have the labels; give the number of rows"),
         ({"rows": 1}, "asysqn-sgd", "server.rows = 1: must be 2 or more"),
         ({"rows": 100}, "vafl", "server.data = None: name the file with the labels"),
     ],

@@ -1,4 +1,4 @@
-"""All of these run on one torch thread, as runs do, and Ray, wherever a test imports it, stays on loopback."""
+"""All of these tests run on one torch thread, as runs do; Ray stays on loopback in every test that imports it."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from colonnade.predict.asking import door_of
 from colonnade.predict.in_one_place import predict_in_one_place
 from colonnade.predict.processes import predicting_party, predicting_server
 
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when ray is imported
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # ray reads this when it is imported
 
 PATIENCE_S = 60.0
 
@@ -31,7 +31,7 @@ def one_torch_thread() -> Iterator[None]:
 async def _ask(
     make_server: Callable[[], ServerSide], make_party: Callable[[str, str], PartySide], ids: list[str]
 ) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Every role of a trained federation once more, from its folder; answers at the server's door, trained roles."""
+    """Start every role of a trained federation again from its folder; return answers of the HTTP door and the roles."""
     server = predicting_server(make_server())
     door = server.out / "predict" / "http"
     running = [asyncio.ensure_future(server.run())]
@@ -59,7 +59,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def predicted() -> Callable[..., Any]:
-    """Ask a trained federation for all test rows: the answers, which must be what its final weights say."""
+    """Ask a trained federation for all test rows; the answers must match its final weights."""
 
     def ask(setting: Any, make_server: Any, make_party: Any) -> Any:
         data = setting.data

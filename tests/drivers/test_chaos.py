@@ -1,7 +1,7 @@
-"""A thousand small federations with random methods, options and faults: each ends, and nothing breaks on the way.
+"""A thousand small federations with random methods, options and faults: each ends, and nothing breaks.
 
-The faults are drawn from what `[clock]` can say; every role checks its invariants after every event. Of every
-tenth the state is saved in the middle, as bytes, and goes on in a new simulator to the same end.
+The faults are drawn from what `[clock]` can say; every role checks its invariants after every event. Every tenth
+federation is saved to bytes in the middle, and a new simulator continues it to the same end.
 """
 
 import random
@@ -157,7 +157,7 @@ def check_end(drawn: Federation, run: Simulator) -> None:
         assert server.k == limit.amount or limit.unit == "seconds"
     else:
         cut_off = run.links.ports[0].outages.reachable_from(run.now) == NEVER
-        assert server.waits_for() or cut_off, "it waits for ever without saying for whom"
+        assert server.waits_for() or cut_off, "the server waits without end and does not say for which party"
     for node in run.nodes:
         role: Any = node.role
         role.validate()
@@ -173,7 +173,7 @@ def check_end(drawn: Federation, run: Simulator) -> None:
 
 
 def check_resume(seed: int, drawn: Federation) -> None:
-    """Saved in the middle, loaded into a new one: both go on alike."""
+    """Saved in the middle and loaded into a new simulator: both continue alike."""
     run, _ = simulator(drawn)
     run.advance(Draw(-seed).randint(1, 150))
     data_saved = state.pack(simulator_checkpoint.save(run))
@@ -196,7 +196,7 @@ def by_hand(faults: list[dict[str, Any]], **options: Any) -> Federation:
 
 
 @pytest.mark.parametrize("on_lost", ["continue", "wait"])
-def test_when_everyone_is_gone_everyone_is_named(on_lost: str) -> None:
+def test_when_all_parties_are_gone_all_are_named(on_lost: str) -> None:
     names = list(data(2).parties)
     run, _ = simulator(by_hand([{"party": name, "kind": "crash", "at_s": 0.5} for name in names], on_lost=on_lost))
     finish(run)
@@ -206,7 +206,7 @@ def test_when_everyone_is_gone_everyone_is_named(on_lost: str) -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_jobs_from_a_checkpoint_can_run_again_after_a_crash(index: int) -> None:
-    """What the codec gave back is read-only; the roles must not mind."""
+    """Arrays from the codec are read-only; the roles must accept that."""
     calm, _ = simulator(by_hand([]))
     while calm.now < NANOSECONDS // 2 or not any(job.end > job.start for job in calm.nodes[index].jobs.values()):
         assert calm.advance(1)

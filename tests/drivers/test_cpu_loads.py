@@ -1,4 +1,4 @@
-"""CPU loads from files: CSV and Google's archive, the durations they give, what is refused, the note at the end."""
+"""CPU traces from files: CSV and Google's archive, the resulting durations, what is refused, the note at the end."""
 
 import gzip
 import io
@@ -144,7 +144,7 @@ FRACTIONS = {"cpu.csv": b"time,cpu\n0,0.5\n10,0.8\n20,0\n", "vms.tar.gz": b"0.5 
 
 @pytest.mark.parametrize("name", [*FRACTIONS, "cpu"])
 def test_what_could_be_fractions_or_percent_needs_its_unit(tmp_path: Path, name: str) -> None:
-    """0.8 is 80 % or 0.8 %: nothing in the numbers tells."""
+    """0.8 is 80 % or 0.8 %: the numbers do not tell."""
     file = tmp_path / name
     fields: dict[str, Any] = {"file": str(file)}
     if name == "cpu":
@@ -156,7 +156,7 @@ def test_what_could_be_fractions_or_percent_needs_its_unit(tmp_path: Path, name:
         fields["machine"] = 0
     error = refusal(ClockConfig(compute=cpu_load(**fields)))
     assert (error.key, error.value) == ("clock.compute.unit", None)
-    assert error.advice.endswith("is 0.8, which could be 0.8 % or 80 %: say 'percent' or 'fraction'")
+    assert error.advice.endswith("is 0.8, which could be 0.8 % or 80 %: set unit = 'percent' or 'fraction'")
     assert cpu_load(**fields, unit="fraction").utilisation().tolist() == [50, 80, 0]
     assert cpu_load(**fields, unit="percent").utilisation().tolist() == [0.5, 0.8, 0]
     assert seconds(cpu_load(**fields, unit="fraction"), 8) == pytest.approx(13.5)  # as with 50, 80, 0
@@ -205,7 +205,7 @@ def test_csv_with_and_without_headings(tmp_path: Path, text: str) -> None:
     [
         ("", "there are no values"),
         ("time,cpu\n", "there are no values"),
-        ("0,50\n10,fifty\n", "line 2: 'fifty' is no number"),
+        ("0,50\n10,fifty\n", "line 2: 'fifty' is not a number"),
         ("# made by hand\ntime,cpu\n\n0,50\n10,\n20,60\n", "line 5: the cell is empty"),
         ("12:00,\n12:05,60\n", "line 1: the cell is empty"),  # no headings
         ("0,50\n10\n", "line 2: 1 columns, where line 1 has 2"),
@@ -231,7 +231,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 def test_a_compressed_file_that_is_no_archive_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "vms.gz"
     file.write_bytes(gzip.compress(b"0,50\n"))
-    words = "it is compressed; an archive of machines must be named *.tar.gz, a single file be unpacked"
+    words = "it is compressed; name an archive of machines *.tar.gz, or unpack a single file"
     assert words in str(refusal(ClockConfig(compute=cpu_load(file=str(file)))))
 
 
@@ -273,8 +273,8 @@ def test_a_list_outside_the_percentages(cpu: list[float]) -> None:
     ("text", "words"),
     [
         (b"", "there are no values"),
-        (b"cpu mem\n50 1\n\nfifty 1\n", "line 4: 'fifty' is no number"),
-        (b"0,50\n5,60\n", "line 1: '0,50' has commas: name the file *.csv if it is time, utilisation"),
+        (b"cpu mem\n50 1\n\nfifty 1\n", "line 4: 'fifty' is not a number"),
+        (b"0,50\n5,60\n", "line 1: '0,50' has commas: name the file *.csv if its columns are time and utilisation"),
         (b"\xff\xfe", "can't decode"),
         (b"50 1\n200 1\n", "line 2: CPU use must be percentages from 0 to 100, not 200"),
     ],
@@ -310,9 +310,9 @@ def nested() -> bytes:
 
 
 BROKEN: list[tuple[Callable[[], bytes], str]] = [
-    (lambda: b"", "no archive; make one with: tar czf NAME.tar.gz FOLDER"),
+    (lambda: b"", "to an archive; make one with: tar czf NAME.tar.gz FOLDER"),
     (lambda: b"time,cpu\n", "Not a gzipped file"),
-    (lambda: gzip.compress(b"0,50\n10,60\n"), "no archive; make one with: tar czf NAME.tar.gz FOLDER"),
+    (lambda: gzip.compress(b"0,50\n10,60\n"), "to an archive; make one with: tar czf NAME.tar.gz FOLDER"),
     (lambda: gzip.compress(bytes(10_000))[:-4], "ended before"),
     (lambda: gzip.compress(bytes(10_240)), "it holds no files"),
     (huge, "it holds more than 64 MiB"),
@@ -347,7 +347,7 @@ def test_links_and_devices_are_no_machines_and_nothing_is_unpacked(
 # --- the note
 
 
-def test_the_note_names_everyone_in_one_line() -> None:
+def test_the_note_names_all_parties_in_one_line() -> None:
     lengths = {"party-1": 86_400.0, "party-2": 86_400.0, "party-3": 3 * 0.1, "party-4": inf, "server": 100_000.0}
     start = "CPU traces ended and were repeated from their start: "
     assert ended_note(lengths, 100_000.0) == f"{start}party-1, party-2 after 86,400 s; party-3 after 0.3 s"
@@ -387,7 +387,7 @@ def test_the_note_stands_behind_why_a_run_stalled() -> None:
 
 
 def test_a_resumed_run_says_the_same(tmp_path: Path, archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # looks for a due checkpoint that often
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 10)  # how often it checks for a due checkpoint
     config = from_dict(small(compute={"kind": "trace", "mean_s": 0.5, "file": archive, "interval_s": 0.5}))
     whole = prepare(config, out=tmp_path / "run").execute()
     again = reopen(config, tmp_path / "run")  # from the last checkpoint

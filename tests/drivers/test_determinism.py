@@ -1,4 +1,4 @@
-"""Same seed, same trace and same weights: whatever the hash seed, and whether or not bytes are really made."""
+"""Same seed, same trace and same weights, for any hash seed, and with or without encoding to bytes."""
 
 import json
 import os

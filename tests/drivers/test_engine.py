@@ -1,4 +1,4 @@
-"""The event loop with tiny roles whose every reaction is written down."""
+"""The event loop with tiny roles whose every reaction is scripted."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -59,7 +59,7 @@ React = Callable[["Scripted", Event, int], Sequence[Effect] | None]
 
 
 class Scripted:
-    """A role that does what its script says and remembers what happened, in words."""
+    """A role that follows its script and records what happened, in words."""
 
     def __init__(self, name: str, react: React = lambda role, event, now: None) -> None:
         self.name, self._react = name, react
@@ -115,7 +115,7 @@ def describe(event: Event) -> str:
 
 
 def at_start(*effects: Effect, then: dict[str, list[Effect]] | None = None) -> React:
-    """Effects for the start, and others for events by their description."""
+    """Effects for the start, and for other events by their description."""
 
     def react(role: Scripted, event: Event, now: int) -> Sequence[Effect]:
         return effects if isinstance(event, Started) else (then or {}).get(describe(event), [])
@@ -150,7 +150,7 @@ def simulator(
 
 
 def happenings(role: Scripted) -> list[tuple[float, str]]:
-    """Without starts and joins at the beginning."""
+    """The record without starts and joins at the beginning."""
     return [entry for entry in role.log if entry[1] != "started" and not (entry[0] == 0 and "joined" in entry[1])]
 
 
@@ -355,7 +355,7 @@ def test_bandwidth_counts_on_both_sides() -> None:
     assert happenings(two) == [(second / S, "a: x")]
 
 
-def test_sending_to_nobody_is_refused() -> None:
+def test_sending_to_an_unknown_role_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="server: no role 'nobody' to send to"):
         simulator(Scripted("server", at_start(Send("nobody", Note(""))))).run()
 
@@ -394,7 +394,7 @@ def test_evaluation_is_delivered_at_once_and_leaves_no_mark() -> None:
     assert run.nodes[1].aside_ns == 0
 
 
-def test_evaluation_waits_for_an_outage_to_end_and_never_reaches_who_is_gone() -> None:
+def test_evaluation_waits_for_an_outage_to_end_and_never_reaches_a_lost_party() -> None:
     asks = [Send("a", Ask("x"), evaluation=True), Send("b", Ask("y"), evaluation=True)]
     server = Scripted("server", at_start(SetTimer("t", S), then={"timer t": asks}))
     one, two = Scripted("a"), Scripted("b")
@@ -419,7 +419,7 @@ def test_a_crash_runs_the_job_again_and_keeps_the_state() -> None:
     assert happenings(party) == [(1, "done job 1"), (14, "done job 2")]
     assert party.computed == ["job 1", "job 2", "job 2"]
     assert party.calls == ["save", "load", "resumed"]
-    assert run.nodes[1].busy_ns == (1 + 2 + 4) * S  # two seconds of job 2 were for nothing
+    assert run.nodes[1].busy_ns == (1 + 2 + 4) * S  # two seconds of job 2 were lost
 
 
 def test_a_restarted_role_is_given_the_same_key_and_no_trace_of_it_is_left() -> None:
@@ -433,7 +433,7 @@ def test_a_restarted_role_is_given_the_same_key_and_no_trace_of_it_is_left() -> 
     assert not any(isinstance(event, Resumed) for event in delivered)
 
 
-def test_who_asks_for_something_when_resumed_breaks_the_contract() -> None:
+def test_a_role_with_effects_when_resumed_breaks_the_contract() -> None:
     class Eager(Scripted):
         def handle(self, event: Event, now: int) -> Sequence[Effect]:
             return [SetTimer("t", now)] if isinstance(event, Resumed) else super().handle(event, now)
@@ -559,7 +559,7 @@ def test_outages_that_touch_count_as_one() -> None:
 
 
 @pytest.mark.parametrize("back", [6.0, 7.0, 5.0])
-def test_a_restarted_server_learns_who_was_lost_meanwhile(back: float) -> None:
+def test_a_restarted_server_learns_which_party_was_lost_meanwhile(back: float) -> None:
     """It is down from 2 to 6 s; the party is lost at 4 s."""
     roles = [Scripted(name) for name in ("server", "a")]
     faults = [Fault("server", "crash", 2.0, 6.0), Fault("a", "offline", 1.0, back)]
@@ -623,7 +623,7 @@ def test_many_timers_beside_a_long_job_are_no_stall() -> None:
 
 
 def test_a_long_pause_beside_a_quick_timer_is_no_stall() -> None:
-    """Nothing is pending but timers: one ticks every second, the other, of a party, ends its pause after 1000."""
+    """Only timers are pending: one ticks every second; the other, a party's, ends its pause after 1000."""
 
     def again(role: Scripted, event: Event, now: int) -> Sequence[Effect]:
         return [Finish("")] if "a: x" in describe(event) else [SetTimer("tick", now + S)]
@@ -666,7 +666,7 @@ def test_every_role_is_checked_after_its_events_if_asked() -> None:
 
 
 def busy_federation() -> tuple[Simulator, list[Scripted]]:
-    """Something of everything is under way: jobs, aside jobs, timers, messages, duplicates, a crash."""
+    """One of each is under way: jobs, aside jobs, timers, messages, duplicates, a crash."""
 
     def ping(role: Scripted, event: Event, now: int) -> Sequence[Effect]:
         match event:
@@ -711,7 +711,7 @@ def test_a_loaded_simulator_gives_keys_to_those_that_have_started() -> None:
     assert [role.calls for role in twin_roles] == [["load", "resumed"], ["load", "resumed"], ["load"]]
 
 
-def test_joins_after_a_reset_survive_a_save() -> None:
+def test_joins_that_restart_a_conversation_survive_a_save() -> None:
     run, _ = busy_federation()
     run._push(S, 0, 0, PeerJoined("a", reset=True))
     twin, _ = busy_federation()

@@ -1,4 +1,4 @@
-"""Lanes: a role's jobs in turn, the one due first before the others, and nothing lost when one fails."""
+"""Lanes: a role's jobs run in turn, the job due first goes first, and a failure loses no other job."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,21 +33,21 @@ def test_a_lane_is_worked_off_in_turn_and_what_follows_from_a_result_comes_first
 
 
 def test_the_next_job_is_the_one_that_is_due_first() -> None:
-    """Of a lane's jobs the earliest counts, since it must wait for those before it."""
+    """The earliest job of a lane counts, since later ones wait for it."""
     with closing(Lanes(1)) as lanes:  # no other thread
         for lane, due in ((1, 30), (2, None), (3, 10), (4, None), (4, 20)):
             lanes.submit(lane, due, lambda job: job, None)
         assert [lanes._take() for _ in range(5)] == [3, 4, 1, 2, None]
 
 
-def test_who_waits_computes() -> None:
+def test_a_waiting_thread_computes() -> None:
     with closing(Lanes(1)) as lanes:
         promises = [lanes.submit(lane, lane, lambda job: get_ident(), None) for lane in range(3)]
         assert {promise.result() for promise in promises} == {get_ident()}
 
 
-def test_who_waits_for_what_another_computes_takes_the_next_job(lanes: Lanes) -> None:
-    """The first job ends only when the third is done, and there are two threads beside this one."""
+def test_a_thread_waiting_for_another_takes_the_next_job(lanes: Lanes) -> None:
+    """The first job ends only after the third, and there are two threads besides this one."""
     begun, done = Event(), Event()
 
     def first(job: Any) -> Any:
@@ -81,7 +81,7 @@ def test_what_fails_fails_all_that_follows_in_its_lane(lanes: Lanes) -> None:
     assert other.result() == "fine" and not learnt
 
 
-def test_what_is_left_at_the_end_is_computed_by_who_asks() -> None:
+def test_what_is_left_at_the_end_is_computed_by_the_caller() -> None:
     lanes = Lanes(2)
     lanes.close()
     assert lanes.submit(1, 1, lambda job: job + 1, 1).result() == 2  # type: ignore[arg-type, comparison-overlap]

@@ -18,7 +18,7 @@ QUICK = Link(latency_s=0.0, bandwidth_mbps=inf)
 
 
 class Draws:
-    """A generator that gives the written numbers."""
+    """A generator that returns the given numbers."""
 
     def __init__(self, *values: float) -> None:
         self.values = list(values)
@@ -43,7 +43,7 @@ def test_sending_takes_the_senders_bandwidth_and_both_latencies() -> None:
 def test_messages_queue_at_the_sender() -> None:
     links = make(A, B, B)
     assert links.send(0, 1, 1000, 0)[0] == 16 * MS
-    assert links.send(0, 2, 2000, 0)[0] == 18 * MS  # waits until 1 ms, though to somebody else
+    assert links.send(0, 2, 2000, 0)[0] == 18 * MS  # waits until 1 ms, though its receiver is another one
     assert links.send(0, 1, 1000, 10 * MS)[0] == 26 * MS  # the port is free again
 
 
@@ -63,7 +63,7 @@ def test_unlimited_bandwidth_takes_no_time() -> None:
 
 
 def test_first_sent_first_arrived_even_when_the_first_is_held_up() -> None:
-    """The first is lost once and comes late; the second, lost never, may not overtake it."""
+    """The first message is lost once and arrives late; the second, never lost, may not overtake it."""
     links = make(A, B, faults={0: [Fault("x", "loss", 0.0, inf, 0.5)]}, draws=Draws(0.1, 0.9, 0.9))
     first, second = links.send(0, 1, 1000, 0), links.send(0, 1, 1000, 0)
     assert first == (16 * MS + (16 * MS + 15 * MS + RETRANSMIT_NS), 2)
@@ -83,17 +83,17 @@ def test_what_an_outage_cuts_is_sent_again_after_it(who: int) -> None:
     assert make(A, B, faults=faults).send(0, 1, 1000, 100 * MS)[0] == 516 * MS  # sent in the middle of it
     assert make(A, B, faults=faults).send(0, 1, 1000, 500 * MS)[0] == 516 * MS  # sent when it is over
     early = {who: [outage(0.0161, 0.500)]}
-    assert make(A, B, faults=early).send(0, 1, 1000, 0)[0] == 16 * MS  # just in time
+    assert make(A, B, faults=early).send(0, 1, 1000, 0)[0] == 16 * MS  # it arrives just before the outage
 
 
 def test_one_outage_after_another() -> None:
-    """Over at 0.1 s, the repetition runs into the receiver's outage, then into the sender's second."""
+    """Sent again at 0.1 s, the message meets the receiver's outage, then the sender's second."""
     faults = {0: [outage(0.0, 0.1), outage(0.205, 0.3)], 1: [outage(0.11, 0.2)]}
     assert make(A, B, faults=faults).send(0, 1, 1000, 0)[0] == 316 * MS
 
 
 def test_losses_repeat_and_are_counted() -> None:
-    """Three losses: each costs the travel, the way back and the time-out."""
+    """Three losses: each costs the transit, the way back and the timeout."""
     links = make(A, B, faults={1: [Fault("x", "loss", 0.0, inf, 0.5)]}, draws=Draws(0.0, 0.2, 0.4, 0.5))
     lost = 16 * MS + 15 * MS + RETRANSMIT_NS
     assert links.send(0, 1, 1000, 0) == (3 * lost + 16 * MS, 4)

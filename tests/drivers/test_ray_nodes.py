@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on loopback, of which one is lost: raylet and workers killed with SIGKILL."""
+"""A real Ray cluster of several nodes on loopback; one is lost: its raylet and workers are killed with SIGKILL."""
 
 import json
 import os
@@ -44,7 +44,7 @@ SOON = {  # a lost node is noticed within seconds
 
 
 class Nodes:
-    """A head without CPUs of its own, and workers that come and go."""
+    """A head without CPUs of its own, and workers that join and leave."""
 
     def __init__(self):
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -58,7 +58,7 @@ class Nodes:
         return self.cluster.add_node(num_cpus=cpus, node_ip_address="127.0.0.1", **more)
 
     def kill(self, node, workers=True):
-        """What a power cut does; without `workers`, these find out by themselves."""
+        """The effect of a power cut; without `workers`, the workers find out by themselves."""
         raylet = node.all_processes["raylet"][0].process.pid
         pids = [raylet, *(children_of(raylet) if workers else [])]
         for pid in pids:
@@ -85,7 +85,7 @@ def nodes():
 
 
 class Command:
-    """A `colonnade` of its own."""
+    """A `colonnade` process."""
 
     def __init__(self, folder, *arguments):
         self.said = folder / f"said-{time.monotonic_ns()}"
@@ -157,10 +157,10 @@ def test_a_federation_survives_the_loss_of_the_node_with_all_its_roles(method, w
     for name in ("server", "party-1", "party-2", "party-3"):
         there = homes(out, name)
         assert len(set(there)) == 2, f"{name} lived on {there}"
-        assert "going on" in [line["event"] for line in log(out, name)]
-        assert f"{name} was lost, and goes on" in said
+        assert "continuing" in [line["event"] for line in log(out, name)]
+        assert f"{name} was lost, and continues" in said
     updates = [json.loads(line)["update"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert updates == sorted(set(updates)), "a row stands there twice"
+    assert updates == sorted(set(updates)), "a row is there twice"
     if method == "sync":
         calm = prepare(from_dict(tomllib.loads(CONFIG))).execute()
         assert summary["weights_sha256"] == calm["weights_sha256"], "the same as in the simulator, bit for bit"
@@ -212,8 +212,8 @@ def test_a_role_that_waits_for_a_busy_cluster_says_so_and_comes(nodes, colonnade
     long = colonnade("run", "config.toml", *options, "--set", "train.epochs=20000", "--out", first)
     long.until(lambda: rows(first / "nodes" / "server" / "run") >= 2, "the first rows")
     waiting = colonnade("run", "config.toml", *options, "--set", "train.epochs=5", "--out", second)
-    waiting.until(lambda: "server is not up" in waiting.said.read_text(), "a word about waiting")
-    assert "it asks for 1 CPU, and free in the cluster now: nothing" in waiting.said.read_text()
+    waiting.until(lambda: "server has not been running" in waiting.said.read_text(), "a word about waiting")
+    assert "it asks for 1 CPU; the cluster has free: nothing" in waiting.said.read_text()
     long.process.send_signal(signal.SIGINT)
     assert long.ended()[0] == 130
     code, said = waiting.ended()

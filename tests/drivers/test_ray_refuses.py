@@ -1,4 +1,4 @@
-"""What a Ray cluster lacks is said before anything starts: who waits for what, which node differs, how to start one."""
+"""What a Ray cluster lacks is reported before anything starts: missing CPUs, different nodes, how to start one."""
 
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ def test_a_table_of_resources_is_read():
     [
         ({"party": {"cpus": -1}}, "must be 0 or more"),
         ({"server": {"gpus": 1.5}}, "whole number"),
-        ({"server": {"custom": {"GPU": 1}}}, "see cpus and gpus"),
+        ({"server": {"custom": {"GPU": 1}}}, "use the keys cpus and gpus"),
         ({"server": {"cpu": 1}}, "did you mean 'cpus'"),
     ],
     ids=str,
@@ -52,13 +52,13 @@ def test_eight_parties_and_a_server_fit_on_two_cpus():
     [
         (
             {"server": {"CPU": 5}},
-            r"resources.server = '5 CPU': server would never start.* 10.0.0.1 \(aa\) has 2 CPU; 10.0.0.2",
+            r"resources.server = '5 CPU': server could never start.* 10.0.0.1 \(aa\) has 2 CPU; 10.0.0.2",
         ),
         ({"bank": {"CPU": 3, "GPU": 2}}, r"resources.parties.bank.* = '3 CPU, 2 GPU'.* has 4 CPU, 1 GPU"),
-        ({"bank": {"lab_a": 1}}, "bank would never start"),
+        ({"bank": {"lab_a": 1}}, "bank could never start"),
         (
             {"bank": {"GPU": 0.6}, "shop": {"GPU": 0.6}},
-            "2 roles run at the same time and ask for 1.2 together.* has 1 ",
+            "2 roles run at the same time and need 1.2 together.* has 1 ",
         ),
     ],
     ids=str,
@@ -87,7 +87,7 @@ def test_a_folder_that_a_node_does_not_see_is_refused(monkeypatch, tmp_path):
         return {"a": asked["a"], "b": "", "c": "another"}
 
     monkeypatch.setattr(nodes, "_ask_all", ask)
-    with pytest.raises(ConfigError, match="is not there on b, c: choose a folder on storage that all nodes"):
+    with pytest.raises(ConfigError, match="does not exist on b, c: choose a folder on storage that all nodes"):
         nodes.refuse_unshared(file)
 
 
@@ -114,7 +114,7 @@ def test_a_cluster_that_wants_its_token():
 
 
 def test_a_head_that_did_not_come_up_is_started_once_more():
-    """Ray forks to start it; a child that hangs is seen as a file that does not appear."""
+    """Ray forks to start it; a child that hangs shows as a file that never appears."""
     said, done = ["Timed out waiting for file gcs_server_port", "Timed out waiting for file gcs_server_port"], []
 
     def begin():
@@ -145,7 +145,7 @@ def test_a_role_that_is_not_up_says_what_it_waits_for(monkeypatch):
     monkeypatch.setattr(on_ray, "free", lambda: {"CPU": 0.5})
     child = SimpleNamespace(name="bank", silent_s=12.0, amounts=RoleResources(cpus=0.1, gpus=1).amounts)
     assert on_ray._waits(child) == (
-        "bank is not up for 12 s: it asks for 0.1 CPU, 1 GPU, and free in the cluster now: 0.5 CPU"
+        "bank has not been running for 12 s: it asks for 0.1 CPU, 1 GPU; the cluster has free: 0.5 CPU"
     )
     child.amounts = RoleResources().amounts
-    assert on_ray._waits(child).endswith("or Ray has yet to notice that its node is lost")
+    assert on_ray._waits(child).endswith("or Ray has not yet noticed that its node is lost")

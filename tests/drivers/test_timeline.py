@@ -1,4 +1,4 @@
-"""Who was busy, in transit, waiting or offline: by hand, against a slow oracle, and in real runs."""
+"""When each role was busy, in transit, waiting or offline: by hand, against a slow oracle, and in real runs."""
 
 import json
 from pathlib import Path

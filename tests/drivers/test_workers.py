@@ -1,4 +1,4 @@
-"""Workers compute beside the clock: the same trace and weights as with one thread, for every method."""
+"""Workers compute beside the clock: for every method, the same trace and weights as with one thread."""
 
 import asyncio
 import io
@@ -79,7 +79,7 @@ def test_layers_that_draw_do_not_disturb_each_other(data: Any) -> None:
 
 
 def meeting(run: Run, kind: type[Any] = object) -> list[Any]:
-    """Two parties' first jobs of a kind meet at a barrier, which one thread alone could never pass: those that did."""
+    """Two parties' first jobs of a kind meet at a barrier that one thread cannot pass; return those that passed."""
     barrier, met = Barrier(2, timeout=60), []
     for node in run.simulator.nodes[1:3]:
         compute, first = node.role.compute, [True]
@@ -101,7 +101,7 @@ def test_workers_really_compute_at_the_same_time(data: Any) -> None:
 
 
 def test_a_gradient_that_is_only_learnt_from_is_not_waited_for(data: Any) -> None:
-    """It takes no time on the clock, and the one party's comes before the other's."""
+    """The work takes no time on the clock, and one party's comes before the other's."""
     run = run_of(data, "sync", 2, clock={"network": {"latency_s": 0.01, "bandwidth_mbps": 1.0}})
     met = meeting(run, Refine)
     assert run.execute()["status"] == "finished" and len(met) == 2
@@ -181,7 +181,7 @@ def test_ray_gives_the_trace_the_weights_and_the_predictions_of_one_worker(
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_run_with_secret_draws_is_gone_on_with_on_ray(data: Any, cluster: Any, tmp_path: Any) -> None:
-    """The key is in no checkpoint: whoever takes a role over has to give it one."""
+    """The key is in no checkpoint, so a worker that takes over a role must give it one."""
     whole = run_of(data, "cascaded", 1).execute()
     config = run_of(data, "cascaded", 1).federation.config
     run = prepare(config, data, tmp_path / "run")
@@ -192,7 +192,7 @@ def test_a_run_with_secret_draws_is_gone_on_with_on_ray(data: Any, cluster: Any,
     assert {key: again[key] for key in SAME} == {key: whole[key] for key in SAME}
 
 
-NOTHING = RoleResources(cpus=0)  # the workers of the tests above have all CPUs
+NOTHING = RoleResources(cpus=0)  # the workers of the tests above hold all CPUs
 ACTORS = {
     "clock": {},
     "predict": {"http": "127.0.0.1:0"},
@@ -200,7 +200,7 @@ ACTORS = {
 }
 
 
-# So that no party is left out: actors come up one after the other, and an asynchronous method begins with the first.
+# So that no party is left out: actors start one after the other, and an asynchronous method begins with the first.
 ALL_THERE = {name: {"on_lost": "wait", "max_delay": 5} for name in ("vafl", "cascaded", "zoo", "frozen")} | {
     "t-sync": {"on_lost": "wait", "t": 4},
     "flex": {"on_lost": "wait"},
@@ -211,7 +211,7 @@ ALL_THERE = {name: {"on_lost": "wait", "max_delay": 5} for name in ("vafl", "cas
 
 
 def trained_by_actors(run: Run, out: Path, predicted: Any) -> tuple[dict[str, Any], Any]:
-    """The summary, and what the federation then says, from the folders that the actors left."""
+    """The summary, and the federation's predictions from the folders that the actors left."""
     from colonnade.deployment.on_ray import FederationOnRay
     from colonnade.deployment.up import prepare_up
 
@@ -239,7 +239,7 @@ def test_a_federation_of_actors_predicts_what_it_has_learnt(
     summary, found = trained_by_actors(run, tmp_path / "run", predicted)
     assert (summary["driver"], summary["status"]) == ("ray", "finished")
     if METHODS[method].capabilities.party_labels and not run.federation.options.synchronous:
-        return  # the parties step on while the last evaluation is made, and until they hear of the end
+        return  # the parties take steps during the last evaluation and until they hear of the end
     loss = -np.log(found[np.arange(len(found)), data.y_test[data.validation :]]).mean()
     assert loss == pytest.approx(summary["loss"], rel=1e-2 if method == "fedvs" else 1e-5)
 
@@ -264,8 +264,8 @@ def test_a_federation_of_actors_ends_and_predicts_as_the_simulation_does(
     timeline = json.loads((out / "timeline.json").read_text())
     assert timeline["roles"] == ["server", "party-1", "party-2"] and all(map(any, timeline["busy"]))
     for refused, words in (
-        (ResourcesConfig(RoleResources(gpus=1)), "server would never start"),
-        (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and ask for 2.1"),
+        (ResourcesConfig(RoleResources(gpus=1)), "server could never start"),
+        (ResourcesConfig(party=RoleResources(cpus=1)), "3 roles run at the same time and need 2.1"),
         (ResourcesConfig(parties={"bank": NOTHING}), "no such party"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -295,7 +295,7 @@ def test_lost_workers_cost_the_way_back_to_the_checkpoint_and_nothing_else(
     again = run.execute()
     assert len(lost) == 2 and {key: again[key] for key in SAME} == {key: calm[key] for key in SAME}
     assert [row["update"] for row in run.rows] == [row["update"] for row in whole.rows]
-    assert "2 times workers were lost" in again["note"]
+    assert "workers were lost 2 times" in again["note"]
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(data: Any, monkeypatch: Any) -> None:

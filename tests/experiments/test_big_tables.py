@@ -1,4 +1,4 @@
-"""Runs whose server keeps its tables in files: the same runs, bit for bit, killed or not."""
+"""Runs whose server keeps its tables in files: the same runs bit for bit, killed or not."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def config(method: dict[str, Any], **server: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look every few events whether a checkpoint is due."""
+    """Check every few events whether a checkpoint is due."""
     monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 20)
 
 
@@ -53,7 +53,7 @@ def test_in_a_file_as_in_memory_killed_or_not(tmp_path: Path, method: dict[str, 
         file = folder / "checkpoint.safetensors"
         now = file.read_bytes() if file.exists() else b""
         if len(seen) == 2:
-            run.simulator.advance(50)  # the table goes on; no checkpoint knows
+            run.simulator.advance(50)  # the table changes after the last checkpoint
             raise InterruptedError
         if now and now not in seen:
             seen.append(now)
@@ -67,7 +67,7 @@ def test_in_a_file_as_in_memory_killed_or_not(tmp_path: Path, method: dict[str, 
     assert hashes(reopen(big, folder)) == calm
 
     (folder / "table" / "train.rows").unlink()
-    with pytest.raises(CheckpointError, match="train.rows: missing, or of another run"):
+    with pytest.raises(CheckpointError, match="train.rows: is missing or belongs to another run"):
         reopen(big, folder)
 
 
@@ -78,7 +78,7 @@ def test_a_run_cut_off_before_its_first_checkpoint_begins_with_an_empty_table(tm
 
 
 def test_half_precision_is_the_same_in_memory_and_in_a_file() -> None:
-    """And it does change what is learnt, a little."""
+    """Half precision changes the weights a little."""
     runs = [prepare(config(METHODS[0], table=where, table_dtype="float16")) for where in ("memory", "file")]
     one, other = map(hashes, runs)
     exact = hashes(prepare(config(METHODS[0])))

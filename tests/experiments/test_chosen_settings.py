@@ -1,4 +1,4 @@
-"""benchmarks/chosen.py: a setting is chosen on validation rows and reported on test rows, after the same training."""
+"""benchmarks/chosen.py chooses a setting on validation rows and reports it on test rows, after the same training."""
 
 import sys
 from pathlib import Path

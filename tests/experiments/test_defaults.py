@@ -1,4 +1,4 @@
-"""With nothing but its name, every method learns on tables that its defaults were not found on.
+"""With only its name as a setting, every method learns on tables that its defaults were not found on.
 
 The whole of it, on ten real tables, is `benchmarks/transfer.py --learns`.
 """
@@ -28,7 +28,7 @@ def nasty():
 
 
 def sparse_rows():
-    """Mostly zeros, of which two columns decide."""
+    """Mostly zeros; two columns decide."""
     draw = np.random.default_rng(0)
     x = sparse.random(320, 40, 0.1, format="csr", random_state=draw, data_rvs=lambda count: 1 + draw.random(count))
     y = (np.asarray(x[:, :20].sum(1)).ravel() > np.asarray(x[:, 20:].sum(1)).ravel()).astype(np.int64)
@@ -47,7 +47,7 @@ QUICK = ("nasty", "sparse")
 
 
 def suits(method, table):
-    """The linear methods tell two classes apart, or predict numbers; they alone take sparse tables."""
+    """The linear methods handle two classes or numbers; only they accept sparse tables."""
     return method in LINEAR if table == "sparse" else method not in LINEAR or table in ("nasty", "breast-cancer")
 
 
@@ -66,15 +66,15 @@ def test_every_method_learns_with_its_name_alone(method, table):
     run = prepare(from_dict({"protocol": {"name": method}, "clock": CLOCK, "train": limit}), data)
     summary = run.execute()
     assert (summary["status"], summary["warnings"]) == ("finished", [])
-    metric, margin = METRICS[summary["metric"]], 1 / np.sqrt(len(data.y_test))  # what may be chance
+    metric, margin = METRICS[summary["metric"]], 1 / np.sqrt(len(data.y_test))  # what chance may give
     floor = labels_alone(data) * (1 - margin if metric.higher_is_better else 1 + margin)
     assert metric.reached(summary["value"], floor)
-    if table in QUICK:  # of 35 validation rows of diabetes the loss says little
+    if table in QUICK:  # with 35 validation rows of diabetes the loss says little
         assert run.rows[-1]["loss"] < run.rows[0]["loss"]
 
 
 def labels_alone(data):
-    """What the most frequent class scores on the test rows, or the mean of the labels."""
+    """The score of the most frequent class on the test rows, or of the labels' mean."""
     y = data.y_test[data.validation :]
     if data.task.kind == "regression":
         return float(np.sqrt(np.mean((y - data.y_train.mean()) ** 2)))

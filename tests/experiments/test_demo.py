@@ -1,4 +1,4 @@
-"""The demo's race: every family takes part, each method with settings that it can use."""
+"""The demo's race: every family takes part, each method with settings that suit it."""
 
 from importlib import import_module
 from pathlib import Path

@@ -71,7 +71,7 @@ def test_the_fastest_party_decides(data):
 
 
 def test_every_party_may_have_a_budget_of_its_own(data):
-    """The slow one wants more privacy, and then it is the one that decides."""
+    """The slow party wants more privacy, so its budget decides."""
     budgets = {"party-1": 20.0, "party-2": 20.0, "party-3": 1.0}
     tables = SLOW | {"party": {"budgets": {name: {"epsilon": e, "delta": 1e-5} for name, e in budgets.items()}}}
     found = plan_noise(from_dict(tables), data, Asked(speeds="clock"), lambda done: None)
@@ -84,7 +84,7 @@ UNEVEN = [{"mean_s": 0.01}, {"mean_s": 0.01}, {"mean_s": 0.1}]  # one party is t
 
 @pytest.mark.parametrize("method", ["vafl", "swift", "t-sync"])
 def test_a_plan_that_knows_no_speeds_holds_for_the_fastest_party_of_any_run(method, data):
-    """The plan with equal speeds does not: what it counts is below the ledger of the fast parties."""
+    """A plan with equal speeds does not hold: it counts less than the ledger of the fast parties."""
     privacy = {"mechanism": "output", "clip": 1.0, "noise": 1.0}
     tables = {key: value for key, value in SLOW.items() if key != "clock"}
     tables |= {"protocol": {"name": method}, "privacy": privacy}
@@ -112,7 +112,7 @@ def test_a_long_run_is_extrapolated_upwards(privacy, data, monkeypatch):
     whole = plan_noise(from_dict(tables), data, Asked(noise=1.0), lambda done: None).counted
     monkeypatch.setattr("colonnade.experiments.dry_run.COUNTED", 10)  # of 30 updates
     monkeypatch.setattr("colonnade.experiments.dry_run.MOST_COUNTED", 20)
-    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 5)  # so that it looks at the half of them
+    monkeypatch.setattr("colonnade.experiments.run.SLICE_EVENTS", 5)  # so that it looks at half of them
     part = plan_noise(from_dict(tables), data, Asked(noise=1.0), lambda done: None).counted
     assert whole.whole and not part.whole
     assert whole.most.of_rows <= part.most.of_rows <= 2 * whole.most.of_rows
@@ -132,17 +132,20 @@ def test_at_the_command_line(tmp_path):
     assert "party-1" in text and "at any speed" in text and "privacy.clip = 1, privacy.noise = " in text
     assert (
         "Assumed: swift on digits (1294 training, 144 validation and 359 test rows), 10 updates, "
-        "seed 0; parties of any speed: one of them may make nearly all uploads" in text
+        "seed 0; parties may have any speed: one party may make nearly all uploads" in text
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give one of them"),
+        ((), "give exactly one of them"),
         (("--epsilon", "1", "--updates", "500"), "--updates = 500: is counted by a dry run"),
-        (("--epsilon", "1", "--set", "protocol.name=wait"), "wait has no place for it"),
-        (("--epsilon", "1", "--set", "protocol.name=cascaded", "--gradient-clip", "1"), "cascaded has 'plain' and"),
+        (("--epsilon", "1", "--set", "protocol.name=wait"), "wait cannot add noise"),
+        (
+            ("--epsilon", "1", "--set", "protocol.name=cascaded", "--gradient-clip", "1"),
+            "cascaded supports 'plain' and",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -153,5 +156,5 @@ def test_what_cannot_be_planned_is_refused(tmp_path, arguments, words):
 
 def test_without_a_config_the_sizes_are_needed():
     words = ["privacy", "plan", "--epsilon", "1", "--clip", "1", "--rows", "100", "--batch-size", "10"]
-    with pytest.raises(ConfigError, match=r"--updates = None: needed, unless a CONFIG.toml is named"):
+    with pytest.raises(ConfigError, match=r"--updates = None: is missing: give it, or a CONFIG.toml"):
         CliRunner().invoke(app, words, catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""`colonnade privacy report`: what it counts is what a run does, and what it cannot know it says."""
+"""`colonnade privacy report`: its counts are those of a run, and it says what it cannot know."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -77,7 +77,7 @@ def test_a_fast_party_is_not_told_too_low_an_epsilon(report):
     most = report.spending.epsilon(report.spending.most)
     assert equal < told["clinic"]["epsilon"] <= most
     text = words(report)
-    assert f"ε of at most {number(most)} at δ = 1e-05" in text and "one of them may make nearly all uploads" in text
+    assert f"ε of at most {number(most)} at δ = 1e-05" in text and "one party may make nearly all uploads" in text
 
 
 def test_it_is_the_partys_own_view(report):
@@ -95,7 +95,9 @@ def test_its_own_file_is_used_if_it_is_here(tmp_path, monkeypatch):
     config = from_dict(apply_overrides(CLINIC, {"party.data": "clinic.csv"}))
     held = holding(config, None, None, 4)
     assert held.real == {"clinic"} and [block.shape for block in held.data.train] == [(36, 3), (36, 4), (36, 4)]
-    with pytest.raises(ConfigError, match="--rows = 9: the file that this config names has its own number"):
+    with pytest.raises(
+        ConfigError, match="--rows = 9: leave it out: the table that this config names gives the number"
+    ):
         holding(config, None, 9, None)
 
 
@@ -114,7 +116,7 @@ def test_attacks_stand_beside_chance(report):
     assert labels and all(attempt.succeeds and not attempt.own_model for attempt in labels)
     assert all(0.4 < attempt.chance < 0.6 and 0.3 < attempt.control < 0.7 for attempt in labels)
     assert not replace(labels[0], success=labels[0].chance).succeeds
-    assert "with a server that only adds up" in words(report)
+    assert "with a server that only sums" in words(report)
 
 
 def test_without_privacy_it_says_so(report):
@@ -136,7 +138,7 @@ def test_a_protection_of_the_methods_own_is_explained(changes, said):
     report = made(changes | {"privacy": {}, "train": {"updates": 4}}, rows=60)
     text = words(report)
     assert report.spending is None and said in text
-    assert "has no place for noise, and what it sends is not accounted. That is not ε = 0" in text
+    assert "cannot add noise, and its messages are not accounted for. That is not ε = 0" in text
 
 
 def test_the_page_is_the_text_and_everything_is_escaped(report):
@@ -179,12 +181,15 @@ def test_a_rounded_epsilon_is_never_too_low(value):
     ("arguments", "said"),
     [
         (["no.toml"], "there is no such file"),
-        (["own.toml", "--out", "page.txt"], "a file that ends with .html"),
-        (["own.toml", "--rows", "10"], "this is a simulation's"),
+        (["own.toml", "--out", "page.txt"], "must end with .html"),
+        (["own.toml", "--rows", "10"], "this is the config of a simulation"),
         (["own.toml", "--set", "protocol.name=centralised"], "has no parties"),
         (["own.toml", "--set", "protocol.name=wait", "--set", "privacy.mechanism=output"], "privacy.clip"),
         (["own.toml", "--set", "network.parties=['a','b']", "--party", "c"], "network.parties has a, b"),
-        (["own.toml", "--set", "network.parties=['a','b']", "--set", "party.data=x.csv"], "say whose config this is"),
+        (
+            ["own.toml", "--set", "network.parties=['a','b']", "--set", "party.data=x.csv"],
+            "name the party whose config this is",
+        ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )

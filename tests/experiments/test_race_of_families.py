@@ -1,4 +1,4 @@
-"""A race of methods that cannot all use one model, or all run on the same data."""
+"""A race of methods that cannot all use one model, or cannot all run on the same data."""
 
 import json
 import re
@@ -67,7 +67,7 @@ def test_typed_again_nothing_is_repeated(folder: Path) -> None:
     assert json.loads((folder / "unsuitable.json").read_text()) == {}, "of this race, not of the last one"
 
 
-def test_who_races_if_no_method_is_named() -> None:
+def test_which_methods_race_if_none_is_named() -> None:
     assert usual_labels({}) == ["swift", "vafl", "t-sync", "sync"]
     own = {"protocol": {"name": "fedvs"}, "methods": {"vafl": {}, "other": {"protocol.name": "sync"}}}
     assert usual_labels(own) == ["fedvs", "vafl", "other", "swift", "t-sync", "sync"]
@@ -75,7 +75,7 @@ def test_who_races_if_no_method_is_named() -> None:
 
 def test_if_none_can_run_all_reasons_are_told(tmp_path: Path) -> None:
     tables = TABLES | {"data": {"source": "digits", "parties": 2}}
-    with pytest.raises(ConfigError, match="none of them can run") as refused:
+    with pytest.raises(ConfigError, match="no method can run") as refused:
         compare(tables, ["fedvs", "asysqn-sgd"], 1, tmp_path / "race")
     assert "\n  fedvs: protocol.T = 1" in str(refused.value)
     assert "\n  asysqn-sgd: data.parties = 2" in str(refused.value)
@@ -123,7 +123,7 @@ def test_all_is_every_method_and_every_variant() -> None:
 
 
 def test_a_point_of_a_grid_is_never_replaced(tmp_path: Path) -> None:
-    """Its label says what it is."""
+    """A run's label says what it is."""
     grid = parse_grid(["model.party=mlp:4,polynomial:1"])
     entries = entries_of(grid_contestants(TABLES, ["fedvs"], grid), 1)
     assert [entry.config.model.party for entry in entries] == ["mlp:4", "polynomial:1"]

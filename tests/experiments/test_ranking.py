@@ -1,4 +1,4 @@
-"""Who wins a column, and how that is said."""
+"""Which method wins a column, and how the table says so."""
 
 from typing import Any
 
@@ -63,9 +63,9 @@ def test_what_a_method_has_instead_is_named() -> None:
     assert ranking.settings == {"fedvs": "polynomial:1, mean"}
 
 
-def test_nobody_reached_it() -> None:
+def test_no_method_reached_it() -> None:
     words = in_words(rank({"a": [summary(0.9, None)], "b": [summary(0.8, None)]}))
-    assert words.startswith("Fastest to accuracy 0.9: none of them reached it; best accuracy: a")
+    assert words.startswith("Fastest to accuracy 0.9: no method reached it; best accuracy: a")
 
 
 def test_one_that_races_against_the_oracle_alone_has_won_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Runs that are killed and go on: the end is the same as without the kill, and what cannot go on says why."""
+"""Killed runs that continue: they end the same as without the kill; a run that cannot continue says why."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def config(**overrides: Any) -> Any:
 
 
 def result(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
-    """Summary and metrics without what the wall clock decides, and what the pictures are made from."""
+    """Summary and metrics without the values that depend on wall time, and the data of the pictures."""
     summary = json.loads((folder / "summary.json").read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for entry in (summary, *rows):
@@ -75,16 +75,16 @@ def cut_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, cut_run: Path) -> Path:
-    """The folder of a run that was cut off in the middle."""
+    """The folder of a run that was interrupted."""
     return Path(shutil.copytree(cut_run, tmp_path / "run"))
 
 
 class Killed(Exception):
-    """In place of a SIGKILL."""
+    """Raised instead of a SIGKILL."""
 
 
 def cut_off(folder: Path, checkpoints: int, **overrides: Any) -> Run:
-    """A run that ends, without a word, after so many checkpoints and some events more."""
+    """A run that stops, without a message, after this many checkpoints and some more events."""
     run = prepare(config(**overrides), out=folder)
     seen: list[int] = [0]
 
@@ -110,7 +110,7 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "1000", "PYTHONPATH": os.pathsep.join(pa
 
 
 def wait_for(process: subprocess.Popen[str], file: Path) -> None:
-    """Until the file is there or the process ended, for at most two minutes."""
+    """Wait until the file is there or the process has ended, for at most two minutes."""
     for _ in range(12_000):
         if file.exists() or process.poll() is not None:
             return
@@ -242,7 +242,7 @@ def test_another_config_is_refused_by_its_key(folder: Path, overrides: dict[str,
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(CheckpointError, match="no run lies there"):
+        with pytest.raises(CheckpointError, match="this folder holds no run"):
             reopen(config(), folder)
 
 
@@ -253,7 +253,7 @@ def test_a_truncated_checkpoint_is_refused_clearly(folder: Path, keep: int) -> N
     with pytest.raises(CheckpointError, match="damaged") as caught:
         reopen(config(), folder)
     assert str(folder / CHECKPOINT) in str(caught.value)
-    assert (folder / "metrics.jsonl").read_bytes() == rows  # nothing was thrown away
+    assert (folder / "metrics.jsonl").read_bytes() == rows  # no record was discarded
 
 
 def test_killed_while_a_checkpoint_was_written(folder: Path, undisturbed: Path) -> None:
@@ -273,4 +273,4 @@ def test_killed_before_there_were_metrics(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     prepare(config(), out=folder)
     made_first = min(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-    assert made_first.name == "metrics.jsonl"  # whoever has a config can be resumed
+    assert made_first.name == "metrics.jsonl"  # a run that has a config can be resumed

@@ -1,4 +1,4 @@
-"""Runs and races: what lands in a folder, what a summary says, and that one failure does not stop the others."""
+"""Runs and races: the files in a folder, what a summary says; one failure does not stop the others."""
 
 import json
 import math
@@ -111,7 +111,7 @@ def test_a_full_folder_is_refused_and_an_empty_one_taken(tmp_path):
 
 def test_reopening_what_is_not_there_or_not_the_same(tmp_path):
     config = from_dict(SMALL)
-    with pytest.raises(CheckpointError, match="no run lies there"):
+    with pytest.raises(CheckpointError, match="this folder holds no run"):
         RunFolder.reopen(tmp_path, config)
     RunFolder.create(tmp_path / "run", config)
     RunFolder.reopen(tmp_path / "run", config)
@@ -134,7 +134,7 @@ def test_a_diverged_run_is_reported_with_what_it_has(tmp_path):
     assert "NaN" not in text and "Infinity" not in text
 
 
-def test_a_run_that_can_never_go_on_says_for_whom_it_waits():
+def test_a_run_that_can_never_continue_names_the_missing_parties():
     clock = {"faults": [{"party": "party-2", "kind": "crash", "at_s": 0.0}]}
     summary = prepare(from_dict(small(protocol={"name": "sync"}, clock=clock))).execute()
     assert summary["status"] == "stalled" and summary["note"] == "waits for party-2 and cannot continue"
@@ -180,7 +180,7 @@ def test_overrides_may_be_written_as_tables_too():
     [
         (small(), ["vafl", "vaffl"], "protocol.name = 'vaffl': unknown method; did you mean 'vafl'"),
         (small(), [], "--protocols = '': name at least one of"),
-        (small(protocol={"t": 2}), ["vafl", "sync"], "protocol.t = 2: none of vafl, sync has this key"),
+        (small(protocol={"t": 2}), ["vafl", "sync"], "protocol.t = 2: no method of vafl, sync has this key"),
         (small(protocol={"t": 9}), ["t-sync"], "protocol.t = 9"),
         (small() | {"methods": {"vafl": {"train.lr": 1}}}, ["vafl"], "train.lr = 1: unknown key"),
         (small(), ["vafl", "sync", "vafl"], "--protocols = .*vafl.*twice"),

@@ -1,4 +1,4 @@
-"""`data.split_seed` chooses the rows to test on; `train.seed` does not."""
+"""`data.split_seed` chooses the test rows; `train.seed` does not."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_the_handshake_compares_it():
 
 
 def test_a_run_of_a_release_without_the_key_was_split_by_its_seed(tmp_path):
-    """It cannot go on, or be part of a race, on other rows in silence."""
+    """A run cannot continue, or be part of a race, on other rows without an error."""
     RunFolder.create(tmp_path / "run", config(seed=3, split_seed=3))
     path = tmp_path / "run" / "config.toml"
     tables = read_toml(path)

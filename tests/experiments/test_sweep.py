@@ -1,4 +1,4 @@
-"""Grids: every method at every point, the best one named, what is finished not repeated."""
+"""Grids: every method at every point, the best one named, finished points not repeated."""
 
 import json
 import signal
@@ -58,7 +58,7 @@ def test_the_best_is_a_mean_over_seeds_and_edges_are_named():
     entries[-1].summary["status"] = "diverged"  # a point with a failed run cannot win
     (best,) = best_of(entries, ["vafl"], RATES)
     assert best.point == {"train.learning_rate": 0.01} and best.edges
-    entries[0].summary["warnings"] = ["no update was made"]  # nor can one with a warning
+    entries[0].summary["warnings"] = ["no update was made"]  # a point with a warning cannot win either
     (best,) = best_of(entries, ["vafl"], RATES)
     assert best.point == {"train.learning_rate": 0.1}
 
@@ -169,7 +169,7 @@ def test_a_folder_with_another_race_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_killed_in_the_middle_and_typed_again(tmp_path):
-    """SIGKILL, as an operator would; then the same command."""
+    """SIGKILL, as an operator would send it; then the same command."""
     (tmp_path / "small.toml").write_text(
         '[data]\nsource = "breast-cancer"\nparties = 2\n[model]\nparty = "linear"\nembedding = 2\n'
         "[train]\nupdates = 30\nbatch_size = 32\n"
@@ -186,12 +186,12 @@ def test_killed_in_the_middle_and_typed_again(tmp_path):
     assert second.returncode == 0, second.stderr
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
     assert len(json.loads((tmp_path / "out" / "comparison.json").read_text())) == 8
-    assert "sync: best at train.learning_rate" in second.stdout and "Warning: the grid ends" in second.stdout
+    assert "sync: best at train.learning_rate" in second.stdout and "Warning: the best value" in second.stdout
 
 
 @pytest.mark.slow
 def test_three_methods_four_rates_three_seeds_on_ray_killed_in_the_middle_and_typed_again(tmp_path):
-    """SIGKILL of the command; its Ray goes with it, and the second one ends what the first began."""
+    """SIGKILL of the command; its Ray ends with it, and the second command finishes the work."""
     (tmp_path / "small.toml").write_text(
         '[data]\nsource = "breast-cancer"\nparties = 2\n[model]\nparty = "linear"\nembedding = 2\n'
         "[train]\nupdates = 200\nbatch_size = 32\n"

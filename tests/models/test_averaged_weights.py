@@ -1,4 +1,4 @@
-"""The average of a network's weights: what it is, who reads it, and that a save keeps it."""
+"""The average of a network's weights: its definition, which roles read it, and that a save keeps it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A party's model that is no torch module: what it may do, what is refused, and that it is trained."""
+"""A party's model that is no torch module: what it may do, what is refused, and that training works."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ X = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 
 
 class Sum:
-    """The least that is one: rows times θ, the same for every output."""
+    """The smallest black box: rows times θ, the same for every output."""
 
     def __init__(self, inputs, outputs):
         self.inputs, self.outputs = inputs, outputs
@@ -96,7 +96,7 @@ def test_changing_its_parameters_or_rows_in_place_is_refused(what):
 
 
 def test_what_it_gives_may_be_reused_by_it():
-    """Its own buffer, filled again at every call: what was given before must stay."""
+    """It refills one buffer at every call: earlier results must stay unchanged."""
 
     def reuse(self, theta, rows):
         if getattr(self, "buffer", None) is None or len(self.buffer) != len(rows):
@@ -140,7 +140,7 @@ def test_the_box_keeps_the_vector_that_it_gave():
 def test_something_else_is_no_model():
     with pytest.raises(ModelError, match="made a list, not a torch.nn.Module or a black box"):
         network(lambda inputs, outputs: [])
-    with pytest.raises(ModelError, match="model.party of party-7: could not be made from"):
+    with pytest.raises(ModelError, match="model.party of party-7: could not be built from"):
         network(variant(__init__=lambda self: None))
 
 
@@ -208,7 +208,7 @@ def test_the_example_imports_no_torch():
 
 
 def test_stumps_learn_what_frozen_stumps_do_not(monkeypatch):
-    """docs/write-a-model.md has the whole run; 12 of its 30 epochs are enough to tell them apart."""
+    """docs/write-a-model.md shows the whole run; 12 of its 30 epochs are enough to tell them apart."""
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     data = colonnade.split(colonnade.load("digits"), parties=4)
     tables = read_toml(ROOT / "examples" / "black_box.toml")
@@ -224,7 +224,7 @@ def test_stumps_learn_what_frozen_stumps_do_not(monkeypatch):
 
 @pytest.mark.parametrize("method", ["cascaded", "vafl"])
 def test_from_the_command_line(method, tmp_path):
-    """The module on PYTHONPATH, its name in a setting; a child, as a user has it."""
+    """The module is on PYTHONPATH and named in a setting; a child process, as for a user."""
     config = str(ROOT / "examples" / "digits.toml")
     command = [sys.executable, "-m", "colonnade", "run", config, "--out", str(tmp_path / "run")]
     for pair in ("model.party=black_box:Stumps", f"protocol.name={method}", "train.seconds=0.5", "model.server=linear"):

@@ -1,4 +1,4 @@
-"""From a model's name, class, module or callable to a network; and every way to be refused."""
+"""From a model's name, class, module or callable to a network; and every refusal."""
 
 import sys
 import types
@@ -118,13 +118,13 @@ def test_server_none_is_the_aggregate_itself():
         ("mlp:0", "'mlp:0': widths must be positive"),
         ("mlp:8.5", "'mlp:8.5': widths must be positive"),
         ("mlp:8;4", "'mlp:8;4': widths must be positive"),
-        ("no_such_package_at_all:Net", "cannot import 'no_such_package_at_all'.*is it on PYTHONPATH"),
+        ("no_such_package_at_all:Net", "cannot import 'no_such_package_at_all'.*put its folder on PYTHONPATH"),
         (":Net", "cannot import ''"),
         ("collections:Nut", "module 'collections' has no 'Nut'"),
-        ("collections:OrderedDict", "could not be made from .inputs=5, outputs=3"),
+        ("collections:OrderedDict", "could not be built from .inputs=5, outputs=3"),
         ("math:gcd", "made a int, not a torch.nn.Module"),
         (lambda inputs, outputs: "net", "made a str, not a torch.nn.Module"),
-        (lambda inputs: nn.Identity(), "could not be made from .inputs=5, outputs=3"),
+        (lambda inputs: nn.Identity(), "could not be built from .inputs=5, outputs=3"),
         (nn.Linear(5, 4), r"gives \(2, 4\) for a batch of 2 rows, should be \(2, 3\); check its last layer"),
         (nn.Linear(6, 3), r"fails on a batch of shape \(2, 5\)"),
         (nn.LSTM(5, 3), r"gives tuple for a batch of 2 rows, should be \(2, 3\)"),

@@ -1,4 +1,4 @@
-"""A module as a flat vector: the same numbers as plain torch, nothing hidden, nothing moved by reading."""
+"""A module as a flat vector: the same numbers as plain torch, no hidden state, and reading changes nothing."""
 
 import copy
 
@@ -113,7 +113,7 @@ def test_batchnorm_is_committed_by_apply_alone():
     assert network.digest() == digest
     buffers = network.buffers_after_forward()
     network.apply(np.zeros(len(network.theta), np.float32), 0.1, buffers)
-    oracle(torch.from_numpy(x))  # one pass in training mode, however often `forward` was tried
+    oracle(torch.from_numpy(x))  # one pass in training mode, although `forward` was tried several times
     for committed, expected in zip(network.reader.buffers(), oracle.buffers(), strict=True):
         assert torch.equal(committed, expected)
     assert not np.array_equal(network.read(x), before)

@@ -108,7 +108,7 @@ def test_a_metric_that_does_not_fit_is_refused(name, task):
 
 def test_the_refusal_says_what_fits():
     with pytest.raises(
-        ConfigError, match="always 1 of 3 classes; a multiclass task is judged by one of: accuracy, auc, loss$"
+        ConfigError, match="always 1 with 3 classes; a multiclass task is judged by one of: accuracy, auc, loss$"
     ):
         require_metric("top5", MULTI)
     with pytest.raises(ConfigError, match="a regression task is judged by one of: loss, mae, rmse$"):

@@ -1,4 +1,4 @@
-"""Arrays that stay on a GPU: with tensors of the processor in their place, every run gives the same bits."""
+"""Arrays that stay on a GPU: with CPU tensors in their place, every run gives the same bits."""
 
 from typing import Any
 

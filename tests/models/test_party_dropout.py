@@ -32,7 +32,7 @@ def test_a_replaced_block_has_no_gradient_and_its_fallback_has():
     h = np.ones((64, 3), np.float32)
     found = network(0.5).gradients(h, np.full(64, 100.0, np.float32), seed=3)
     away = found.h == 0
-    assert (away[:, 1] == away[:, 2]).all(), "a party is there or not as a whole"
+    assert (away[:, 1] == away[:, 2]).all(), "a party is present or absent as a whole"
     assert 0.2 < away[:, 0].mean() < 0.8 and (away[:, 0] != away[:, 1]).any()
     of_fallback = found.theta_0[:3]
     assert (of_fallback < 0).all() and of_fallback[1] == of_fallback[2]
@@ -86,9 +86,9 @@ def test_methods_train_with_it_and_learn_a_fallback(name):
     [
         ({"train": {"party_dropout": 1.0}}, "below 1"),
         ({"train": {"party_dropout": -0.1}}, "below 1"),
-        ({"name": "fedvs"}, "cannot: use one of sync, swift"),
-        ({"name": "asysqn-sgd"}, "cannot"),
-        ({"name": "centralised"}, "cannot"),
+        ({"name": "fedvs"}, "does not support it: use one of sync, swift"),
+        ({"name": "asysqn-sgd"}, "does not support it"),
+        ({"name": "centralised"}, "does not support it"),
         ({"name": "flex", "labels": "shared"}, "labels = 'shared'"),
     ],
 )

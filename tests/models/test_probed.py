@@ -1,4 +1,4 @@
-"""Networks evaluated at other parameters: the rest is alike, losses are float64, buffers are the base pass's."""
+"""Networks evaluated at other parameters: all else is equal, losses are float64, buffers are the base pass's."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def server(kind=ProbedServerNetwork):
 
 
 def test_at_the_same_parameters_and_seed_it_is_the_same():
-    """Dropout and BatchNorm included: a difference of the pair is one of θ alone."""
+    """Dropout and BatchNorm included: the two passes of a pair differ only in θ."""
     made = ProbedNetwork(layers(), OptimiserSpec())
     theta = made.theta.numpy().copy()
     np.testing.assert_array_equal(made.embed_at(theta, X, 7), made.embed(X, 7))

@@ -1,4 +1,4 @@
-"""When a network's passes are recorded; that itself needs a GPU, in whose place torch's meta device stands here."""
+"""When a network's passes are recorded. Recording needs a GPU; torch's meta device replaces it here."""
 
 from typing import Any
 

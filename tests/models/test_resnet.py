@@ -1,4 +1,4 @@
-"""ResNet-18 in two parts: its size, plain torch's numbers, who is refused, and two steps of two methods."""
+"""ResNet-18 in two parts: its size, plain torch's numbers, refused settings, and two steps of two methods."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_the_parts_are_as_large_as_the_whole():
     first = 3 * 64 * 9
     assert size(stem()) == first
     assert size(top()) == PLAIN - first
-    assert 2 * size(stem()) + size(top()) == 11_175_690  # two parties: one first convolution more
+    assert 2 * size(stem()) + size(top()) == 11_175_690  # two parties: one more first convolution
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_neither_part_draws_random_numbers():
     [
         (lambda: stem(width=32), "^model.party of party-2 = 'resnet18-stem:3x8x4': .*embedding = 2048, not 32$"),
         (lambda: stem("resnet18-stem", (8, 4), 10), "set model.embedding = 2048, not 10$"),
-        (lambda: stem("resnet18-stem"), "a plain list of 96 columns; say what piece .*'resnet18-stem:3x32x16'"),
+        (lambda: stem("resnet18-stem"), "a plain list of 96 columns; name the piece .*'resnet18-stem:3x32x16'"),
         (lambda: stem("resnet18-stem:3x8x8"), "that is 192 columns, but a row has 96$"),
         (lambda: stem("resnet18-stem:3x8"), "needs a shape, as in 'resnet18-stem:3x32x16' for parties"),
         (lambda: stem("resnet18"), "needs a shape, as in 'resnet18:64x32x32' for the server"),

@@ -1,4 +1,4 @@
-"""Networks for rows with a shape: their layers, who is refused, plain torch's numbers, and resuming to the bit."""
+"""Networks for rows with a shape: layers, refused settings, plain torch's numbers, and exact resuming."""
 
 import copy
 import dataclasses
@@ -94,7 +94,9 @@ def test_lstm_reads_time_in_order():
 
 @pytest.mark.parametrize("name", ["cnn", "lstm"])
 def test_rows_without_a_shape_are_refused(name):
-    with pytest.raises(ModelError, match="but is a plain list of 20 columns; .*split = 'rows' or 'quarters'") as caught:
+    with pytest.raises(
+        ModelError, match="but it is a plain list of 20 columns; .*split = 'rows' or 'quarters'"
+    ) as caught:
         build(name, (20,))
     assert str(caught.value).startswith(f"model.party of party-2 = '{name}': a row must be a ")
     with pytest.raises(ModelError, match=f"^model.server = '{name}': is for parties"):
@@ -131,14 +133,14 @@ def test_forward_backward_and_steps_are_torchs_own(name, shape):
 
 @pytest.mark.parametrize(("name", "shape"), SHAPED)
 def test_parameters_are_views_in_both_copies(name, shape):
-    """An LSTM keeps a second list of its weights: that one must hold the views too."""
+    """An LSTM keeps a second list of its weights, which must hold the views, too."""
     network, x = Network(build(name, shape), SGD), rows(shape)
     network.theta.zero_()
     assert not network.forward(x, 0, 0).any() and not network.read(x).any()
     twin = copy.deepcopy(network.reader)
     network.theta.fill_(0.1)
     assert network.forward(x, 1, 0).all() and network.read(x).all()
-    assert not twin(torch.from_numpy(x)).any(), "a copy is nobody's view"
+    assert not twin(torch.from_numpy(x)).any(), "a copy is not a view"
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
@@ -170,7 +172,7 @@ def test_no_generator_is_swapped_for_layers_that_draw_nothing():
     assert drawing(nn.LSTM(2, 2, num_layers=2, dropout=0.5)) and drawing(nn.Dropout(0.1))
 
     class Noisy(nn.Linear):
-        """A subclass may do anything."""
+        """A subclass may override anything."""
 
     assert drawing(Noisy(2, 2))
 
@@ -193,7 +195,7 @@ def test_ones_own_class_gets_the_shape_if_it_asks_for_it(monkeypatch):
     for model in (f"{module.__name__}:Shaped", Shaped, lambda shape, width: Shaped(shape, width).eval()):
         assert build(model, (4, 6)).shape == (4, 6)
     assert build(nn.Linear, (4, 6)).in_features == 24
-    with pytest.raises(ModelError, match=r"could not be made from \(shape=\(4, 6\), outputs=3\)"):
+    with pytest.raises(ModelError, match=r"could not be built from \(shape=\(4, 6\), outputs=3\)"):
         build(lambda shape: nn.Identity(), (4, 6))
     assert server_module(lambda shape, outputs: nn.Linear(*shape, outputs), 8, 3, seed=0).in_features == 8
 
@@ -253,7 +255,7 @@ def test_every_aggregate_learns_as_the_joint_model_does(quarters, aggregate):
 
 
 def test_a_series_is_what_its_shape_says():
-    """A table whose columns are a series: the shape is put in by hand."""
+    """A table whose columns are a series: the test sets the shape."""
     generator = np.random.default_rng(0)
     up = generator.integers(0, 2, 400)
     ramp = np.linspace(-1, 1, 8)[None, :, None] * (2 * up - 1)[:, None, None]

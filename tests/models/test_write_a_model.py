@@ -1,4 +1,4 @@
-"""docs/write-a-model.md says what is true: its program runs as printed."""
+"""docs/write-a-model.md: its program runs as printed."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_the_program_of_the_page_runs(capsys):
     exec(compile("\n".join(blocks), str(PAGE), "exec"), names)
     accuracies = [float(line) for line in capsys.readouterr().out.split()]
     assert len(accuracies) == 6 and min(accuracies) > 0.25
-    assert names["bottom"][1].num_batches_tracked == 0, "the user's module stays as it was"
+    assert names["bottom"][1].num_batches_tracked == 0, "the user's module is unchanged"
 
 
 def test_every_name_of_the_page_can_be_built():

@@ -1,4 +1,4 @@
-"""Predictions of `fedvs`: coded sums over all parties, exact whoever straggles; the server sees nothing else."""
+"""Predictions of `fedvs`: coded sums over all parties, exact with any straggler; the server sees nothing else."""
 
 import asyncio
 import io
@@ -94,7 +94,7 @@ class World:
         return asyncio.run(self.together(predicting_server, predicting_party, names, then))
 
     def plain(self, rows):
-        """What one process would say that had all columns, without the code."""
+        """The predictions of a single process that has all columns, without the code."""
         server, h = self.side("server"), []
         server.read()
         for name in NAMES:
@@ -126,7 +126,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """What everybody says while questions are answered; p4 says nothing to the server once it has shared."""
+    """All messages while questions are answered; p4 sends nothing to the server after sharing."""
     messages, original = [], Node._send
 
     def note(self, effect):
@@ -151,13 +151,13 @@ def test_the_sum_is_that_of_all_and_nothing_but_shares_and_sums_crosses(trained,
     shares = [message for _, to, message in sent.messages if isinstance(message, CodedShare)]
     assert len(shares) == 20 and all(share.data.dtype == np.uint32 for share in shares)
 
-    again = trained.ask(*ids)  # all from their folders once more
+    again = trained.ask(*ids)  # all restarted from their folders
     assert [answer["probabilities"] for answer in again] == found  # bit for bit, under other masks
     fresh = [message for _, _, message in sent.messages if isinstance(message, CodedShare)][20:]
     assert not any(np.array_equal(one.data, other.data) for one in shares for other in fresh)
 
 
-def test_who_straggles_after_sharing_is_done_without(trained, sent):
+def test_a_party_that_straggles_after_sharing_is_not_needed(trained, sent):
     ids = list(trained.data.ids[:ASKED])
     sent.note.straggles = True
     found = [answer["probabilities"] for answer in trained.ask(*ids)]
@@ -173,7 +173,7 @@ def test_rows_in_segments(tmp_path, monkeypatch):
     np.testing.assert_allclose(found, world.plain(np.arange(ASKED)), atol=2e-3)
 
 
-def test_nobody_stands_in_for_a_party_that_is_away(trained):
+def test_nothing_stands_in_for_a_party_that_is_away(trained):
     answer = trained.ask(trained.data.ids[0], names=NAMES[:4])[0]
     assert "p4" in answer["refused"] and answer["probabilities"] is None
 
@@ -224,7 +224,7 @@ def test_shares_may_come_before_the_order(trained, party):
 
 
 def test_after_sums_over_others_it_does_not_predict(trained):
-    """The same weights: a sum over all would tell an embedding by subtraction."""
+    """With the same weights, a sum over all parties would reveal an embedding by subtraction."""
     side = trained.side("p0")
     side.read()
     role = side.role

@@ -1,4 +1,4 @@
-"""The HTTP endpoint: tokens, limits, and answers in words; no network, no federation."""
+"""The HTTP endpoint: tokens, limits, and answers in words; without a network or a federation."""
 
 import asyncio
 import json
@@ -127,10 +127,10 @@ def test_a_value_has_no_probabilities():
 
 
 def test_a_token_that_is_not_there_is_said(tmp_path):
-    assert door_of(tmp_path) is None  # nobody ever answered here
+    assert door_of(tmp_path) is None  # no server has ever answered here
     (tmp_path / "predict").mkdir()
     (tmp_path / "predict" / "http").write_text("127.0.0.1:1")
-    with pytest.raises(ConfigError, match=r"token = .*cannot be read .*a server makes one when it starts"):
+    with pytest.raises(ConfigError, match=r"token = .*cannot be read .*which makes the token when it starts"):
         door_of(tmp_path)
 
 

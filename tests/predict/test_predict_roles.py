@@ -1,4 +1,4 @@
-"""The predicting server and party by hand: who is asked, what is waited for, what is refused."""
+"""The predicting server and party by hand: which parties are asked, what the server waits for, what is refused."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ class Plain:
 
 
 class Trained:
-    """A party's role: the embedding of x is (x, 10 x); remembers that it was given a key."""
+    """A party's role: the embedding of x is (x, 10 x); it records that it got a key."""
 
     name = "shop"
     entropy = None
@@ -87,14 +87,14 @@ def of_bank(number, *values):
 
 
 def computed(server, effects):
-    """The answer of the job that the effects end with."""
+    """The answer of the last job among the effects."""
     work = next(effect for effect in effects if isinstance(effect, Work))
     result = server.compute(work.job)
     assert server.handle(WorkDone(work.token, result), 0) == [Emit(result)]
     return result
 
 
-def test_all_who_are_here_are_asked_and_the_answer_is_of_all(server):
+def test_all_present_parties_are_asked_and_the_answer_is_of_all(server):
     effects = server.handle(Asked(1, ["a", "b"], ["bank", "shop"]), 5)
     assert [effect.to for effect in effects if isinstance(effect, Send)] == ["bank", "shop"]
     assert effects[0].message.ids == ["a", "b"] and SetTimer("1", 5 + 2 * SECOND) in effects
@@ -112,13 +112,13 @@ def test_a_party_without_a_line_is_not_waited_for(server):
     assert result.values[0, 1] == 2.5 and result.blocks.tolist() == [[SENT, FALLBACK]] and result.away == ["shop"]
 
 
-def test_with_nobody_here_the_answer_comes_at_once(server):
+def test_with_no_party_here_the_answer_comes_at_once(server):
     result = computed(server, server.handle(Asked(1, ["a"], []), 0))
     assert result.blocks.tolist() == [[AWAY, AWAY]] and result.away == ["bank", "shop"]
 
 
 @pytest.mark.parametrize("event", [TimerFired("1", 0), PeerLost("shop"), PeerJoined("shop", True)])
-def test_who_is_killed_during_a_request_is_done_without(server, event):
+def test_a_request_does_without_a_party_that_is_killed(server, event):
     server.handle(Asked(1, ["a"], ["bank", "shop"]), 0)
     server.handle(Received("bank", of_bank(1, 0.5)), 1)
     result = computed(server, server.handle(event, 2 * SECOND))
@@ -205,7 +205,7 @@ def test_a_question_that_is_too_much_is_refused(party, ids):
         party.handle(Received("server", Ask(1, 0, ids)), 0)
 
 
-def test_a_party_answers_nobody_but_the_server(party):
+def test_a_party_answers_only_the_server(party):
     for sender, message in (("shop", Ask(1, 0, ["a"])), ("server", Mean(np.zeros(2, np.float32)))):
         with pytest.raises(RemoteProtocolError, match="does not expect"):
             party.handle(Received(sender, message), 0)

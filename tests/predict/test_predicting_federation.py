@@ -1,4 +1,4 @@
-"""A whole federation that predicts: trained from files, brought up from its checkpoints, asked over HTTP, one loop."""
+"""A whole federation that predicts, in one loop: trained from files, restarted from checkpoints, asked over HTTP."""
 
 import asyncio
 import io
@@ -42,7 +42,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Files of the bank (with the label), of the shop, and clients who came later."""
+    """Files of the bank (with the label), of the shop, and of clients that came later."""
     generator = np.random.default_rng(0)
     ids = [f"C{row:03}" for row in generator.permutation(ROWS + LATER)]
     x = generator.normal(size=(ROWS + LATER, 5)).round(3)
@@ -122,7 +122,7 @@ class World:
 
     @asynccontextmanager
     async def up(self, *names, told=None, **own):
-        """Server and parties from their checkpoints; the way to ask."""
+        """Server and parties from their checkpoints; yields a way to ask them."""
         self.address = "127.0.0.1:0"
         server = predicting_server(self.server(**own))
         running = {"server": asyncio.ensure_future(server.run())}
@@ -217,7 +217,7 @@ def test_a_method_with_noise_answers_under_noise_that_is_never_the_same(folder):
 
     async def story():
         await world.train()
-        async with world.up(*NAMES, told=0) as ask:  # a mean of the training rows is not told: it would be accounted
+        async with world.up(*NAMES, told=0) as ask:  # no mean of training rows is sent: it would be accounted
             return [(await ask(id))[0]["probabilities"] for _ in range(2)]
 
     first, second = asyncio.run(story())
@@ -247,7 +247,7 @@ def test_predictions_are_perturbed_and_accounted_as_any_upload(folder):
         for name in NAMES:
             new = lines(name)[before[name] :]
             assert [line["what"] for line in new] == ["prediction"] * 2
-            assert [line["sensitivity"] for line in new] == [2.0, 2.0], "of one row, however often it is asked for"
+            assert [line["sensitivity"] for line in new] == [2.0, 2.0], "of one row, for any number of requests"
         spent = lines("shop")[-1]["mu"]
         world.budgets = {"shop": {"epsilon": epsilon_of(spent * (1 + 1e-6), 1e-3), "delta": 1e-3}}
         count = len(lines("shop"))
@@ -267,7 +267,7 @@ def trained(folder):
     return world
 
 
-def test_who_is_away_is_stood_in_for_by_policy_and_said(trained):
+def test_a_party_that_is_away_is_replaced_by_policy_and_the_answer_says_so(trained):
     ids = ids_of(trained.folder, "bank.csv", 2)
 
     async def story():
@@ -278,7 +278,7 @@ def test_who_is_away_is_stood_in_for_by_policy_and_said(trained):
             cached, fallback = await ask(*ids)
         async with trained.up("bank", away=["refuse"]) as ask:
             refused = await ask(ids[0])
-        async with trained.up("bank") as ask:  # the shop's mean was told before, and kept
+        async with trained.up("bank") as ask:  # the shop's mean was sent before, and stored
             return full[0], cached, fallback, refused[0], (await ask(ids[0]))[0]
 
     full, cached, fallback, refused, later = asyncio.run(story())
@@ -286,7 +286,7 @@ def test_who_is_away_is_stood_in_for_by_policy_and_said(trained):
     assert (cached["parties"], cached["cached"], cached["fallback"]) == (["bank"], ["shop"], [])
     assert np.allclose(cached["probabilities"], full["probabilities"], atol=1e-6)
     assert (fallback["parties"], fallback["fallback"]) == (["bank"], ["shop"]) and fallback["prediction"]
-    assert refused["prediction"] is None and "nothing stands in for shop" in refused["refused"]
+    assert refused["prediction"] is None and "nothing replaces shop" in refused["refused"]
     assert later["fallback"] == ["shop"] and later["refused"] is None
 
 
@@ -303,7 +303,7 @@ def test_a_party_that_falls_silent_during_a_request_costs_the_deadline_and_no_mo
     assert [answer["fallback"] for answer in answers] == [["shop"], ["shop"]]
 
 
-def test_ids_that_some_have_and_that_nobody_has(trained):
+def test_ids_that_some_have_and_that_no_member_has(trained):
     new = ids_of(trained.folder, "bank-new.csv", LATER)
 
     async def story():
@@ -332,16 +332,16 @@ def test_files_that_changed_since_the_training_are_refused(trained):
     path = trained.folder / "shop.csv"
     frame = polars.read_csv(path)
     frame.with_columns(x2=frame["x2"] + 1.0 * (frame["client"] == frame["client"][0])).write_csv(path)
-    with pytest.raises(ConfigError, match=r"shop.*begun with something else \(features"):
+    with pytest.raises(ConfigError, match=r"shop.*holds a run with other settings \(features"):
         predicting_party(trained.party("shop"))
     frame.reverse().write_csv(path)
-    with pytest.raises(ConfigError, match=r"begun with something else \((features|ids)"):
+    with pytest.raises(ConfigError, match=r"holds a run with other settings \((features|ids)"):
         predicting_party(trained.party("shop"))
     frame.write_csv(path)
     predicting_party(trained.party("shop"))
 
 
-def test_who_still_trains_is_not_let_in(trained):
+def test_a_party_that_still_trains_is_not_let_in(trained):
     async def story():
         async with trained.up("bank"):
             (trained.folder / "run" / "shop" / "summary.json").unlink()
@@ -351,7 +351,7 @@ def test_who_still_trains_is_not_let_in(trained):
     asyncio.run(story())
 
 
-def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
+def test_a_party_that_predicts_already_waits_for_the_server_that_still_trains(trained):
     """At the end of a training one party may be quicker than another's goodbye."""
 
     async def story():
@@ -363,7 +363,7 @@ def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
         trained.address = (server.out / "address").read_text()
         early = predicting_party(trained.party("shop"))
         answering = asyncio.ensure_future(early.run())
-        await until(lambda: "training has not ended here" in trained.logs["shop"].getvalue())
+        await until(lambda: "the server is still training" in trained.logs["shop"].getvalue())
         assert not answering.done() and not training.done()
         for task in (answering, training):
             task.cancel()
@@ -376,14 +376,14 @@ def test_who_predicts_already_waits_for_the_server_that_still_trains(trained):
 
 def test_nothing_trained_nothing_predicted(folder):
     world = World(folder)
-    with pytest.raises(ConfigError, match="training has not ended here"):
+    with pytest.raises(ConfigError, match="training in this folder has not ended"):
         predicting_server(world.server())
-    with pytest.raises(ConfigError, match="nothing was trained here"):
+    with pytest.raises(ConfigError, match="this folder holds no trained model"):
         predicting_party(world.party("bank"))
-    assert not (folder / "run").exists(), "no folder that a training would take for its own"
+    assert not (folder / "run").exists(), "no folder that a training would use"
 
 
-def test_the_status_says_who_is_here(trained):
+def test_the_status_says_which_parties_are_here(trained):
     async def story():
         async with trained.up("bank") as ask:
             return await asyncio.to_thread(door_of(ask.server.out).request, "GET", "/status")
@@ -397,7 +397,7 @@ def test_the_status_says_who_is_here(trained):
 
 
 def test_for_a_party_that_lacked_rows_stands_what_was_learned(folder):
-    """And the mean for one that lacked none."""
+    """A party that lacked no rows is replaced by the mean."""
     presence = np.ones((ROWS, 3), bool)
     presence[::4, 1] = False  # bank, shop, server
     held = {"bank": np.arange(ROWS), "server": np.arange(ROWS), "shop": np.where(presence[:, 1], np.arange(ROWS), -1)}

@@ -1,4 +1,4 @@
-"""A row that one question names many times: one noise, one price; two questions: two of both."""
+"""A row that one question names many times has one noise and one price; two questions have two of both."""
 
 from math import sqrt
 
@@ -42,7 +42,7 @@ def run_of(data, method, mode):
 
 
 def party_of(data, method="vafl", mode=STEPS):
-    """Made as for the training, and asked for "a", for "b", which has the same columns, and for "c", which has not."""
+    """Built as for training; it knows "a", "b" with the same columns as "a", and "c" with different ones."""
     role = run_of(data, method, mode).simulator.nodes[1].role
     table = Lookup({"a": 0, "b": 1, "c": 2}, data.train[0][[0, 0, 1]])
     party = PredictParty(role, table, 3, None)
@@ -93,14 +93,14 @@ def test_from_python_a_row_that_is_given_2048_times_has_one_noise_and_is_paid_fo
 
 
 def test_equal_columns_of_one_party_beside_others_of_another_have_one_noise(data):
-    """Else the other party's columns would be turned 2,048 times, to see the first one's as often."""
+    """Otherwise a caller could vary the other party's columns 2,048 times and see the first party's that often."""
     run = run_of(data, "vafl", STEPS)
     result = colonnade.api.Result(run, run.execute())
     ledgers = [node.role.guard.ledger for node in run.simulator.nodes[1:]]
     raw = colonnade.load("breast-cancer").x[:64].copy()
     raw[:, data.indices[0]] = raw[0, data.indices[0]]
     raw[1::2, data.indices[0][0]] = 0.0
-    raw[3::4, data.indices[0][0]] *= -1  # −0 is no other number
+    raw[3::4, data.indices[0][0]] *= -1  # −0 is the same number as 0
     result.predict(raw)
     assert [ledger.kinds["prediction"] for ledger in ledgers] == [(1, 2), (1, 64)]
 
@@ -117,7 +117,7 @@ def test_noise_of_perturbed_methods_without_a_ledger_is_not_averaged_away_either
     assert (values == values[0]).all() and not (answer(party, "a") == values[0]).any()
 
 
-# The guard, whatever is asked of it.
+# The guard, for any request
 
 
 def guard(**mode):
@@ -129,7 +129,7 @@ def guard(**mode):
 @pytest.mark.parametrize("part", ["any", "train", "test"])
 @pytest.mark.parametrize("mode", ["plain", "answers"])
 def test_a_release_with_a_row_in_it_often_costs_as_often(part, mode):
-    """If a row has several noises all the same, each of them counts, whosever rows they are."""
+    """If a row has several noises after all, each of them counts, for rows of any part."""
     made = guard(local_updates=mode)
     release = made.plan("fresh rows", np.array([5, 5, 5, 5]), part)
     made.released(release, lambda values: RowsRead(0, 0, values), np.zeros((4, 3), np.float32))
@@ -145,15 +145,15 @@ def test_the_server_pays_for_a_row_as_often_as_it_asks_for_it(data):
 
 
 def test_a_private_step_never_has_a_row_twice():
-    """Its gradient would count twice in the sum, and move it by 4G."""
+    """A repeated row's gradient would count twice in the sum and move it by 4G."""
     made = guard(local_updates="dp-sgd", dp_sgd=DpSgd(1.0, 10.0))
     release = made.plan(STEP, np.array([1, 2, 1]))
-    with pytest.raises(LocalProtocolError, match="a row is twice in a step"):
+    with pytest.raises(LocalProtocolError, match="a row occurs twice in a step"):
         made.stepped(release, pytest.fail, pytest.fail)
     assert made.ledger.account.mu == 0
 
 
-# Whoever asks.
+# The caller
 
 
 def test_a_list_of_ids_with_repeats_is_one_question_for_each():

@@ -1,4 +1,4 @@
-"""What stands in for a party: cached, then fallback, then nothing; by the policy and in its order."""
+"""What replaces an absent party: cached, then fallback, then nothing; by the policy and in its order."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_refuse_alone_fills_nothing():
 
 def test_an_answer_rests_on_as_many_parties_as_it_must():
     assert filled(stand_ins("fallback", least=2), [[SENT, AWAY]])[1] == [[SENT, AWAY]]
-    assert filled(stand_ins("fallback", least=1), [[LACKS, AWAY]])[1] == [[LACKS, AWAY]], "a guess about nobody"
+    assert filled(stand_ins("fallback", least=1), [[LACKS, AWAY]])[1] == [[LACKS, AWAY]], "no party has sent anything"
 
 
 def test_the_cache_forgets_the_oldest():
@@ -76,8 +76,8 @@ def test_the_cache_forgets_the_oldest():
         ([SENT, FALLBACK], ["shop"], ""),
         ([LACKS, LACKS], [], "no party has this id"),
         ([LACKS, AWAY], ["shop"], "no party that answered has this id; away: shop"),
-        ([SENT, AWAY], ["shop"], "nothing stands in for shop"),
-        ([SENT, LACKS], [], "nothing stands in for shop"),
+        ([SENT, AWAY], ["shop"], "nothing replaces shop"),
+        ([SENT, LACKS], [], "nothing replaces shop"),
     ],
 )
 def test_a_refusal_says_why(codes, away, words):

@@ -1,4 +1,4 @@
-"""Predictions by masked sums: the server sees sums only, an id that somebody lacks is refused, nobody stands in."""
+"""Predictions by masked sums: the server sees only sums, refuses an id that a party lacks, and replaces no party."""
 
 import asyncio
 import io
@@ -62,7 +62,7 @@ def side(name, folder, address="127.0.0.1:0"):
 
 
 async def together(server, make_party, ready):
-    """All roles in one loop; what `ready` gives, when all are connected."""
+    """All roles in one loop; return what `ready` gives once all are connected."""
     running = [asyncio.ensure_future(server.run())]
     address = server.out / "address"
     address.unlink(missing_ok=True)
@@ -178,11 +178,11 @@ def test_a_sum_of_another_shape_is_refused(server):
         server.handle(Received("p1", Summed(nonce, np.zeros(3))), 1)
 
 
-# Parties that were trained: over whom, and for which ids they contribute.
+# Trained parties: the members of their sums, and the ids for which they contribute.
 
 
 def predicting(members):
-    """Predicting parties whose last sums of the training were over these."""
+    """Predicting parties whose last training sums were over these members."""
     x = np.random.default_rng(0).standard_normal((20, 3))
     data = split(from_arrays(x, np.arange(20) % 2, columns=list("abc")), how={"p1": ["a"], "p2": ["b"], "p3": ["c"]})
     protocol = {"name": "afsgd", "masking": "off"} if len(members) < 3 else {"name": "afsgd"}
@@ -202,13 +202,13 @@ def predicting(members):
 
 
 def test_weights_that_were_summed_without_a_party_do_not_predict():
-    with pytest.raises(ConfigError, match="'p1': the last sums .* with these weights were not over all parties"):
+    with pytest.raises(ConfigError, match="'p1': the last sums .* with these weights left out some parties"):
         predicting([0, 1])
     assert len(predicting([0, 1, 2])) == 3
 
 
 def contribute(party, message):
-    """What follows from the server's order."""
+    """The effects of the server's order."""
     (work,) = party.handle(Received("server", message), 0)
     return party.handle(WorkDone(work.token, party.compute(work.job)), 0)
 

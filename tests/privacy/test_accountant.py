@@ -1,4 +1,4 @@
-"""μ and ε against closed forms and against dp-accounting; what is not known raises."""
+"""μ and ε against closed forms and against dp-accounting; an unknown event raises."""
 
 from math import log, sqrt
 
@@ -56,7 +56,7 @@ def test_by_record_only_its_own_row_counts_and_the_worst_record_is_told():
     with_test = account.square_with("gaussian", 20.0, 4.0, "test", np.array([3]))
     assert with_test == pytest.approx(25.25), "another record may become the worst"
     account.add("gaussian", 2.0, 4.0, "any", None)
-    assert account.mu == pytest.approx(sqrt(4 * 0.25 + 4)) == mu_of(account.event()), "may be anybody's"
+    assert account.mu == pytest.approx(sqrt(4 * 0.25 + 4)) == mu_of(account.event()), "may be any record"
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_by_record_only_its_own_row_counts_and_the_worst_record_is_told():
     ids=lambda event: type(event).__name__,
 )
 def test_what_is_not_known_raises_and_is_never_zero(event):
-    with pytest.raises(UnknownMechanism, match="not accounted, which is not ε = 0"):
+    with pytest.raises(UnknownMechanism, match="not accounted for, which does not mean ε = 0"):
         mu_of(dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(1.0), event]))
 
 
 def test_an_unknown_mechanism_or_no_noise_raises():
     account = Account(False, 10, 10)
-    with pytest.raises(UnknownMechanism, match="mechanism 'laplace' is not known"):
+    with pytest.raises(UnknownMechanism, match="unknown mechanism 'laplace'"):
         account.add("laplace", 1.0, 1.0, "train", None)
     with pytest.raises(UnknownMechanism, match="has no bound"):
         account.square_with("gaussian", 1.0, 0.0, "train", None)

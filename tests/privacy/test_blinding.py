@@ -1,4 +1,4 @@
-"""Raised points: commuting, without bias in their exponents, and refused when they are none."""
+"""Raised points: they commute, their exponents are unbiased, and invalid points are refused."""
 
 import hashlib
 

@@ -1,8 +1,8 @@
-"""An empirical lower bound, by one who sees all messages and knows all but which of two records the party trained on.
+"""An empirical lower bound: the distinguisher knows everything except which of two records the party trained on.
 
-The record is planted in training: the server answers with one gradient, which makes θ_m follow the record's sign, and
-from then on EVERY row of every message moves from −C to +C. The distinguisher is the best there is (the likelihood
-ratio), so what it reaches is close to the bound; the same test refutes Thm 6 and a noise of a tenth.
+Training plants the record: the server answers with one gradient, which makes θ_m follow the record's sign. From then
+on EVERY row of every message moves from −C to +C. The distinguisher is optimal (the likelihood ratio), so its result is
+close to the bound. The same test refutes Thm 6 and a noise of a tenth.
 """
 
 from functools import cache
@@ -101,7 +101,7 @@ def test_the_best_distinguisher_does_not_beat_what_is_claimed_but_comes_near():
     assert mu == pytest.approx(CLAIMED)
     found = lower_bound(NOISE, TRIALS)
     assert found <= mu
-    assert found > 0.6 * mu, "near enough for the test to mean something: 0.84 is what is there to be found"
+    assert found > 0.6 * mu, "near enough for the test to mean something: the true value is 0.84"
 
 
 def test_it_beats_the_claim_of_theorem_6():

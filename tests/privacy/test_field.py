@@ -147,9 +147,9 @@ def test_strided_and_empty_factors():
 def test_factors_that_do_not_go_together_are_refused():
     left, right = pair("refused", 3, 4, 5)
     for a, b in ((left, right[:3]), (left, field.split(right, "left")), (left, field.split(right[:3]))):
-        with pytest.raises(LocalProtocolError, match="does not go with"):
+        with pytest.raises(LocalProtocolError, match="does not fit"):
             field.matmul(a, b)
-    with pytest.raises(LocalProtocolError, match="both were split"):
+    with pytest.raises(LocalProtocolError, match="may be split"):
         field.matmul(field.split(left, "left"), field.split(right))
 
 

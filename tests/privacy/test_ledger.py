@@ -1,4 +1,4 @@
-"""The ledger: before the message, chained, and refused where it is not what was written."""
+"""The ledger: written before the message, chained, and refused if it was altered."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def written(tmp_path):
 
 
 def reopened(path, terms=TERMS):
-    """By another process: the one of before is gone."""
+    """Opened by another process: the first one is gone."""
     while _OPEN:
         _OPEN.pop().close()
     ledger = Ledger(terms)
@@ -102,7 +102,7 @@ def test_one_that_was_rolled_back_is_refused_by_the_receipt(written):
     path.write_text("".join(lines[:4]))
     again = reopened(path)
     again.require(receipts[2])
-    with pytest.raises(CheckpointError, match="ends with line 4, but line 6 was written before: it was rolled back"):
+    with pytest.raises(CheckpointError, match="ends with line 4, but line 6 was written: the file was rolled back"):
         again.require(receipts[-1])
     enter(again, rows=9)
     with pytest.raises(CheckpointError, match="line 5 is not the one that was written"):
@@ -129,7 +129,7 @@ def test_two_processes_do_not_write_one_ledger(written):
 
 
 def test_other_terms_are_refused_with_the_key(written):
-    with pytest.raises(CheckpointError, match="line 1: a ledger with noise = 5.0, now it is 0.5"):
+    with pytest.raises(CheckpointError, match="line 1: this ledger has noise = 5.0, but the config has 0.5"):
         reopened(written[2], TERMS | {"noise": 0.5})
 
 
@@ -153,10 +153,10 @@ def test_rows_are_kept_where_records_are_counted_one_by_one(tmp_path):
 
 
 def test_no_receipt_and_no_ledger(tmp_path):
-    with pytest.raises(CheckpointError, match="is no receipt"):
+    with pytest.raises(CheckpointError, match="is not a receipt"):
         Ledger(TERMS).require("nonsense")
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_ledger(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(CheckpointError, match="no ledger begins here"):
+    with pytest.raises(CheckpointError, match="this is not the first line of a ledger"):
         read_ledger(tmp_path / "empty.jsonl")

@@ -1,4 +1,4 @@
-"""Masks in fixed point: exact sums, values that nobody can see, and no sum that wraps around unnoticed."""
+"""Masks in fixed point: exact sums, hidden values, and no sum that wraps around unnoticed."""
 
 import hashlib
 
@@ -60,7 +60,7 @@ def test_a_masked_value_is_uniform_in_every_byte(value):
 
 
 def test_the_test_of_uniform_bytes_can_fail():
-    """What floats or small masks would do: the high bytes show the value's size."""
+    """With floats or small masks the high bytes would show the value's size."""
     rows = 200_000
     small = add(encode(np.full(rows, 5.0), 40, 8), masks(seed("s"), rows) >> np.uint64(4))
     assert byte_chi_square(small, 7) < 1e-4
@@ -96,7 +96,7 @@ def test_at_the_bound_a_sum_is_right_and_past_it_is_refused(parties, bits):
         assert parties * abs(int(one.view(np.int64)[0])) <= LARGEST
         summed = total([one] * parties).view(np.int64)[0]
         assert summed == parties * int(one.view(np.int64)[0])
-    assert (LARGEST // parties - limit * 2.0**bits) / LARGEST < 1e-15, "and no less than can be"
+    assert (LARGEST // parties - limit * 2.0**bits) / LARGEST < 1e-15, "and no larger bound is possible"
     with pytest.raises(TrainingDiverged, match="does not fit into masked sums: the bound is"):
         encode(np.array([0.0, np.nextafter(limit, np.inf)]), bits, parties)
 

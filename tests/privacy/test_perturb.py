@@ -90,8 +90,8 @@ def test_without_a_stream_it_refuses_to_run():
 REFUSED = {
     "no layers": (nn.Identity(), "Identity is not made of layers"),
     "own module": (nn.Bilinear(2, 2, 2), "Bilinear is not made of layers"),
-    "parameters behind": (nn.Sequential(nn.Linear(4, 3), nn.PReLU()), "has parameters or averages of its own"),
-    "averages behind": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "has parameters or averages of its own"),
+    "parameters behind": (nn.Sequential(nn.Linear(4, 3), nn.PReLU()), "have their own parameters or averages"),
+    "averages behind": (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), "have their own parameters or averages"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Secret draws: the cipher is the cipher of RFC 8439, and what is made of it has the distribution that it should."""
+"""Secret draws: the cipher is that of RFC 8439, and the draws have the right distributions."""
 
 import hashlib
 import struct
@@ -71,11 +71,11 @@ def test_the_moments_of_normals():
 
 
 def test_normals_pass_kolmogorov_and_smirnov_in_both_halves():
-    """Box and Muller's cosines and sines lie one after the other."""
+    """Box and Muller's cosines and sines are adjacent."""
     values = normal(seed("ks"), 200_000)
     for part in (values, values[:100_000], values[100_000:], values[::2]):
         assert stats.kstest(part.astype(float), "norm").pvalue > 1e-4
-    assert stats.kstest(values.astype(float) * 1.03, "norm").pvalue < 1e-4, "three per cent off would be found"
+    assert stats.kstest(values.astype(float) * 1.03, "norm").pvalue < 1e-4, "an error of three per cent would be found"
 
 
 def test_the_two_of_a_pair_are_independent():
@@ -104,7 +104,7 @@ def test_a_seed_is_all_that_the_numbers_depend_on():
 
 
 def test_neighbouring_seeds_are_strangers():
-    """Directions of one upload differ in few bits of the seed."""
+    """The directions of one upload differ in few bits of the seed."""
     base = seed("base")
     drawn = np.array([normal(bytes([base[0] ^ i]) + base[1:], 20_000) for i in range(8)]).astype(float)
     assert np.abs(np.corrcoef(drawn)[np.triu_indices(8, 1)]).max() < 4.5 / np.sqrt(20_000)

@@ -1,4 +1,4 @@
-"""Lagrange coding: who decodes and who cannot, exhaustively; what shares reveal, by χ² and by attacks that work."""
+"""Lagrange coding: which sets of answers decode, exhaustively; what shares reveal, by χ² and by working attacks."""
 
 import hashlib
 from itertools import combinations, dropwhile, zip_longest
@@ -60,7 +60,7 @@ def total(arrays):
 
 
 class Federation:
-    """All that a round of N polynomial networks of depth D is made of, without roles."""
+    """Everything in a round of N polynomial networks of depth D, without roles."""
 
     def __init__(self, code, depth=1, columns=2, length=3, width=2, blinded=True, name=0):
         k, t, n = code.segments, code.colluders, code.parties
@@ -104,7 +104,7 @@ def test_every_set_of_r_decodes(parties, segments, colluders, depth, blinded):
 @pytest.mark.parametrize(("parties", "segments", "colluders", "depth"), [(8, 2, 1, 1), (8, 2, 1, 3), (12, 3, 2, 2)])
 @pytest.mark.parametrize("blinded", [True, False])
 def test_no_set_of_fewer_does(parties, segments, colluders, depth, blinded):
-    """It is refused; and whoever interpolates all the same, with a degree less, is wrong in every number."""
+    """Decoding is refused. Interpolating with a lower degree is wrong in every number."""
     code = LagrangeCode(segments, colluders, parties)
     round_ = Federation(code, depth, blinded=blinded)
     truth = round_.embeddings
@@ -116,7 +116,7 @@ def test_no_set_of_fewer_does(parties, segments, colluders, depth, blinded):
 
 
 def test_fewer_answers_fit_any_embedding():
-    """Beside the true ψ there is, for any other value at β_1, one with the same R − 1 answers."""
+    """For any other value at β_1 there is another ψ with the same R − 1 answers."""
     code = LagrangeCode(2, 1, 8)
     round_ = Federation(code)
     for who in combinations(range(8), code.needed - 1):
@@ -185,9 +185,9 @@ def test_the_weights_of_a_set_are_made_once_and_surplus_answers_are_those_of_the
 
 
 @pytest.mark.parametrize("who", [[0, 1, 2, 3, 3], [0, 1, 2, 3, 8], [-1, 0, 1, 2, 3], [0, 1, 2, 3]])
-def test_answers_of_nobody_or_of_one_party_twice_are_refused(who):
+def test_answers_of_unknown_parties_or_of_one_party_twice_are_refused(who):
     code = LagrangeCode(2, 1, 8)
-    with pytest.raises(LocalProtocolError, match="do not go with the parties"):
+    with pytest.raises(LocalProtocolError, match="do not match the parties"):
         code.decode(uniform(seed("five"), (5, 2, 2)), who)
 
 
@@ -247,7 +247,7 @@ def test_shares_of_any_t_parties_are_uniform_and_independent_of_the_secret(what,
 
 @pytest.mark.parametrize("what", ["data", "model"])
 def test_the_same_test_finds_a_group_that_is_too_large(what):
-    """T + 1 parties hold a model, and K + T = 2 here also data, on a line of the plane that the secret moves."""
+    """T + 1 parties hold a model (and, since K + T = 2, data) on a line of the plane that the secret moves."""
     code = LagrangeCode(1, 1, 3)
     one, other = (shared(code, what, secret, what) for secret in (0.0, -1e6))
     assert p_value(one[[0]]) > 1e-4 and p_value(one[[0, 1]]) < 1e-100
@@ -309,7 +309,7 @@ def coefficients(code, answers):
 
 @pytest.mark.parametrize("code", [LagrangeCode(2, 1, 8), LagrangeCode(3, 2, 12)], ids=str)
 def test_without_blinding_two_rounds_show_the_server_the_data_polynomial(code):
-    """Both are multiples of F, which does not change: F is known up to a factor, and with one known row entirely."""
+    """Both are multiples of F, which does not change: F is known up to a factor, and exactly with one known row."""
     x, z = uniform(seed("x"), (code.segments, 1, 1)), uniform(seed("z"), (code.colluders, 1, 1))
     held = [int(share) for share in code.encode_data(x, z).ravel()]
     found = {}
@@ -337,7 +337,7 @@ def test_without_blinding_the_server_finds_psi_at_the_masks(code):
 
 @pytest.mark.parametrize("code", [LagrangeCode(2, 1, 8), LagrangeCode(3, 2, 12), LagrangeCode(2, 0, 5)], ids=str)
 def test_with_blinding_everything_else_is_uniform(code):
-    """One and the same ψ, blinded again and again: ψ(β_k) never changes, any K + 2T − 1 other values are noise."""
+    """The same ψ, blinded repeatedly: ψ(β_k) never changes, and any K + 2T − 1 other values are noise."""
     k = code.segments
     fixed = Federation(code, blinded=False, columns=1, length=1, width=1)
     psi = np.array(fixed.answers).reshape(code.parties, 1)
@@ -384,10 +384,10 @@ def test_feasible_codes_are_all_that_hold_what_was_asked():
 @pytest.mark.parametrize(
     ("segments", "colluders", "parties", "text"),
     [
-        (0, 1, 8, "at least 1 segment"),
+        (0, 1, 8, "1 or more segments"),
         (2, -1, 8, "0 to 7 of the 8 parties"),
         (1, 8, 8, "0 to 7 of the 8 parties"),
-        (4, 1, 8, r"2\(K\+T−1\)\+1 = 9 answers, and there are 8 parties"),
+        (4, 1, 8, r"2\(K\+T−1\)\+1 = 9 answers, but there are 8 parties"),
         (1, 0, 0, "0 parties"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The codec: what goes in comes out, and nothing that comes from outside does anything but decode or be refused."""
+"""The codec: messages survive a round trip, and foreign bytes either decode or are refused, without other effects."""
 
 import msgspec
 import numpy as np
@@ -59,7 +59,7 @@ def all_arrays(payload: Payload) -> list[Array]:
 
 
 def by_hand(header: object, body: bytes = b"") -> bytes:
-    """A frame around any header at all."""
+    """A frame around an arbitrary header."""
     text = header if isinstance(header, bytes) else msgspec.msgpack.encode(header)
     return b"CLN" + bytes([VERSION]) + len(text).to_bytes(4, "little") + text + bytes(-len(text) % 8) + body
 
@@ -164,7 +164,7 @@ def test_other_magic_and_other_versions_are_refused() -> None:
     assert "speaks 1" in newer
 
 
-def test_a_header_too_long_for_its_frame_or_for_anyone_is_refused() -> None:
+def test_a_header_too_long_for_its_frame_or_for_any_frame_is_refused() -> None:
     assert "does not fit" in refusal(GOOD[:4] + (len(GOOD)).to_bytes(4, "little") + GOOD[8:])
     assert "does not fit" in refusal(GOOD[:4] + b"\xff\xff\xff\xff" + GOOD[8:])
     long = by_hand({"type": "Leaf", "name": "x" * MAX_HEADER_BYTES, "values": ["|u1", [0]]})
@@ -284,7 +284,7 @@ def test_no_byte_sequence_does_anything_but_decode_or_be_refused() -> None:
             decoded += 1
         except CodecError as error:
             assert error.peer == "party 7"
-    assert 0 < decoded < 10_000  # both ways were taken
+    assert 0 < decoded < 10_000  # both outcomes occurred
 
 
 def test_nothing_is_ever_unpickled() -> None:

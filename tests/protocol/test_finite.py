@@ -1,4 +1,4 @@
-"""One pass that must agree with numpy's own look."""
+"""One pass that must agree with numpy's own check."""
 
 import numpy as np
 import pytest

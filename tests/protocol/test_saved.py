@@ -1,4 +1,4 @@
-"""States become plain values and get their types back; what cannot be saved is refused at once."""
+"""States become plain values and get their types back; a state that cannot be saved is refused at once."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ def test_arrays_of_a_mapped_checkpoint_may_be_changed():
 
 
 @pytest.mark.parametrize("kind", [Any, set[int], deque[int], list[set[int]], dict[Request, int], object, "int | Part"])
-def test_a_type_that_nobody_can_save_is_refused_when_it_is_first_seen(kind):
+def test_a_type_that_cannot_be_saved_is_refused_when_it_is_first_seen(kind):
     with pytest.raises(LocalProtocolError, match="a state cannot hold a"):
         form_of(kind)
 

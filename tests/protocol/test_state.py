@@ -1,4 +1,4 @@
-"""State to bytes and back: every value that a role may keep comes back as it was, type and all."""
+"""State to bytes and back: every value that a role may hold keeps its value and type."""
 
 from math import isnan
 from typing import Any
@@ -36,7 +36,7 @@ trees = st.recursive(
 def assert_same(got: Any, given_: Any) -> None:
     assert type(got) is type(given_)
     if isinstance(given_, dict):
-        assert list(got) == list(given_)  # the order as well
+        assert list(got) == list(given_)  # the order, too
         for key, value in given_.items():
             assert_same(got[key], value)
     elif isinstance(given_, list | tuple):
@@ -82,7 +82,7 @@ def test_numpy_scalars_become_plain_ones() -> None:
 
 def test_generators_go_on_with_the_same_numbers() -> None:
     generator = np.random.Generator(np.random.PCG64(3))
-    generator.integers(10, size=3, dtype=np.uint32)  # leaves half a draw behind in the bit generator
+    generator.integers(10, size=3, dtype=np.uint32)  # leaves half of a draw in the bit generator
     generator.standard_normal(5)
     copy = round_trip({"pace": generator})["pace"]
     for draw in ("random", "standard_normal", "exponential"):

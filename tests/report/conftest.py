@@ -1,4 +1,4 @@
-"""Folders to report on: a real run and race, and a large race that was never run."""
+"""Folders to report on: a real run and race, and a large made-up race."""
 
 import json
 from collections.abc import Iterator

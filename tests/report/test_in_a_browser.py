@@ -1,4 +1,4 @@
-"""The page in a real browser: charts are drawn, the console is silent, a click on a name hides it everywhere."""
+"""The page in a real browser: charts are drawn, the console is empty, a click on a name hides it everywhere."""
 
 import json
 import re
@@ -30,7 +30,7 @@ FLAGS = [
     "--dump-dom",
 ]
 
-# Clicks when the page is ready and leaves what it saw in the document.
+# Clicks when the page is ready and writes what it saw into the document.
 PROBE = """<script>
 const shown = () => Object.fromEntries([...document.querySelectorAll(".chart")].map((chart) => [chart.id,
   chart.data.filter((trace) => trace.legendgroup && trace.visible !== false).map((trace) => trace.legendgroup)]));
@@ -60,7 +60,7 @@ const waiting = setInterval(async () => {
 
 @pytest.fixture(scope="module")
 def opened(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], str]:
-    """The document after the clicks, what the probe saw, and what the browser logged."""
+    """The document after the clicks, the probe's result, and the browser's log."""
     assert BROWSER is not None
     path = tmp_path_factory.mktemp("browser")
     page = write_report(folders / "race").read_text(encoding="utf-8")

@@ -30,11 +30,11 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_metric_against_epsilon_is_a_chart_and_the_table_says_who_stopped(folder):
+def test_metric_against_epsilon_is_a_chart_and_the_table_says_which_party_stopped(folder):
     page = write_report(folder).read_text()
     assert "accuracy against ε" in page and 'id="privacy"' in page
-    assert "<h2>Privacy</h2>" in page and "a claim that does not hold against the server" in page
-    assert "its privacy budget has no room for the next upload (ε = " in page
+    assert "<h2>Privacy</h2>" in page and "this claim does not hold against the server" in page
+    assert "its privacy budget does not allow another upload (ε = " in page
     assert page.count("not accounted") >= 3, "vafl without a mechanism, in both tables"
 
 

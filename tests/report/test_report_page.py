@@ -1,4 +1,4 @@
-"""report.html: one self-contained file with the charts, the winners and how it was made."""
+"""report.html: one self-contained file with the charts, the winners and the commands behind it."""
 
 import base64
 import gzip
@@ -24,7 +24,7 @@ COSTS = ["utilisation", "bytes"]
 
 
 class Page(HTMLParser):
-    """Whatever a browser would fetch, the charts' places and the text; the inside of scripts is text to it."""
+    """Everything that a browser would fetch, the charts' places and the text; script contents count as text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_an_oracle_is_a_level(race: Page) -> None:
 def test_it_says_how_it_was_made(race: Page, folders: Path) -> None:
     assert "colonnade compare race.toml --protocols 'sync,ahead<1>' --seeds 2" in race.text
     assert (folders / "race" / "sync-seed0" / "config.toml").read_text() in race.text
-    assert "From Python: no command was typed." in Page(write_report(folders / "run")).text
+    assert "Made from Python, without a command." in Page(write_report(folders / "run")).text
 
 
 def test_winners_are_marked_and_named(race: Page) -> None:
@@ -165,7 +165,7 @@ def test_a_report_can_be_written_again(folders: Path) -> None:
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"DIR = '.*': holds neither a finished run nor a comparison"):
+    with pytest.raises(ConfigError, match=r"DIR = '.*': holds no finished run, comparison or attack"):
         write_report(tmp_path)
 
 
@@ -183,7 +183,7 @@ def test_what_is_no_result_is_struck_out_explained_and_wins_nothing(tmp_path: Pa
     page = Page(write_report(tmp_path / "race"))
     wild = re.search(r"<tr><td>wild <em>\(diverged\)</em><br>.*?</td>(.*?)</tr>", page.source)
     assert wild is not None and re.fullmatch(r"(<td><s>([\d.]+|–)</s></td>)+", wild[1]), (
-        "no number is plain, none is best"
+        "every number is struck out, none is best"
     )
     assert re.search(
         r"wild, seed 0diverged at update \d+; its validation metric and loss are those of update \d+", page.text

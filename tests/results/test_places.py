@@ -1,4 +1,4 @@
-"""Where commands put and find runs that were given no folder."""
+"""Where commands put and find runs without a given folder."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_a_role_has_the_same_folder_at_every_start():
 
 def test_questions_go_to_the_newest_run_of_up_unless_a_server_of_its_own_was_run():
     config = Path("credit.toml")
-    assert usual_folder(config) == Path("runs/credit-server"), "where there is none, it is the one to ask for"
+    assert usual_folder(config) == Path("runs/credit-server"), "without a folder, this is the one to ask for"
     made("runs/credit-2/nodes", "runs/credit-10/nodes", "runs/credit-11", "runs/credit-x/nodes")
     assert usual_folder(config) == Path("runs/credit-10")
     made("runs/credit-server")

@@ -1,4 +1,4 @@
-"""summary.json has the keys that `Summary` names, whichever driver wrote it."""
+"""summary.json has the keys that `Summary` names, from every driver."""
 
 import json
 

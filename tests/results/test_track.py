@@ -77,7 +77,7 @@ def test_a_tracker_that_fails_is_given_up_and_named(data, recorded, monkeypatch)
     monkeypatch.setattr(Recorder, "row", lambda self, step, numbers: 1 / 0)
     result = colonnade.train(data, "sync", track=["mlflow"], **QUICK)
     assert result.summary["status"] == "finished"
-    assert result.summary["note"] == "tracking with mlflow was given up: ZeroDivisionError: division by zero"
+    assert result.summary["note"] == "tracking with mlflow stopped: ZeroDivisionError: division by zero"
     assert recorded[0].ended is None
 
 

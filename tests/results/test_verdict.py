@@ -1,4 +1,4 @@
-"""What makes a run no result: every case is warned of, and a good run is not."""
+"""What makes a run no result: every case gives a warning, and a good run gives none."""
 
 import numpy as np
 import pytest
@@ -145,7 +145,7 @@ def test_a_good_run_has_none():
 
 
 def test_diverged_says_of_which_update_its_numbers_are():
-    """The note may name another loss: that of the moment."""
+    """The note may name another loss: the one of that moment."""
     run = prepare(small(train={"learning_rate": 300.0}))
     found = run.execute()
     assert found["status"] == "diverged" and found["validation_loss"] == run.rows[-1]["loss"]

@@ -1,4 +1,4 @@
-"""A package that knows Colonnade, and that Colonnade does not know: installed by pip, it brings a whole method."""
+"""A package that imports Colonnade, and that Colonnade does not know: installed by pip, it adds a whole method."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "src"
 
-# One process for all: to import torch takes longer than the rest.
+# One process for all: importing torch takes longer than the rest.
 STORY = """
 import json, sys
 import colonnade
@@ -46,7 +46,7 @@ print(json.dumps({"accuracy": result.summary["accuracy"], "right": right}))
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """As `pip install` leaves it, in a folder of its own; it is built from a copy, for builds leave files behind."""
+    """As `pip install` leaves it, in a folder of its own; built from a copy, since builds leave files behind."""
     folder = tmp_path_factory.mktemp("installed")
     copy = shutil.copytree(HERE / "colonnade_median", folder / "source")
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--disable-pip-version-check")
@@ -65,7 +65,7 @@ def test_the_package_brings_its_method_with_prediction_attack_and_page(installed
         timeout=240,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
-    assert "median" in told.stdout and "Left out" not in told.stdout
+    assert "median" in told.stdout and "Cannot be used" not in told.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
     assert (summary["protocol"], summary["status"]) == ("median", "finished") and summary["accuracy"] > 0.85
     raced = json.loads((tmp_path / "race" / "comparison.json").read_text(encoding="utf-8"))
@@ -73,5 +73,5 @@ def test_the_package_brings_its_method_with_prediction_attack_and_page(installed
     (outcome,) = json.loads((tmp_path / "attack" / "attack.json").read_text(encoding="utf-8"))["outcomes"]
     assert outcome["method"] == "median" and outcome["success"] > 0.9, "its gradients tell labels, as its page says"
     found = json.loads(told.stdout.splitlines()[-1])
-    assert found["right"] == found["accuracy"] > 0.85, "a prediction is what the evaluation says"
+    assert found["right"] == found["accuracy"] > 0.85, "predictions agree with the evaluation"
     assert "`median`" in (installed / "colonnade_median" / "median.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ __all__ = [
     "UNMASKED",
 ]
 
-EVERYTHING = "All columns and labels lie in one place"
+EVERYTHING = "All columns and labels are in one place"
 PLAIN_EMBEDDINGS = "The server sees every party's embeddings; parties get gradients"
 LABELS_TO_PARTIES = "The server sees every party's embeddings; parties get them too, and the labels"
 LOSSES = "The server sees every party's embeddings; parties get losses, no gradients"

@@ -11,7 +11,7 @@ __all__ = ["LEAVING_PAYLOADS", "LONGEST", "Withdrawn"]
 class Withdrawn(Message, frozen=True):
     """Party → server: this party sends nothing more, with the reason."""
 
-    plainly: ClassVar[str] = "that the party leaves, and why"
+    plainly: ClassVar[str] = "a notice that the party leaves, and why"
 
     why: str
 

@@ -82,7 +82,7 @@ def find_method(name: str) -> Method[Any]:
     known = [*METHODS, *others.methods]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    broken = "".join(f"; not {point}: {why}" for point, why in others.faults.items())
+    broken = "".join(f"; {point} cannot be used: {why}" for point, why in others.faults.items())
     raise ConfigError("protocol.name", name, f"unknown method; {hint}there are: {', '.join(known)}{broken}")
 
 

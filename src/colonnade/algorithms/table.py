@@ -158,7 +158,7 @@ class EmbeddingTable:
         if not self.clipped:
             return ""
         return (
-            f"{self.clipped} embeddings beyond ±{LARGEST_HALF:g} were cut off there (server.table_dtype = 'float16'): "
+            f"{self.clipped} embeddings beyond ±{LARGEST_HALF:g} were clipped (server.table_dtype = 'float16'): "
             "lower train.learning_rate, or set 'float32'"
         )
 

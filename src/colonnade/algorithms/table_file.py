@@ -47,7 +47,7 @@ class FileTable(EmbeddingTable):
     @property
     def _file(self) -> Rows:
         if self._opened is None:
-            raise LocalProtocolError("a table in a file is used before a driver has opened it")
+            raise LocalProtocolError("the table file was used before a driver opened it")
         return self._opened
 
     # What it holds

@@ -98,7 +98,7 @@ class TrainingProgress:
         """Why the run must end, if it has not improved for `train.patience` evaluations; "" otherwise."""
         if not self._patience or self._since < self._patience:
             return ""
-        return f"no better for {self._patience} evaluation{'s' * (self._patience > 1)}"
+        return f"no improvement in {self._patience} evaluation{'s' * (self._patience > 1)}"
 
     def note(self) -> str:
         """A note that the run ended before its limit because of `train.patience`; "" otherwise."""

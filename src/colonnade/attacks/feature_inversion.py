@@ -154,7 +154,7 @@ def observe(setting: Federation, show: Callable[[float], None], victim: int = 0)
 
 
 def _unreadable(method: Method[Any]) -> ConfigError:
-    advice = "sends nothing that this attacker can read; docs/attacks.md says how to add one that can"
+    advice = "sends nothing that this attacker can read; docs/attacks.md says how to add another attacker"
     return ConfigError("--protocols", method.name, advice)
 
 

@@ -33,8 +33,8 @@ __all__ = ["CASES", "LABEL_INFERENCE", "Case", "infer_labels", "summing_tables"]
 ATTACKERS = {
     "curious": "a party that uploads random numbers and reads the answers (Sec. VI-B)",
     "eavesdropper": "a listener on the wire of a benign party (Sec. VI-B)",
-    "adaptive": "a party that asks cleverly: row by row with and without the server's rules, and inside the rules",
-    "per-sample": "the curious party, if the server told losses per sample",
+    "adaptive": "a party that picks its requests: row by row with and without the server's rules, and within them",
+    "per-sample": "the curious party, if the server sent one loss per row",
 }
 
 
@@ -126,7 +126,7 @@ def infer_labels(order: Order, cases: Sequence[Case] = CASES) -> list[Outcome]:
         outcome.trials.append(_trial(case, stage, y, show))
     order.on_progress("", 1.0)
     if not outcomes:
-        advice = f"none of them attacks {', '.join(methods)}: curious and eavesdropper attack every method here"
+        advice = f"these attackers cannot attack {', '.join(methods)}; curious and eavesdropper can"
         raise ConfigError("--attackers", ",".join(order.attackers), advice)
     return list(outcomes.values())
 
@@ -175,7 +175,7 @@ def summing_tables(tables: Any, parties: int = 2) -> dict[str, Any]:
     allowed = {"server": ("none",), "aggregate": ("sum", "mean")}
     for key, default in (("server", "none"), ("aggregate", summing.aggregate)):
         if model.setdefault(key, default) not in allowed[key]:
-            advice = "the direct attack needs a server that only adds up (Sec. VI-B): --set model.server=none "
+            advice = "the direct attack needs a server that only sums (Sec. VI-B); add --set model.server=none "
             advice += f"--set model.aggregate={summing.aggregate} --set model.embedding=CLASSES"
             raise ConfigError(f"model.{key}", model[key], advice)
     model.setdefault("party", summing.party)
@@ -200,7 +200,9 @@ def _stage(entrant: Contestant, seed: int, data: Partition) -> Stage:
     outputs = data.task.outputs
     embedding = entrant.tables["model"].get("embedding", outputs)
     if any(width != outputs for width in (embedding if isinstance(embedding, list) else [embedding])):
-        raise ModelError(f"model.embedding = {embedding}: a summing server needs {outputs} outputs of every party")
+        raise ModelError(
+            f"model.embedding = {embedding}: a server that only sums needs an embedding of {outputs} from every party"
+        )
     overrides = {"train.seed": seed, "model.embedding": outputs}
     return Stage(federation(from_dict(apply_overrides(entrant.tables, overrides)), data))
 

@@ -20,14 +20,14 @@ def align(
     configs: Annotated[
         list[Path], typer.Argument(metavar="CONFIG.toml...", help="This member's config, or those of all members.")
     ],
-    party: Annotated[str | None, typer.Option(help="This party's name; the certificate says it anyway.")] = None,
+    party: Annotated[str | None, typer.Option(help="This party's name. Default: the name in its certificate.")] = None,
     settings: Setting = None,
     out: Out = None,
     log_json: LogJson = False,
     log_level: LogLevel = "info",
     parent: Parent = None,
 ) -> None:
-    """Find the rows that all tables have in common, without showing the others: private set intersection.
+    """Find the rows that all tables have in common, without revealing the other rows (private set intersection).
 
     Every organisation runs it with its own config. The member with the server's certificate is the server, and the
     parties dial it. Each member writes the common order of its rows to the file that party.aligned or server.aligned
@@ -41,7 +41,11 @@ def align(
     require_extra("align", "colonnade align", "private_set_intersection")
     if len(configs) > 1:
         if party or settings or out:
-            raise ConfigError("CONFIG", [str(path) for path in configs], "options go with a single config only")
+            raise ConfigError(
+                "CONFIG",
+                [str(path) for path in configs],
+                "options such as --party need a single config; leave them out",
+            )
         _align_all(configs)
     else:
         _align_one(configs[0], party, settings, out, log_json, log_level, parent)

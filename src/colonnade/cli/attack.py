@@ -14,7 +14,7 @@ from colonnade.cli.printing import console, say, typed_command
 __all__ = ["attack_app"]
 
 attack_app = typer.Typer(
-    help="How often an attacker learns what it should not, measured with a method's real messages.",
+    help="Measure how often an attacker learns private data from a method's real messages.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -28,9 +28,11 @@ def _group() -> None:
 
 def _command(name: str, entry: Entry) -> Callable[..., None]:
     def run(
-        config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Left out: digits.")] = None,
+        config: Annotated[
+            Path | None, typer.Argument(metavar="CONFIG.toml", help="The data and model. Default: digits.")
+        ] = None,
         protocols: Annotated[str, typer.Option(help="Methods, separated by commas.")] = entry.protocols,
-        attackers: Annotated[str | None, typer.Option(help="Which attackers; left out: all.")] = None,
+        attackers: Annotated[str | None, typer.Option(help="Attackers, separated by commas. Default: all.")] = None,
         trials: Annotated[int, typer.Option(help="Seeds per attacker and method.")] = 5,
         settings: Setting = None,
         out: Annotated[Path | None, typer.Option(help="Folder for attack.json; must be new or empty.")] = None,
@@ -112,9 +114,9 @@ def _table(outcomes: list[Any]) -> Any:
     first: dict[str, Any] = outcomes[0].summary()
     caption = (
         f"{len(first['trials'])} trials, mean ± 95 % interval; in brackets the 95 % interval over all rows (Wilson). "
-        f"Without any answer: {first['chance']:.1%} by always guessing the most frequent class, "
+        f"Without an attack: {first['chance']:.1%} by always guessing the most frequent class, "
         f"{first['matched']:.1%} by guessing each class as often as it occurs (Σp²). Luck: the same guesses against "
-        "shuffled labels; in brackets what that must be near, Σ (share of guesses · share of labels)."
+        "shuffled labels; in brackets the expected value, Σ (share of guesses · share of labels)."
     )
     table = Table("method", "attacker", box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     for title in ("success %", "rows", "luck %", "refused"):

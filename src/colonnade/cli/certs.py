@@ -8,14 +8,14 @@ import typer
 __all__ = ["certs_app"]
 
 certs_app = typer.Typer(
-    help="Certificates: who is who in a federation, and who may take part.",
+    help="Make and sign the certificates of a federation's members.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
 Federation = Annotated[Path, typer.Option("--dir", help="The federation's folder; it holds the authority's key.")]
-Days = Annotated[int, typer.Option(help="How long the certificate is valid.")]
+Days = Annotated[int, typer.Option(help="Days that the certificate is valid.")]
 
 
 @certs_app.command()
@@ -23,12 +23,14 @@ def init(
     dir: Federation = Path("federation"),
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME_OR_IP", help="Where parties reach the server; repeatable."),
+        typer.Option(
+            "--host", metavar="NAME_OR_IP", help="A name or IP address at which parties reach the server; repeatable."
+        ),
     ] = None,
     days: Days = 365,
-    ca_days: Annotated[int, typer.Option(help="How long the federation's authority is valid.")] = 3650,
+    ca_days: Annotated[int, typer.Option(help="Days that the federation's authority is valid.")] = 3650,
     renew: Annotated[
-        bool, typer.Option("--renew", help="A new certificate for the server of this federation.")
+        bool, typer.Option("--renew", help="Make a new certificate for the server of this federation.")
     ] = False,
 ) -> None:
     """Make a federation: its authority, its server's certificate, its list of members.
@@ -48,7 +50,7 @@ def init(
         return
     paths = certificates.init(dir, hosts or (), days, ca_days)
     _say_signed(paths.server_certificate)
-    typer.echo(f"{paths.key} signs for this federation: it stays where it is, and wants a backup.")
+    typer.echo(f"{paths.key} signs for this federation. Keep it on this machine, and back it up.")
     typer.echo("Next, for every party:")
     typer.echo("  the party, on its own machine: colonnade certs request NAME")
     typer.echo(f"  here, with the NAME.csr it sends: colonnade certs sign NAME.csr --dir {dir}")
@@ -57,7 +59,7 @@ def init(
 @certs_app.command()
 def request(
     name: Annotated[str, typer.Argument(help="The party's name in the federation.")],
-    dir: Annotated[Path, typer.Option("--dir", help="Where the key and the request go.")] = Path(),
+    dir: Annotated[Path, typer.Option("--dir", help="The folder for the key and the request.")] = Path(),
 ) -> None:
     """Make a party's private key and the request to sign it; run this on the party's own machine.
 
@@ -72,15 +74,15 @@ def request(
     )
     typer.echo("Next:")
     typer.echo(f"  to the federation: {path}")
-    typer.echo(f"  what comes back: {name}.pem, ca.pem, members.toml")
+    typer.echo(f"  the federation sends back: {name}.pem, ca.pem, members.toml")
 
 
 @certs_app.command()
 def sign(
-    csr: Annotated[Path, typer.Argument(metavar="FILE.csr", help="The request that a party sent.")],
+    csr: Annotated[Path, typer.Argument(metavar="FILE.csr", help="The signing request that a party sent.")],
     dir: Federation = Path("federation"),
     days: Days = 365,
-    renew: Annotated[bool, typer.Option("--renew", help="Replace the certificate that this party has.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace this party's present certificate.")] = False,
 ) -> None:
     """Sign a party's request and put the party on the list of members.
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, Setting, Workers, names_in
+from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, RaceWorkers, Setting, names_in
 
 __all__ = ["compare"]
 
@@ -14,14 +14,14 @@ def compare(
     protocols: Annotated[
         str | None,
         typer.Option(
-            help="Methods, or names under \\[methods], separated by commas; 'all': every method. Left out: those that "
-            "the config names, and swift,vafl,t-sync,sync."
+            help="Methods, or names under \\[methods], separated by commas; 'all': every method. Default: the methods "
+            "that the config names, and swift,vafl,t-sync,sync."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
     settings: Setting = None,
     out: RaceOut = None,
-    workers: Workers = "1",
+    workers: RaceWorkers = "1",
     address: Address = None,
     resume: RaceResume = None,
 ) -> None:

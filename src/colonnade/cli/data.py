@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["data_app"]
 
 data_app = typer.Typer(
-    help="The data sets that have a name: list them, and get their files.", no_args_is_help=True, add_completion=False
+    help="List the named data sets, and get their files.", no_args_is_help=True, add_completion=False
 )
-Folder = Annotated[Path, typer.Option("--dir", help="The data folder: data.dir of a config.")]
+Folder = Annotated[Path, typer.Option("--dir", help="The data folder, as in data.dir of a config.")]
 
 
 @data_app.command("list")
@@ -38,10 +38,12 @@ def list_all(folder: Folder = Path("data")) -> None:
 
 @data_app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="As `colonnade data list` has it.")],
+    name: Annotated[str, typer.Argument(help="The name of a data set; `colonnade data list` shows them.")],
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="PATH|URL", help="A folder, .zip or file that you have, or a mirror's address."),
+        typer.Option(
+            "--from", metavar="PATH|URL", help="A folder, .zip or file on this machine, or the address of a mirror."
+        ),
     ] = None,
     folder: Folder = Path("data"),
 ) -> None:
@@ -58,10 +60,10 @@ def get(
 
     known = find_known(name)
     if known.embedded:
-        say(f"{name} comes with scikit-learn: there is nothing to get.")
+        say(f"{name} comes with scikit-learn. No download is needed.")
         return _how_to_use(known, None)
     if source is None and is_there(known, folder):
-        say(f"{name} is in {folder / name} already. To replace it, name a source: --from PATH")
+        say(f"{name} is already in {folder / name}. To replace it, add --from PATH")
         return _how_to_use(known, folder)
     try:
         if source is None:

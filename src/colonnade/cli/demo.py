@@ -17,7 +17,7 @@ def demo(
 ) -> None:
     """Race the methods of all five families: one of four parties is ten times slower.
 
-    It uses embedded data. The clock is virtual: the race takes about a minute.
+    It uses built-in data. The clock is virtual: the race takes about a minute.
     """
     from colonnade.cli.race import exit_if_any_failed, race_with_board
     from colonnade.experiments.compare import contestants

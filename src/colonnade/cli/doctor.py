@@ -15,8 +15,8 @@ MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fault": "[red]fault[/
 
 
 def doctor(
-    dir: Annotated[Path, typer.Option("--dir", help="Where runs will be written.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    dir: Annotated[Path, typer.Option("--dir", help="The folder for runs.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check Python, packages, extras, cores, GPU, disk, open files and clock; exit code 1 for a fault.
 

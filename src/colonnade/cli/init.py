@@ -13,15 +13,19 @@ SERVER = "server"
 
 def init(
     name: Annotated[str, typer.Argument(help="'server', or this party's name.")],
-    dir: Annotated[Path | None, typer.Option("--dir", help="The folder to make or fill; left out: NAME.")] = None,
-    parties: Annotated[str | None, typer.Option(help="All parties, separated by commas, as all agree.")] = None,
-    data: Annotated[str | None, typer.Option(help="This side's table, seen from the folder.")] = None,
-    id: Annotated[str | None, typer.Option("--id", help="Its column with the ids.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column to be predicted, where it is held.")] = None,
-    address: Annotated[str | None, typer.Option(help="host:port of the server.")] = None,
-    method: Annotated[str | None, typer.Option(help="See colonnade protocols; all agree upon it.")] = None,
+    dir: Annotated[Path | None, typer.Option("--dir", help="The folder to write to. Default: NAME.")] = None,
+    parties: Annotated[
+        str | None, typer.Option(help="All parties, separated by commas, in the order that all members use.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="This member's table; its path starts at the folder.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="The column with the ids.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column to predict, if this table has it.")] = None,
+    address: Annotated[str | None, typer.Option(help="The server's address, as host:port.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="The method, the same for all members; `colonnade protocols` lists them.")
+    ] = None,
 ) -> None:
-    """Write a commented config and the folders of the server or of a party; asks for what the flags do not say.
+    """Write a commented config and the folders of the server or of a party; ask for options that are missing.
 
     Examples:
       colonnade init server --parties bank,shop --data data/labels.csv --id customer --label default
@@ -33,11 +37,11 @@ def init(
     method = method or DEFAULT_METHOD
     labelled = name == SERVER or find_method(method).capabilities.party_labels
     what = "the labels" if name == SERVER else "this party's columns"
-    parties = _ask(parties, "--parties", "All parties, separated by commas, in the order that all agree upon")
+    parties = _ask(parties, "--parties", "All parties, separated by commas, in the order that all members use")
     data = _ask(data, "--data", f"File with {what}, CSV or Parquet", f"data/{name if name != SERVER else 'labels'}.csv")
     id = _ask(id, "--id", "Its column with the ids", "id")
     if labelled and label is None:
-        label = _ask(label, "--label", "Its column to be predicted", "label")
+        label = _ask(label, "--label", "Its column to predict", "label")
     place = "Where the server listens" if name == SERVER else "Address of the server"
     address = _ask(address, "--address", place, "127.0.0.1:7450")
     folder = dir or Path(name)
@@ -45,9 +49,9 @@ def init(
     for path in write_first_config(folder, Answers(name, names, data, id, label, address, method)):
         typer.echo(f"Wrote {path}{'/' if path.is_dir() else ''}")
     typer.echo(f"Next, in {folder}:")
-    typer.echo(f"  put the table where it is looked for: {data}")
+    typer.echo(f"  put the table here: {data}")
     typer.echo(f"  colonnade certs {'init' if name == SERVER else f'request {name}'}")
-    typer.echo(f"  colonnade align {name}.toml, when all have their certificates")
+    typer.echo(f"  colonnade align {name}.toml, when all members have their certificates")
     typer.echo(f"  colonnade {f'serve {name}.toml' if name == SERVER else f'join {name}.toml --party {name}'}")
 
 
@@ -64,5 +68,7 @@ def _ask(given: str | None, flag: str, question: str, default: str | None = None
     if _at_a_terminal():
         return str(typer.prompt(question, default=default))
     if default is None:
-        raise ConfigError(flag, None, f"say it with the flag, or type the command in a terminal: {question.lower()}")
+        raise ConfigError(
+            flag, None, f"add the flag, or run the command in a terminal, where it asks: {question.lower()}"
+        )
     return default

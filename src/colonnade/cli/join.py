@@ -26,7 +26,7 @@ def join(
     predict: Predict = False,
     parent: Parent = None,
 ) -> None:
-    """Take part in a federation with this party's own columns; dials out, opens no port.
+    """Take part in a federation with this party's own columns: connect to the server, and open no port.
 
     Examples:
       colonnade join clinic.toml --party clinic

@@ -53,7 +53,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="The release and its commit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the release and its commit.")
     ] = False,
 ) -> None:
     pass

@@ -17,6 +17,7 @@ __all__ = [
     "Predict",
     "RaceOut",
     "RaceResume",
+    "RaceWorkers",
     "RunOut",
     "Seed",
     "Setting",
@@ -32,29 +33,42 @@ Seed = Annotated[int | None, typer.Option(help="Replaces train.seed.")]
 
 # For commands that have all roles in one place.
 ConfigFile = Annotated[
-    Path | None, typer.Argument(metavar="CONFIG.toml", help="What to run; left out: all defaults (digits).")
+    Path | None,
+    typer.Argument(metavar="CONFIG.toml", help="The config of the run. Default: digits, with all defaults."),
 ]
-RunOut = Annotated[Path | None, typer.Option(help="Folder of the run; must be new or empty.")]
-RaceOut = Annotated[Path | None, typer.Option(help="Folder; given again, what is finished is not repeated.")]
+RunOut = Annotated[Path | None, typer.Option(help="The run's folder; must be new or empty.")]
+RaceOut = Annotated[Path | None, typer.Option(help="The folder. If it exists, finished runs in it are not repeated.")]
 RaceResume = Annotated[
     Path | None,
     typer.Option(
-        "--resume", metavar="DIR", help="Go on with a race that was stopped, in its folder; the rest as before."
+        "--resume", metavar="DIR", help="Continue a stopped race in this folder; type the other options as before."
     ),
 ]
-Workers = Annotated[str, typer.Option(metavar="N|ray", help="Who computes: threads, or Ray; the result is the same.")]
-Address = Annotated[str | None, typer.Option(help="Of a Ray cluster that is up, host:port; left out: one of its own.")]
+Workers = Annotated[
+    str,
+    typer.Option(metavar="N|ray", help="How many threads compute, or ray for a Ray cluster. The result is the same."),
+]
+RaceWorkers = Annotated[
+    str,
+    typer.Option(metavar="N|ray", help="How many runs at once, or ray for a Ray cluster. The result is the same."),
+]
+Address = Annotated[
+    str | None, typer.Option(help="host:port of a running Ray cluster. Default: start one on this machine.")
+]
 
 # For one member of a federation.
 SideConfig = Annotated[
-    Path, typer.Argument(metavar="CONFIG.toml", help="The shared config with this side's own settings.")
+    Path, typer.Argument(metavar="CONFIG.toml", help="This member's config: the shared keys and its own.")
 ]
-Out = Annotated[Path | None, typer.Option(help="This role's folder: made, or gone on with.")]
-LogJson = Annotated[bool, typer.Option("--log-json", help="One JSON object per line.")]
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+Out = Annotated[Path | None, typer.Option(help="This role's folder. If it exists, the run in it continues.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")]
+LogLevel = Annotated[str, typer.Option("--log-level", help="The least level to log: debug, info, warning or error.")]
 Parent = Annotated[int | None, typer.Option(hidden=True, help="Stop when this process is gone.")]
 Predict = Annotated[
-    bool, typer.Option("--predict", help="Train no more: answer questions from what was trained in this folder.")
+    bool,
+    typer.Option(
+        "--predict", help="Answer prediction requests with the model trained in this folder, instead of training."
+    ),
 ]
 
 
@@ -67,7 +81,7 @@ class ListsMethods(TyperCommand):
         from colonnade.algorithms.registry import installed
 
         names = ", ".join((*METHODS, *installed().methods))
-        self.epilog = f"Methods: {names}. What each of them does: colonnade protocols"
+        self.epilog = f"Methods: {names}. To see what each does: colonnade protocols"
         super().format_help(*args)
 
 

@@ -15,11 +15,13 @@ def predict(
     config: Annotated[
         Path, typer.Argument(metavar="CONFIG.toml", help="The server's config, or the one given to `up`.")
     ],
-    ids: Annotated[Path, typer.Option(help="One id per line; or a .csv or .parquet with a column of them.")],
+    ids: Annotated[Path, typer.Option(help="A file with one id per line, or a .csv or .parquet with a column of ids.")],
     out: Annotated[Path, typer.Option(help="The CSV to write.")],
-    column: Annotated[str | None, typer.Option(help="Of --ids, if it has several.")] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The column with the ids, if the file of --ids has several.")
+    ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's folder, if it is not the usual one.")
+        Path | None, typer.Option(metavar="DIR", help="The run's folder. Default: the one that the config implies.")
     ] = None,
 ) -> None:
     """Ask a trained federation for predictions.
@@ -59,6 +61,6 @@ def predict(
 
 def _rests_on(answer: dict[str, Any]) -> str:
     """Say in words which parties an answer rests on."""
-    parts = [f"rest on {', '.join(answer['parties']) or 'no party now'}"]
+    parts = [f"answered by {', '.join(answer['parties']) or 'no party now'}"]
     parts += [f"{kind}: {', '.join(answer[kind])}" for kind in ("cached", "fallback") if answer[kind]]
     return "; ".join(parts)

@@ -10,7 +10,7 @@ from colonnade.cli.privacy_report import report
 __all__ = ["privacy_app"]
 
 privacy_app = typer.Typer(
-    help="What a method's privacy settings allow, and what they cost.",
+    help="Plan, report and check what a method's messages reveal.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -19,7 +19,7 @@ privacy_app = typer.Typer(
 
 @privacy_app.callback()
 def _group() -> None:
-    """What a method's privacy settings allow, and what they cost."""
+    """Plan, report and check what a method's messages reveal."""
 
 
 for command in (fedvs, plan, report, ledger):

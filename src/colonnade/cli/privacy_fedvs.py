@@ -22,11 +22,15 @@ __all__ = ["fedvs"]
 
 def fedvs(
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG.toml", help="Whose data and model; left out: digits.")
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="The data and model. Default: digits.")
     ] = None,
-    parties: Annotated[int | None, typer.Option(help="N; left out: as many as the data have.")] = None,
-    stragglers: Annotated[int, typer.Option(help="Answers that may be missing in a round.")] = 1,
-    colluders: Annotated[int, typer.Option(help="T: parties that may put their shares together.")] = 1,
+    parties: Annotated[
+        int | None, typer.Option(help="N, the number of parties. Default: as many as the data have.")
+    ] = None,
+    stragglers: Annotated[int, typer.Option(help="How many answers may be missing in a round.")] = 1,
+    colluders: Annotated[
+        int, typer.Option(help="T: how many parties may pool their shares and still learn nothing.")
+    ] = 1,
     settings: Setting = None,
 ) -> None:
     """List the possible K and T for this many stragglers and colluders; bytes, memory, and whether sums fit the field.
@@ -47,14 +51,17 @@ def fedvs(
     shape, options, degree = fedvs_shape(typed_tables(config, settings, more))
     if not colluders and not options.allow_unprotected:
         advice = (
-            "protects nothing: T = 0 gives every party the others' columns; use 1 or more, or "
+            "protects nothing: with T = 0 every party gets the other parties' columns; use 1 or more, or "
             "--set protocol.allow_unprotected=true to see the codes without protection as well"
         )
         raise ConfigError("--colluders", colluders, advice)
     count = len(shape.terms)
     found = choices(count, stragglers, colluders, shape)
     if not found:
-        advice = f"{count} parties stand 2(K+T−1) + 1 + stragglers ≤ {count} only: ask for less, or find more parties"
+        advice = (
+            f"{count} parties are too few: 2(K+T−1) + 1 + stragglers must be at most {count}. Ask for fewer "
+            "stragglers or colluders, or add parties"
+        )
         raise ConfigError("--stragglers, --colluders", [stragglers, colluders], advice)
     console.print(_table(found))
     for line in _field_lines(options, sum(shape.terms), degree):
@@ -63,8 +70,8 @@ def fedvs(
     if best is not None:
         text = (
             f"Recommended: protocol.K = {best.code.segments}, protocol.T = {best.code.colluders}. Of the codes that "
-            f"stand {stragglers} stragglers and {colluders} colluders it evaluates least; a smaller K stands more "
-            "stragglers."
+            f"tolerate {stragglers} stragglers and {colluders} colluders, it needs the least computing. A smaller K "
+            "tolerates more stragglers."
         )
         console.print(escape(text), highlight=False, soft_wrap=True)
         if not best.code.colluders:

@@ -12,9 +12,9 @@ __all__ = ["ledger"]
 
 def ledger(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="A party's ledgers, of one or more runs.")],
-    last: Annotated[int, typer.Option(help="How many of the newest releases to list; the rest is summed up.")] = 20,
-    delta: Annotated[float | None, typer.Option(help="δ; left out: that of the ledger.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the page there, too.")] = None,
+    last: Annotated[int, typer.Option(help="How many of the newest releases to list; the others are added up.")] = 20,
+    delta: Annotated[float | None, typer.Option(help="δ. Default: the δ of the ledger.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write the page to this file.")] = None,
 ) -> None:
     """Show what a party has released and what that cost; checks the chain line by line.
 

@@ -23,37 +23,43 @@ __all__ = ["plan"]
 def plan(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="CONFIG.toml", help="Count the uploads of its run, instead of --rows … --warm-up."),
+        typer.Argument(metavar="CONFIG.toml", help="The config whose run is counted; it replaces --rows … --warm-up."),
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Training rows, N.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows of an upload.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows in one upload.")] = None,
     updates: Annotated[
-        int | None, typer.Option(help="Uploads, in the whole run, of the party that makes most.")
+        int | None, typer.Option(help="Uploads in the whole run, by the party that uploads most.")
     ] = None,
     clip: Annotated[
-        float | None, typer.Option(help="C: the norm that every row is shrunk to; left out: privacy.clip of CONFIG.")
+        float | None, typer.Option(help="C: the largest norm of a row. Default: privacy.clip of CONFIG.")
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="The ε wanted; or --mu, or --noise for the reverse; left out: the budgets of CONFIG."),
+        typer.Option(help="The ε to reach; or give --mu, or --noise for the reverse. Default: the budgets of CONFIG."),
     ] = None,
-    mu: Annotated[float | None, typer.Option(help="The μ wanted.")] = None,
-    noise: Annotated[float | None, typer.Option(help="The noise (standard deviation): what ε is it?")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ; left out: privacy.delta of CONFIG, or 1e-5.")] = None,
-    extra_rows: Annotated[float | None, typer.Option(help="Further rows with each upload, in batches.")] = None,
-    test_rows: Annotated[int | None, typer.Option(help="Test rows: of the last evaluation, or of all.")] = None,
-    validation_rows: Annotated[int | None, typer.Option(help="Validation rows, of every evaluation.")] = None,
-    evaluations: Annotated[int | None, typer.Option(help="How many of them.")] = None,
+    mu: Annotated[float | None, typer.Option(help="The μ to reach.")] = None,
+    noise: Annotated[float | None, typer.Option(help="A noise (standard deviation) for which to compute ε.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ. Default: privacy.delta of CONFIG, or 1e-5.")] = None,
+    extra_rows: Annotated[float | None, typer.Option(help="Extra rows with each upload, in batches.")] = None,
+    test_rows: Annotated[
+        int | None,
+        typer.Option(help="Test rows; used by the last evaluation, or by all if there are no validation rows."),
+    ] = None,
+    validation_rows: Annotated[int | None, typer.Option(help="Validation rows, used by every evaluation.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="The number of evaluations.")] = None,
     warm_up: Annotated[
-        bool | None, typer.Option("--warm-up/--no-warm-up", help="Whether all rows are uploaded once at the start.")
+        bool | None,
+        typer.Option("--warm-up/--no-warm-up", help="Whether each party uploads all rows once at the start."),
     ] = None,
-    gradient_clip: Annotated[float | None, typer.Option(help="G: plan for local_updates = 'dp-sgd'.")] = None,
-    gradient_noise: Annotated[float | None, typer.Option(help="With --noise: the noise of the steps.")] = None,
+    gradient_clip: Annotated[
+        float | None, typer.Option(help="G: the largest norm of a gradient; plans for local_updates = 'dp-sgd'.")
+    ] = None,
+    gradient_noise: Annotated[float | None, typer.Option(help="The noise of private steps; with --noise.")] = None,
     share: Annotated[float, typer.Option(help="With 'dp-sgd': the share of μ² that embeddings get.")] = 0.75,
     clock_speeds: Annotated[
         bool,
         typer.Option(
-            "--clock-speeds", help="Plan for the config's own clock only. Left out: for parties of any speed."
+            "--clock-speeds", help="Plan for the speeds of the config's clock only. Default: for parties of any speed."
         ),
     ] = False,
     settings: Setting = None,
@@ -86,17 +92,17 @@ def plan(
         asked = replace(asked, speeds="clock" if clock_speeds else "any")
         for name, value in (sizes | more).items():
             if value is not None:
-                advice = f"is counted by a dry run of {config}: leave it away, or change the config with --set"
+                advice = f"is counted by a dry run of {config}: leave the option out, or change the config with --set"
                 raise ConfigError(f"--{name.replace('_', '-')}", value, advice)
         _plan_config(from_dict(typed_tables(config, settings)), asked)
         return
     if settings:
-        raise ConfigError("--set", settings[0], "changes a config: name one, or leave it away")
+        raise ConfigError("--set", settings[0], "changes a config: add CONFIG.toml, or leave --set out")
     if clock_speeds:
-        raise ConfigError("--clock-speeds", True, "are those of a config: name one, or leave it away")
+        raise ConfigError("--clock-speeds", True, "needs a config: add CONFIG.toml, or leave the option out")
     for name, value in (sizes | {"clip": clip}).items():
         if value is None:
-            advice = "needed, unless a CONFIG.toml is named, whose uploads are then counted"
+            advice = "is missing: give it, or a CONFIG.toml whose uploads are counted"
             raise ConfigError(f"--{name.replace('_', '-')}", None, advice)
     given: dict[str, Any] = {name: value for name, value in (sizes | more).items() if value is not None}
     delta = 1e-5 if delta is None else delta
@@ -131,9 +137,9 @@ def _needs_table(found: "Planned") -> Table:
     from colonnade.privacy.gaussian import epsilon_of
 
     how = "counted by dry runs" if found.counted.whole else "counted in part by dry runs, and extrapolated upwards"
-    caption = f"Of a whole run, {how}. μ and ε (at δ = {found.delta:g}) with the noise below."
+    caption = f"For a whole run, {how}. μ and ε (at δ = {found.delta:g}) with the noise below."
     if found.counted.most is not None:
-        caption += " A party's own line is with the speeds of [clock]; the last line is the most that any party can do."
+        caption += " A party's line holds for the speeds of [clock]; the last line is an upper bound for any party."
     table = Table("party", box=SIMPLE_HEAD, caption=escape(caption), caption_justify="left")
     private = found.noise.steps is not None
     for title in ("uploads", "rows", *(["private steps"] if private else []), "μ", "ε"):

@@ -17,17 +17,19 @@ __all__ = ["refuse_no_page", "report", "write_page"]
 
 def report(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.toml", help="Of a simulation, or of one side of a federation.")
+        Path,
+        typer.Argument(metavar="CONFIG.toml", help="The config of a simulation, or of one member of a federation."),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the page there, too.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write the page to this file.")] = None,
     party: Annotated[
-        str | None, typer.Option(help="Whose config it is; left out: the party of network.certificate, or the server.")
+        str | None,
+        typer.Option(help="The party whose config it is. Default: the party of network.certificate, or the server."),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(help="Rows of the tables, where this side's file is not here; left out: 1000.")
+        int | None, typer.Option(help="Rows to assume if this member's table is not here. Default: 1000.")
     ] = None,
     columns: Annotated[
-        int | None, typer.Option(help="Columns of each party that this side does not see; left out: 10.")
+        int | None, typer.Option(help="Columns to assume for each party whose table is not here. Default: 10.")
     ] = None,
     settings: Setting = None,
 ) -> None:
@@ -61,7 +63,7 @@ def report(
 def refuse_no_page(out: Path | None) -> None:
     """Refuse a file that is not a page, before minutes of work."""
     if out is not None and (out.suffix.lower() not in (".html", ".htm") or out.is_dir()):
-        raise ConfigError("--out", str(out), "name the page: a file that ends with .html")
+        raise ConfigError("--out", str(out), "must end with .html")
 
 
 def write_page(document: "Document", out: Path | None) -> None:

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 __all__ = ["protocols"]
 
 WIDTH = 100  # characters of a line of the list
-OTHER = "What they reveal is said by `colonnade protocols NAME`"  # methods of other packages may lack a short form
+# A heading for methods without a short form of what they reveal.
+OTHER = "From other packages (`colonnade protocols NAME` says what they reveal)"
 
 
 def protocols(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A method; left out: all of them.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A method. Default: list all.")] = None,
 ) -> None:
     """List the methods, grouped by what they reveal; with NAME: one method's options, defaults, paper and page.
 
@@ -47,7 +48,7 @@ def _list() -> None:
         for method in group:
             say(_shortened(f"  {method.name:{names}}  {method.summary}"))
     for broken, why in others.faults.items():
-        say(f"Left out: {broken}: {why}")
+        say(f"Cannot be used: {broken}: {why}")
     say(f"A config that names no method gets {DEFAULT_METHOD}. More about one: colonnade protocols NAME")
 
 
@@ -63,7 +64,7 @@ def _show(method: "Method[Any]") -> None:
     if method.page:
         say(f"Page: {method.page if '/' in method.page else f'docs/methods/{method.page}'}")
     say(f"\nReveals: {method.reveals}")
-    say("\nDefaults, if the config says nothing:")
+    say("\nDefaults of other sections, if the config leaves them out:")
     for key, value in _defaults(method.defaults).items():
         say(f"  {key} = {value}")
     fields = msgspec.structs.fields(method.options)

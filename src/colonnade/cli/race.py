@@ -13,6 +13,7 @@ from colonnade.cli.progress_bars import RaceBoard, report_with_bar
 from colonnade.cli.workers import cluster, parse_workers
 from colonnade.experiments.compare import Contestant, Entry, entries_of, is_race, race, ranking_of, unsuitable
 from colonnade.experiments.ranking import Ranking, by_reason, in_words
+from colonnade.experiments.run import check_workers
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.places import fresh_folder
 
@@ -34,12 +35,11 @@ def race_with_board(
     After Ctrl-C, finished runs are kept, the interrupted run has a checkpoint, and the exit code is 130.
     """
     entries, chosen = entries_of(racing, seeds), parse_workers(workers)
-    if chosen not in (1, "ray"):
-        raise ConfigError("--workers", workers, "a race has its runs one after the other, or on 'ray'")
+    check_workers(chosen)
     if resume is not None and out is not None:
-        raise ConfigError("--out", str(out), "--resume goes on in its own folder; remove --out")
+        raise ConfigError("--out", str(out), "--resume continues in its own folder; remove --out")
     if resume is not None and not is_race(resume):
-        raise ConfigError("--resume", str(resume), "no race lies there (comparison.json is missing)")
+        raise ConfigError("--resume", str(resume), "this folder holds no comparison (comparison.json is missing)")
     folder = resume or out or fresh_folder(name)
     try:
         with cluster(chosen == "ray", address), RaceBoard(console) as board:
@@ -48,7 +48,7 @@ def race_with_board(
     except KeyboardInterrupt:
         suitable = [entry for entry in entries if not entry.unsuitable]
         done = sum(entry.summary is not None for entry in suitable)
-        say(f"Stopped; {done} of {len(suitable)} runs are finished and kept. To go on: {command_to_resume(folder)}")
+        say(f"Stopped; {done} of {len(suitable)} runs are finished and kept. To continue: {command_to_resume(folder)}")
         raise typer.Exit(130) from None
     return entries
 
@@ -79,7 +79,7 @@ def _table(ranking: Ranking) -> Table:
     """
     spread = ranking.seeds > 1
     title = f"mean ± sd over {ranking.seeds} seeds; * best" if spread else "one seed; * best"
-    failed = "; † nor do methods with a run that failed or has warnings" if ranking.flaws else ""
+    failed = "; † a method with a run that failed or has warnings takes no part either" if ranking.flaws else ""
     caption = f"metric on the test rows at the end, time to target on {ranking.judged_on} rows; an oracle takes no part"
     caption += f" in the race{failed}"
     table = Table(title=title, box=SIMPLE_HEAD, caption=caption)

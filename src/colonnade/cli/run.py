@@ -26,11 +26,14 @@ def run(
     seed: Seed = None,
     out: RunOut = None,
     driver: Annotated[
-        str, typer.Option(help="sim; processes: every role its own, over loopback; or ray: every role an actor.")
+        str,
+        typer.Option(
+            help="sim: one simulator; processes: one process per role, over loopback; ray: one Ray actor per role."
+        ),
     ] = "sim",
     workers: Workers = "1",
     address: Address = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was cut off.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Continue the stopped run in this folder.")] = None,
 ) -> None:
     """Train once.
 
@@ -47,9 +50,9 @@ def run(
     from colonnade.results.places import fresh_folder
 
     if driver not in ("sim", "processes", "ray"):
-        raise ConfigError("--driver", driver, "this release has 'sim', 'processes' and 'ray'")
+        raise ConfigError("--driver", driver, "use 'sim', 'processes' or 'ray'")
     if resume is not None and out is not None:
-        raise ConfigError("--out", str(out), "--resume goes on in its own folder; leave --out away")
+        raise ConfigError("--out", str(out), "--resume continues in its own folder; remove --out")
     before = tables_of(resume) if config is None and resume is not None else None
     tables = typed_tables(config, settings, {} if seed is None else {"train.seed": seed}, before)
     checked = from_dict(tables)
@@ -58,13 +61,17 @@ def run(
     load: Load = partial(load_with_bar, console=console)
     out = resume or out or fresh_folder(config.stem if config else "digits")
     if resume is not None and (over := record_of(checked, resume, driver)) is not None:
-        say(f"This run is over, and nothing was done. Its report: colonnade report {resume}")
+        say(f"This run had already ended. To see its report: colonnade report {resume}")
         if checked.predict.stay:
-            say(f"To answer questions: colonnade up --resume {resume} --predict")
+            say(f"To answer predictions: colonnade up --resume {resume} --predict")
         return _show(over, resume)
     chosen = parse_workers(workers)
     if driver != "sim" and chosen != 1:
-        raise ConfigError("--workers", workers, f"is for the simulator: with --driver {driver} every role has its own")
+        raise ConfigError(
+            "--workers",
+            workers,
+            f"is for the simulator: with --driver {driver} every role has its own process; remove --workers",
+        )
     on_ray = "ray" in (chosen, driver)
     if on_ray and resume is None:
         load = load_ahead(checked, out, load)
@@ -97,7 +104,7 @@ def _how_to_go_on(out: Path, driver: str, address: str | None, stay: bool) -> st
     if stay and (out / "summary.json").is_file():
         return f"To answer again: {program()} up --resume {out} --predict"
     has_checkpoint = checkpoint_of(out, driver).is_file()
-    where = "go on from the last checkpoint" if has_checkpoint else "begin this run again, which has no checkpoint yet"
+    where = "continue from the last checkpoint" if has_checkpoint else "start this run again (it has no checkpoint yet)"
     words = ["run", "--driver", driver, "--resume", str(out), *(["--address", address] if address else [])]
     return f"To {where}: {program()} {shlex.join(words)}"
 

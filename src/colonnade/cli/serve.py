@@ -26,7 +26,7 @@ def serve(
     predict: Predict = False,
     parent: Parent = None,
 ) -> None:
-    """Run the server of a federation: it holds the labels, and the parties dial it.
+    """Run the server of a federation: it holds the labels, and the parties connect to it.
 
     Started again with the same folder, it continues from its checkpoint.
 

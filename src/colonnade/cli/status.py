@@ -12,10 +12,10 @@ __all__ = ["status"]
 
 def status(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the server.")],
-    certificate: Annotated[Path, typer.Option(help="Of a member of the federation, or of the server.")],
-    key: Annotated[Path, typer.Option(help="Its private key.")],
+    certificate: Annotated[Path, typer.Option(help="The certificate of a member of the federation.")],
+    key: Annotated[Path, typer.Option(help="The private key of that certificate.")],
     authority: Annotated[Path, typer.Option(help="The federation's ca.pem.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Ask a running server for its state.
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, Setting, Workers, names_in
+from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, RaceWorkers, Setting, names_in
 from colonnade.cli.printing import say
 
 if TYPE_CHECKING:
@@ -16,14 +16,17 @@ __all__ = ["sweep"]
 def sweep(
     config: ConfigFile = None,
     grid: Annotated[
-        list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values to try; repeatable.")
+        list[str] | None,
+        typer.Option("--grid", metavar="KEY=A,B,…", help="A config key and the values to try; repeatable."),
     ] = None,
     protocols: Annotated[str | None, typer.Option(help="Methods, separated by commas; 'all': every method.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per method and point.")] = 1,
-    by: Annotated[str, typer.Option(help="What is best: metric, loss or time-to-target.")] = "metric",
+    by: Annotated[
+        str, typer.Option(help="How to choose the best point: by metric, loss or time-to-target.")
+    ] = "metric",
     settings: Setting = None,
     out: RaceOut = None,
-    workers: Workers = "1",
+    workers: RaceWorkers = "1",
     address: Address = None,
     resume: RaceResume = None,
 ) -> None:
@@ -50,15 +53,18 @@ def sweep(
         point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
         say(f"{best.method}: best at {point} ({_numbers(best)})")
         for key in best.edges:
-            say(f"  Warning: the grid ends at {key} = {best.point[key]}, which was best: go on in that direction")
+            say(
+                f"  Warning: the best value, {key} = {best.point[key]}, is at the edge of the grid: try values "
+                "beyond it"
+            )
     for label in labels:
         if label not in {best.method for best in found}:
             reached = ", or never reached the target" if wanted == "time-to-target" else ""
-            say(f"{label}: no best point: every one has a run that failed or has warnings{reached}")
+            say(f"{label}: no best point: every point has a run that failed or has warnings{reached}")
     if any(best.chosen_on == "test" for best in found):
         say(
-            "Warning: chosen on the test rows, so that the numbers above are too good: data.validation_fraction = 0 "
-            "leaves no others"
+            "Warning: the points were chosen on the test rows, so the numbers above are too good. Set "
+            "data.validation_fraction above 0"
         )
     if len(found) < len(labels):  # a point that diverges is no failure of a grid
         raise typer.Exit(1)

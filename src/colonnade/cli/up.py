@@ -14,13 +14,19 @@ __all__ = ["up"]
 
 
 def up(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Left out: all defaults.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="CONFIG.toml", help="The config of the run. Default: digits, with all defaults."),
+    ] = None,
     settings: Setting = None,
     seed: Seed = None,
     out: RunOut = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a run that was stopped.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Continue the stopped run in this folder.")] = None,
     predict: Annotated[
-        bool, typer.Option("--predict", help="Stay up and answer questions; with --resume of a run that has ended.")
+        bool,
+        typer.Option(
+            "--predict", help="Answer prediction requests after the training; with --resume, from a run that has ended."
+        ),
     ] = False,
 ) -> None:
     """Start a whole federation on this machine, each role in its own process, over loopback with mutual TLS.

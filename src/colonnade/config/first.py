@@ -22,7 +22,7 @@ __all__ = ["Answers", "write_first_config"]
 _CHOICES = " # a party's network: linear, dense, mlp:64,32, package.module:Class"
 
 _SHARED = """\
-# --- what all agree upon: the same in every member's file; the handshake compares it ---
+# --- shared: the same in every member's file; the handshake compares it ---
 
 [align] # when two ids are the same; colonnade align
 unicode = "NFC" # or "NFKC" (also ligatures, full-width letters, ...), "keep"
@@ -31,11 +31,11 @@ case = "keep" # or "fold": A is a
 leading_zeros = "keep" # or "drop": 007 is 7
 duplicates = "refuse" # or "drop": the first row of an id stays
 empty = "refuse" # or "drop": rows without an id
-min_parties = 0 # 0: only rows that all have; 2: rows that the server and any two parties have, ...
+min_parties = 0 # 0: only rows that all members have; 2: rows that the server and any two parties have, ...
 
 {model}
 [protocol]
-name = {method} # colonnade protocols lists them, and what each reveals
+name = {method} # colonnade protocols lists the methods and what each reveals
 
 [train] # batch_size, optimiser and learning_rate are left to the method
 epochs = 20
@@ -44,7 +44,7 @@ seed = 0
 [network]
 parties = {parties} # in this order
 
-# --- {name}'s own; paths begin where the command is typed ---
+# --- {name}'s own; paths start at the folder where the command is typed ---
 
 """
 
@@ -85,7 +85,11 @@ def write_first_config(folder: Path, answers: Answers) -> list[Path]:
     _check(answers, from_dict(tomllib.loads(text)))
     path = folder / f"{answers.name}.toml"
     if path.exists():
-        raise ConfigError("--dir", str(folder), f"there is a {path.name} already; it is left as it is")
+        raise ConfigError(
+            "--dir",
+            str(folder),
+            f"{path.name} exists already, and was not changed; choose another folder or remove the file",
+        )
     (folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
     path.write_text(text, encoding="utf-8")
     ignored = folder / ".gitignore"
@@ -106,7 +110,7 @@ def _check(answers: Answers, config: Config) -> None:
         raise ConfigError("--method", answers.method, "needs all columns in one place: it runs in the simulator only")
     needs_label = answers.name == SERVER or method.capabilities.party_labels
     if needs_label and answers.label is None:
-        raise ConfigError("--label", None, f"name the column of {answers.data} that is to be predicted")
+        raise ConfigError("--label", None, f"name the column of {answers.data} to predict")
     if not needs_label and answers.label is not None:
         raise ConfigError("--label", answers.label, f"with {answers.method} only the server holds the labels")
     make_plan(config, parties, rows=1000, task=None)
@@ -152,7 +156,7 @@ def _network(answers: Answers) -> str:
 
 
 def _own(answers: Answers) -> str:
-    label = "" if answers.label is None else f"label = {_toml(answers.label)} # the column to be predicted\n"
+    label = "" if answers.label is None else f"label = {_toml(answers.label)} # the column to predict\n"
     return (
         f"[{'server' if answers.name == SERVER else 'party'}]\n"
         f"data = {_toml(answers.data)} # CSV or Parquet\n{_format(answers)}"
@@ -166,7 +170,7 @@ def _format(answers: Answers) -> str:
     section = "server" if answers.name == SERVER else "party"
     if format_of(answers.data, None, (*TABLES, "npz", "npy"), section) is not None:
         return ""
-    return 'format = "csv" # or "parquet": the name of the file does not tell\n'
+    return 'format = "csv" # or "parquet": the file name does not show it\n'
 
 
 def _toml(value: str | list[str]) -> str:

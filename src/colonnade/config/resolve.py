@@ -146,7 +146,9 @@ def federation(
     config.clock.check(data.parties)
     refuse_fitted(config, any(scaler.fitted for scaler in data.scalers), "data.scale", scale_of(config))
     if not plan.method.capabilities.sparse and any(issparse(block) for block in data.train):
-        raise ConfigError("protocol.name", plan.method.name, "takes dense tables; the linear methods take sparse ones")
+        raise ConfigError(
+            "protocol.name", plan.method.name, "needs a dense table; only the linear methods take sparse ones"
+        )
     server = plan.server(data.task, data.y_train, data.y_test)
     shares = zip(data.train, data.test, data.shapes, strict=True)
     labels = (data.task, data.y_train, data.y_test)
@@ -213,8 +215,8 @@ class Plan:
         if not self.method.capabilities.lacking:
             able = ", ".join(method.name for method in METHODS.values() if method.capabilities.lacking)
             advice = (
-                f"needs every row of every party, and the alignment has rows that some lack: use one of {able}, "
-                "or let all set align.min_parties = 0 and run colonnade align again"
+                "needs every row of every party, but some parties do not have all rows of this alignment. Use one "
+                f"of {able}; or set align.min_parties = 0 in every member's config, and run colonnade align again"
             )
             raise ConfigError("protocol.name", self.method.name, advice)
 
@@ -301,10 +303,13 @@ def _check_privacy(
         advice = f"{method.name} has a mechanism of its own (protocol.epsilon, delta, clip): leave [privacy] out"
         raise ConfigError("privacy.mechanism", settings.mechanism, advice)
     if settings.on and not method.capabilities.local_updates:
-        advice = f"{method.name} has no place for it, and is not accounted; set 'none', or take e.g. 'vafl' or 'flex'"
+        advice = (
+            f"{method.name} cannot add noise, and its messages are not accounted for; set 'none', or use e.g. 'vafl' "
+            "or 'flex'"
+        )
         raise ConfigError("privacy.mechanism", settings.mechanism, advice)
     if settings.on and settings.local_updates not in method.capabilities.local_updates:
-        advice = f"{method.name} has {' and '.join(map(repr, method.capabilities.local_updates))}"
+        advice = f"{method.name} supports {' and '.join(map(repr, method.capabilities.local_updates))}"
         raise ConfigError("privacy.local_updates", settings.local_updates, advice)
     unknown = [name for name in config.party.budgets if name not in parties]
     if unknown:
@@ -322,10 +327,10 @@ def refuse_fitted(config: Config, scaled: bool, key: str, scale: str | None) -> 
     """
     if not (config.privacy.on and config.privacy.by_record):
         return
-    updates = f"with privacy.local_updates = {config.privacy.local_updates!r} only a record's own row may move"
+    updates = f"with privacy.local_updates = {config.privacy.local_updates!r} only a record's own row may change"
     if scaled:
-        what = "is" if scale else "the scale that is then taken is"
-        bounds = f"set {key} = 'none' (the word), and give columns within bounds that all may know"
+        what = "is" if scale else "the default scale is"
+        bounds = f"set {key} = 'none' (the word), and scale the columns beforehand with bounds that are not secret"
         raise ConfigError(key, scale or "(left out)", f"{what} fitted on the training rows; {updates}: {bounds}")
     if "mean" in (config.data.missing, config.party.missing):
         raise ConfigError(
@@ -401,9 +406,14 @@ def _training(
     if train.trace not in ("headers", "full"):
         raise ConfigError("train.trace", train.trace, "use 'headers' or 'full'")
     if train.patience < 0:
-        raise ConfigError("train.patience", train.patience, "must be 1 or more evaluations, or 0 to train to the limit")
+        raise ConfigError(
+            "train.patience", train.patience, "must be 1 or more evaluations; or 0, to train to the limit"
+        )
     if train.patience and not validation:
-        advice = "needs validation rows: without them it would choose on the test rows; set data.validation_fraction"
+        advice = (
+            "needs validation rows, because it must not choose weights on the test rows; set "
+            "data.validation_fraction above 0"
+        )
         raise ConfigError("train.patience", train.patience, advice)
     return Training(
         seed=train.seed,
@@ -429,12 +439,17 @@ def _check_party_dropout(probability: float, method: Method[Any], options: Optio
     """Refuse party dropout unless the server has the parties' blocks, which it must replace."""
     key = "train.party_dropout"
     if not 0 <= probability < 1:
-        raise ConfigError(key, probability, "is a probability: 0 (off) or more, and below 1")
+        raise ConfigError(key, probability, "must be a probability: 0 (off) or more, and below 1")
     if probability and not method.capabilities.party_dropout:
         able = ", ".join(able.name for able in METHODS.values() if able.capabilities.party_dropout)
-        raise ConfigError(key, probability, f"{method.name} cannot: use one of {able}")
+        raise ConfigError(key, probability, f"{method.name} does not support it: use one of {able}")
     if probability and options.shares_labels:
-        raise ConfigError(key, probability, "parties that run the server's half, too (labels = 'shared'), cannot")
+        raise ConfigError(
+            key,
+            probability,
+            "labels = 'shared' does not support it, because parties then run the server's model too; use "
+            "labels = 'server'",
+        )
 
 
 def limit_of(train: TrainConfig) -> Every:
@@ -474,7 +489,7 @@ def _every(key: str, value: int | str | None, limit: Every, parts: int) -> Every
     else:
         match = _AMOUNT.match(value)
         if match is None:
-            raise ConfigError(key, value, "write a number of updates, or e.g. '2 s' or '0.5 epochs'")
+            raise ConfigError(key, value, "give a number of updates, or e.g. '2 s' or '0.5 epochs'")
         unit = {"s": "seconds", "e": "epochs", "u": "updates"}[match[2][0]]
         every = Every(unit, float(match[1]))  # type: ignore[arg-type]
     if not 0 < every.amount < float("inf"):
@@ -516,9 +531,7 @@ def find_optimiser(key: str, value: Any) -> OptimiserSpec:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ConfigError(
-            key, value, "write 'sgd', 'momentum', 'adam', a class of torch.optim or {name = ..., options}"
-        )
+        raise ConfigError(key, value, "use 'sgd', 'momentum', 'adam', a class of torch.optim or {name = ..., options}")
     own = {key: value[key] for key in ("prox", "decay") if key in value}
     if not all(isinstance(item, int | float) for item in own.values()):
         raise ConfigError(key, own, "`prox` and `decay` are numbers")
@@ -550,5 +563,7 @@ def parties_of(config: Config) -> tuple[str, ...]:
     """Return the allow-list of the parties' names; raises ConfigError if it is empty or ambiguous."""
     names = tuple(config.network.parties)
     if not names or len(set(names)) < len(names) or SERVER in names:
-        raise ConfigError("network.parties", list(names), "name every party once, in the order that all agree upon")
+        raise ConfigError(
+            "network.parties", list(names), "name every party once, in the same order in every member's config"
+        )
     return names

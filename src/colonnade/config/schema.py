@@ -235,7 +235,9 @@ class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.away or self.away[-1] != "refuse" or len(set(self.away)) < len(self.away):
-            advice = 'name what stands in for a party, in this order, and "refuse" at the end: ["fallback", "refuse"]'
+            advice = (
+                'list the replacements of a missing party, in order, with "refuse" at the end: ["fallback", "refuse"]'
+            )
             raise ConfigError("predict.away", self.away, advice)
         for name in ("deadline_s", "max_body_mb"):
             if not 0 < getattr(self, name) < float("inf"):
@@ -258,9 +260,13 @@ class RoleResources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not 0 <= amount < float("inf"):
                 raise ConfigError(f"resources: {name}", amount, "must be 0 or more")
             if amount > 1 and amount != int(amount):
-                raise ConfigError(f"resources: {name}", amount, "above 1 it must be a whole number: Ray wants it so")
+                raise ConfigError(
+                    f"resources: {name}", amount, "must be a whole number if it is above 1, because Ray requires it"
+                )
         if {"CPU", "GPU", "memory"} & set(self.custom):
-            raise ConfigError("resources: custom", self.custom, "are names of the cluster's own; see cpus and gpus")
+            raise ConfigError(
+                "resources: custom", self.custom, "must not be CPU, GPU or memory; use the keys cpus and gpus"
+            )
 
     @property
     def amounts(self) -> dict[str, float]:
@@ -296,9 +302,9 @@ _ONE_SIDE = {
     "network": ("parties", "certificate", "key", "authority", "members"),
 }
 _NO_DATA = (
-    "is a setting of one side of a real federation, and this command needs the columns of all sides in one table; "
-    "nothing else is taken in their place. To train with the other sides: colonnade serve, or colonnade join. To "
-    "simulate: --set data.source=TABLE.csv --set data.label=COLUMN, or --set data.source=digits for embedded data"
+    "belongs to one member of a real federation, but this command needs the columns of all members in one table. "
+    "To train with the other members: colonnade serve, or colonnade join. To "
+    "simulate: --set data.source=TABLE.csv --set data.label=COLUMN, or --set data.source=digits for built-in data"
 )
 
 
@@ -351,7 +357,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Parse `a.b=v` into a key and a TOML value; a text that is not a TOML value becomes a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError("--set", text, "write key=value, e.g. train.learning_rate=0.05")
+        raise ConfigError("--set", text, "must be KEY=VALUE, e.g. train.learning_rate=0.05")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -424,7 +430,7 @@ def _explain(message: str, tables: Mapping[str, Any]) -> ConfigError:
     text = _AT.sub("", message).replace(" | null`", "`")  # TOML has no null: the user leaves the key out
     unknown = _UNKNOWN.search(text)
     if path == "train.learning_rate" and text.startswith("Invalid enum"):
-        return ConfigError(path, _lookup(tables, path), "write a number, {server = ..., party = ...}, or 'auto'")
+        return ConfigError(path, _lookup(tables, path), "give a number, {server = ..., party = ...}, or 'auto'")
     if unknown is None:
         return ConfigError(path or "CONFIG", _lookup(tables, path), text[:1].lower() + text[1:])
     name = unknown["name"]

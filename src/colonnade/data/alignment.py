@@ -55,7 +55,7 @@ class IdRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.min_parties < 0:
-            raise ConfigError("align.min_parties", self.min_parties, "is a number of parties; 0: all of them")
+            raise ConfigError("align.min_parties", self.min_parties, "must be a number of parties; 0 means all")
         for key, words in self.CHOICES.items():
             if getattr(self, key) not in words:
                 advice = f"use one of {', '.join(map(repr, words))}"
@@ -102,7 +102,9 @@ class Alignment:
             return None
         strangers = [name for name in parties if name not in self.members]
         if strangers:
-            raise DataError(f"{', '.join(strangers)} took no part in the alignment: all must run colonnade align again")
+            raise DataError(
+                f"{', '.join(strangers)} took no part in the alignment: all members must run colonnade align again"
+            )
         lacks = ~self.presence[:, [self.members.index(name) for name in parties]]
         return lacks if lacks.any() else None
 
@@ -139,7 +141,7 @@ def clean_ids(column: polars.Series, rules: IdRules, whose: str) -> Ids:
     repeated = len(texts) - empty - len(first)
     _refuse(whose, column.name, rules, empty, repeated)
     if not first:
-        raise DataError(f"{whose}: there is no id in column '{column.name}', which has {len(texts)} rows")
+        raise DataError(f"{whose}: none of the {len(texts)} rows has an id in column '{column.name}'")
     return Ids(list(first), np.fromiter(first.values(), np.int64), digest_of_column(column), empty, repeated)
 
 
@@ -149,10 +151,10 @@ def _refuse(whose: str, column: str, rules: IdRules, empty: int, repeated: int) 
         causes.append(f"{empty} rows have no id")
         keys.append("align.empty")
     if repeated and rules.duplicates == "refuse":
-        causes.append(f"{repeated} rows have an id that came before")
+        causes.append(f"{repeated} rows repeat an earlier id")
         keys.append("align.duplicates")
     if causes:
-        advice = f'mend the file, or let all set {" and ".join(keys)} = "drop"'
+        advice = f'correct the file, or set {" and ".join(keys)} = "drop" in the configs of all members'
         raise DataError(f"{whose}: column '{column}': {', '.join(causes)}; {advice}")
 
 

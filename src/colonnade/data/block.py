@@ -76,7 +76,7 @@ def refuse_unusable(
         absent |= bool(np.isnan(piece[bad]).any())
         count += int(bad.sum())
     if count:
-        hint = f'; {section}.missing = "mean" fills in what is missing (NaN)' if absent else ""
+        hint = f'; {section}.missing = "mean" fills in missing values (NaN)' if absent else ""
         raise DataError(
             f"{party}: {count} of its values NaN, infinite or too large for 32-bit floats,"
             f" the first in column '{names[first[1]]}', row {first[0]} (counted from 0){hint}"

@@ -53,10 +53,10 @@ def named_blocks(blocks: Blocks) -> dict[str, Any]:
     elif isinstance(blocks, Sequence) and not isinstance(blocks, str):
         named = {f"party-{place + 1}": block for place, block in enumerate(blocks)}
     else:
-        what = "one table; take it apart with split" if hasattr(blocks, "shape") else type(blocks).__name__
+        what = "one table; divide it with split" if hasattr(blocks, "shape") else type(blocks).__name__
         raise DataError(f"blocks must be a list of tables, or a dict with a table for each party, not {what}")
     if not named:
-        raise DataError("blocks: there is no party")
+        raise DataError("blocks is empty: give one table for each party")
     for name in named:
         check_name(name, "blocks")
     return named

@@ -118,14 +118,14 @@ _KNOWN = (
             ("mfeat-zer.gz", "d4a0e302f2f61e823b906f78818c7c0ef078c0bbc23022affd6607d60ecfe4f3", 1_318_000),
             ("mfeat-mor.gz", "8767b326d874f096de06d525a2df4e610f4e9dfe91e29c250d8a3054907e3b61", 182_000),
         ),
-        advice="the .zip of that page will do as it is",
+        advice="the .zip of that page works as it is",
         settings={"data.split": "views"},
     ),
     Known(
-        "uci-credit-card", "clients of a bank who will not pay next month", "30,000 × 23, 2 classes", "CC BY 4.0",
+        "uci-credit-card", "bank clients: do they default next month?", "30,000 × 23, 2 classes", "CC BY 4.0",
         _UCI + "350",
         (File("UCI_Credit_Card.csv.gz", "a0f0ab49d6326671d6cd83be5c88dcf18007025fe9a53ecd699119c871176ca1", 2_862_995),),
-        advice="UCI has an .xls; Kaggle has UCI_Credit_Card.csv, the file that is meant here, at "
+        advice="UCI has an .xls; download UCI_Credit_Card.csv from Kaggle instead: "
         "https://www.kaggle.com/datasets/uciml/default-of-credit-card-clients-dataset (with an account)",
         settings={
             "data.source": "uci-credit-card/UCI_Credit_Card.csv.gz",
@@ -136,7 +136,7 @@ _KNOWN = (
         },
     ),
     Known(
-        "physionet2012", "48 hours in intensive care, and who died", "4,000 + 4,000 × 1,968, 2 classes", "ODC-By 1.0",
+        "physionet2012", "48 hours in intensive care: did the patient die?", "4,000 + 4,000 × 1,968, 2 classes", "ODC-By 1.0",
         "https://physionet.org/content/challenge-2012/1.0.0/",
         (
             File("set-a.tar.xz", "ea9e9236bf8ad39b1a5c630d846d760b60ee7207a82b06c2d5ae191a29f34246", 27_594_280,
@@ -159,6 +159,6 @@ CATALOGUE = {known.name: known for known in _KNOWN}
 def find_known(name: str) -> Known:
     """Return the data set of this name; raises ConfigError if there is none."""
     if name not in CATALOGUE:
-        known = f"known are {', '.join(CATALOGUE)}; your own file needs no name: data.source = its path"
+        known = f"known are {', '.join(CATALOGUE)}; for your own file set data.source to its path"
         raise ConfigError("NAME", name, f"unknown{did_you_mean(name, CATALOGUE)}; {known}")
     return CATALOGUE[name]

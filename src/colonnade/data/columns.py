@@ -45,7 +45,7 @@ def assign(dataset: Dataset, parties: int | None, how: str | Named) -> Assignmen
 def _even(dataset: Dataset, parties: int) -> tuple[Array, ...]:
     width = len(dataset.columns)
     if parties > width:
-        advice = f"party-{width + 1} would be a party without columns, for {dataset.name} has {width}"
+        advice = f"party-{width + 1} would have no columns, because {dataset.name} has only {width}"
         raise ConfigError("data.parties", parties, advice)
     return tuple(np.array_split(np.arange(width, dtype=np.int64), parties))
 
@@ -53,13 +53,16 @@ def _even(dataset: Dataset, parties: int) -> tuple[Array, ...]:
 def _pixels(dataset: Dataset, how: str) -> Array:
     """Return the column of each pixel, (height, width); raises ConfigError if the rows are not images."""
     if dataset.image is None:
-        raise ConfigError("data.split", how, f'is for images, and {dataset.name} is a table; use "even"')
+        raise ConfigError("data.split", how, f'is for images, but {dataset.name} is a table; use "even"')
     return np.arange(len(dataset.columns), dtype=np.int64).reshape(dataset.image)
 
 
 def _views(dataset: Dataset, parties: int | None) -> Assignment:
     if not dataset.views:
-        advice = f'{dataset.name} has none (mfeat, physionet2012 and .npz with arrays x_NAME have); use "even"'
+        advice = (
+            f"{dataset.name} has no views (mfeat, physionet2012 and .npz files with arrays x_NAME have them); use "
+            '"even"'
+        )
         raise ConfigError("data.split", "views", advice)
     names = tuple(view.name for view in dataset.views)
     if parties is not None and parties != len(names):
@@ -104,7 +107,9 @@ def _named(dataset: Dataset, parties: int | None, how: Named) -> Assignment:
     if not how:
         raise ConfigError("data.split", {}, "names no party")
     if parties is not None and parties != len(how):
-        raise ConfigError("data.parties", parties, f"data.split names {len(how)}; leave one of the two out")
+        raise ConfigError(
+            "data.parties", parties, f"data.split names {len(how)} parties; leave one of the two keys out"
+        )
     places = {column: place for place, column in enumerate(dataset.columns)}
     owner: dict[str, str] = {}
     for party, entries in how.items():
@@ -131,7 +136,7 @@ def columns_meant(
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise ConfigError(key, entries, f"{party} needs a list of column names")
     if not entries:
-        raise ConfigError(key, [], f"{party} would be a party without columns")
+        raise ConfigError(key, [], f"{party} has no columns; name at least one")
     places = {column: place for place, column in enumerate(columns)}
     meant: dict[str, None] = {}
     for entry in entries:

@@ -55,13 +55,15 @@ class CsvFile:
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{self.path}: cannot be read: {error}") from error
         if first.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in first:
-            raise DataError(f"{self.path}: cannot be read: it is no UTF-8 text (is it UTF-16, or not a CSV file?)")
+            raise DataError(
+                f"{self.path}: cannot be read: it is not UTF-8 text; save it as a UTF-8 CSV file (it may be UTF-16)"
+            )
         try:
             line = first.decode("utf-8-sig").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError(f"{self.path}: cannot be read: line 1 is no UTF-8 text ({error.reason})") from error
+            raise DataError(f"{self.path}: cannot be read: line 1 is not UTF-8 text ({error.reason})") from error
         if not line:
-            raise DataError(f"{self.path}: cannot be read: there is no line of column names")
+            raise DataError(f"{self.path}: cannot be read: it has no line of column names")
         self._look_at(line, sample)
         text = self._tidied(line.encode())
         cells = polars.read_csv(text, has_header=False, infer_schema=False, separator=self._separator).row(0)

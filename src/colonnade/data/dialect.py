@@ -31,7 +31,7 @@ class Dialect:
         if self.decimal not in (".", ","):
             raise ConfigError(f"{self.section}.decimal", self.decimal, "must be '.' or ','")
         if self.decimal == self.separator:
-            raise ConfigError(f"{self.section}.decimal", self.decimal, "is the separator as well")
+            raise ConfigError(f"{self.section}.decimal", self.decimal, "must differ from the separator")
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def separator_of(lines: Sequence[str], dialect: Dialect) -> str:
     likely = [one for one in candidates if len({line.count(one) for line in bare}) == 1]
     if len(likely) > 1:
         names = " and ".join(_NAMES[one] for one in likely)
-        raise DataError(f"columns may be separated by {names}: set {dialect.section}.separator to one of them")
+        raise DataError(f"the separator is ambiguous ({names}): set {dialect.section}.separator to one of them")
     if likely:
         return likely[0]
     return candidates[0] if candidates else ","  # some line has too many cells; `parse` refuses it with its number

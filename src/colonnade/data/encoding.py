@@ -113,8 +113,9 @@ def fit_categories(
         held = tuple(category for category, count in zip(every, counts, strict=True) if count)
         if len(held) > MOST_CATEGORIES:
             raise DataError(
-                f"{party}: column '{name}' has {len(held)} different texts ({listing(held[:3])}, ...), and each would"
-                f" become a feature; at most {MOST_CATEGORIES} may: leave it out, or is it {section}.id?"
+                f"{party}: column '{name}' has {len(held)} different texts ({listing(held[:3])}, ...), and each "
+                f"would become a feature; the limit is {MOST_CATEGORIES}. Leave the column out, or set "
+                f"{section}.id if it holds ids"
             )
         found.append(held)
     return tuple(found)
@@ -137,7 +138,7 @@ def notes_on_tests(x: Array | Table, rows: Array, columns: Array, encoder: Encod
         if unseen.any():
             names = listing(categories_of(x, place)[code] for code in np.flatnonzero(unseen))
             notes.append(
-                f"{party}: column '{name}': {np.count_nonzero(unseen)} categories ({names}) occur in rows held out "
-                f"only, {unseen.sum()} of them; all zeros there"
+                f"{party}: column '{name}': {np.count_nonzero(unseen)} categories ({names}) occur only in "
+                f"held-out rows, {unseen.sum()} of them; those rows get zeros"
             )
     return notes

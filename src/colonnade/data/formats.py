@@ -47,8 +47,8 @@ def existing(path: str | Path, given: str | None, known: Sequence[str], section:
 def refuse_another(file: Path, format: str) -> None:
     """Raise DataError if the first bytes show that a CSV file is a Parquet file, or the reverse."""
     if format in TABLES and is_parquet(file) != (format == "parquet"):
-        what = "no Parquet file" if format == "parquet" else "a Parquet file"
-        raise DataError(f"{file}: is {what}, and its format was given as {format!r}")
+        what = "not a Parquet file" if format == "parquet" else "a Parquet file"
+        raise DataError(f"{file}: is {what}, but its format was given as {format!r}")
 
 
 def is_parquet(file: Path) -> bool:

@@ -37,7 +37,7 @@ def frame_of(raw: "polars.DataFrame | PandasFrame") -> polars.DataFrame:
     try:
         return polars.DataFrame([_series(str(name), column) for name, column in raw.items()])
     except (polars.exceptions.PolarsError, TypeError, ValueError) as error:
-        raise DataError(f"the DataFrame is no table of numbers and texts: {error}") from error
+        raise DataError(f"the DataFrame must be a table of numbers and texts: {error}") from error
 
 
 def _series(name: str, column: Any) -> polars.Series:

@@ -23,11 +23,11 @@ Pair = tuple[Array, Array]  # images (n, height, width), labels (n,)
 def named_images(source: str, dir: str | Path | None) -> Dataset:
     """Read MNIST or Fashion-MNIST, with its own test set and class names."""
     if dir is None:
-        raise ConfigError("data.dir", None, f"say where the four IDX files of {source} lie")
+        raise ConfigError("data.dir", None, f"name the folder with the four IDX files of {source}")
     folders = [Path(dir).expanduser() / source, Path(dir).expanduser()]
     folder = next((folder for folder in folders if idx.has_pair(folder, idx.TRAIN)), None)
     if folder is None:
-        advice = f"no train-images-idx3-ubyte (.gz) there, nor in a subfolder {source}"
+        advice = f"there is no train-images-idx3-ubyte (.gz) in this folder or in its subfolder {source}"
         raise ConfigError("data.dir", str(dir), advice)
     train, test = idx.read_pair(folder, idx.TRAIN), idx.read_pair(folder, idx.TEST)
     classes = NAMED[source]

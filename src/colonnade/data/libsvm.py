@@ -36,10 +36,10 @@ def read_libsvm(
     width = max(x.shape[1] for x, _ in parts)
     rows = sum(x.shape[0] for x, _ in parts)
     if not any(x.nnz for x, _ in parts):
-        raise DataError(f"{path}: there is no index:value in it")
+        raise DataError(f"{path}: it has no index:value pair")
     if not keep_sparse and rows * width * 4 > MOST_BYTES:
         size = rows * width * 4 / 2**30
-        advice = "with data.sparse = true linear methods (asysqn-svrg) take it as it is"
+        advice = "set data.sparse = true and use a linear method such as asysqn-svrg"
         raise DataError(f"{path}: {rows} x {width} numbers are {size:.0f} GiB when dense; {advice}")
     for x, _ in parts:
         x.resize(x.shape[0], width)

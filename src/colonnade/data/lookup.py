@@ -49,7 +49,7 @@ def party_lookup(
     if share.prepared is None:
         texts = share.ids
         if texts is None:
-            raise DataError(f"{share.name}: its share has no ids; train again with this release")
+            raise DataError(f"{share.name}: its data have no ids; train again with this release")
         ids = clean_ids(texts, rules, share.name)
         return Lookup(_places(ids, 0), np.concatenate([share.train, share.test]), rules)
     places: dict[str, int] = {}

@@ -84,7 +84,7 @@ def map_npy(path: Path) -> tuple[MappedFile, Array]:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
         if not found.flags.c_contiguous:
-            raise ValueError("it is stored column by column; save it again after np.ascontiguousarray")
+            raise ValueError("it is stored column by column; apply np.ascontiguousarray and save it again")
         mapping = MappedFile(path)
         return mapping, mapping.array(found.dtype, found.shape, found.offset)
     except (OSError, ValueError, EOFError, AttributeError) as error:

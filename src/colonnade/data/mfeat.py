@@ -35,7 +35,7 @@ def _read(path: Path) -> Array:
             warnings.simplefilter("ignore", UserWarning)  # about an empty file, which is refused below
             block: Array = np.loadtxt(file, dtype=np.float32, ndmin=2)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as numbers between blanks: {error}") from error
+        raise DataError(f"{path}: cannot be read as numbers separated by blanks: {error}") from error
     if not block.size:
         raise DataError(f"{path}: there are no rows")
     return block

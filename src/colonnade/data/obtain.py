@@ -152,7 +152,7 @@ def download(known: Known, folder: Path, say: Say, base: str | None = None) -> P
     for file in known.files:
         urls = file.urls if base is None else (f"{base.rstrip('/')}/{file.name}",)
         if not urls:
-            raise DataError(f"{file.name}: its owners ask for an account, so it cannot be fetched from here")
+            raise DataError(f"{file.name}: its owners require an account, so this command cannot fetch it")
         say(f"Fetching {urls[0]}")
         content = _fetched(urls[0], file)
         place.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,9 @@ def _fetched(url: str, file: File) -> bytes:
     except (urllib.error.URLError, ValueError, *_DAMAGED) as error:
         raise DataError(f"{url}: cannot be fetched: {getattr(error, 'reason', error)}") from error
     if found != file.sha256:
-        raise DataError(f"{url}: has the content digest {found[:16]}…, not {file.sha256[:16]}…: it was not kept")
+        raise DataError(
+            f"{url}: has the content digest {found[:16]}…, not {file.sha256[:16]}…: the download was discarded"
+        )
     return content
 
 

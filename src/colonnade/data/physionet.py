@@ -77,7 +77,7 @@ def read_physionet(folder: Path, progress: ReportProgress) -> Dataset:
         columns,
         test_rows=len(test.died),
         views=views,
-        notes=(f"physionet2012: {left_out} stays without any measurement are left out",) if left_out else (),
+        notes=(f"physionet2012: {left_out} stays have no measurement and are left out",) if left_out else (),
     )
 
 

@@ -70,7 +70,7 @@ def prepare_sparse(
 ) -> Prepared:
     """Prepare a sparse table without making it dense; accepts only the scaling "none", which keeps zeros zero."""
     if how.scale != "none":
-        advice = 'a sparse table cannot be shifted without becoming dense; use "none", and scale it before'
+        advice = 'this scale would make a sparse table dense; use "none", and scale the table beforehand'
         raise ConfigError(f"{how.section}.scale", how.scale, advice)
     if not np.isfinite(x.data).all():
         raise DataError(f"{party}: there are NaN or infinite values in the sparse table")
@@ -95,9 +95,12 @@ class RowSplit:
         """Raise ConfigError for a fraction or a seed out of range."""
         test, validation, seed = self.test_fraction, self.validation_fraction, self.split_seed
         if not _is_number(test) or not 0 < test < 1:
-            raise ConfigError("data.test_fraction", test, "must lie between 0 and 1, both excluded")
+            raise ConfigError("data.test_fraction", test, "must be above 0 and below 1")
         if not _is_number(validation) or not 0 <= validation < 1:
-            advice = "must be 0 (no validation rows) or more, and below 1: the part of the training rows to validate on"
+            advice = (
+                "must be 0 (no validation rows) or more, and below 1: it is the fraction of the training rows to "
+                "validate on"
+            )
             raise ConfigError("data.validation_fraction", validation, advice)
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise ConfigError("data.split_seed", seed, "must be a whole number from 0")

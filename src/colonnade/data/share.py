@@ -200,7 +200,8 @@ def _refuse_beside_npy(section: str, settings: Mapping[str, Any]) -> None:
     for key, value in settings.items():
         if value is not None:
             advice = (
-                "an .npy has neither ids nor names: leave this out, and let all have the same rows in the same order"
+                "an .npy file has no ids and no column names: leave this key out, and give all members' tables the "
+                "same rows in the same order"
             )
             raise ConfigError(f"{section}.{key}", value if isinstance(value, str) else "...", advice)
 
@@ -210,9 +211,13 @@ def _mapped_share(file: Path, name: str, columns: Sequence[str] | None, how: Pre
     mapping, x = map_npy(file)
     check_table(str(file), x)
     if x.dtype not in (np.float32, np.float16):
-        raise DataError(f"{file}: an .npy is used as it lies there, so it must hold float32 or float16, not {x.dtype}")
+        raise DataError(f"{file}: an .npy file is read as it is, so it must hold float32 or float16, not {x.dtype}")
     if how.missing != "refuse":
-        raise ConfigError("party.missing", how.missing, "what is missing in an .npy must be filled in beforehand")
+        raise ConfigError(
+            "party.missing",
+            how.missing,
+            "fill in the missing values of an .npy file beforehand, and leave this key out",
+        )
     index, used = _numbered(file, x.shape[1], name, columns)
     rows, validation = by.of(str(file), len(x))
     parts = [part.astype(np.int32 if len(x) < 2**31 else np.int64) for part in rows]
@@ -254,7 +259,9 @@ def _read_rows(rows: Rows, present: Array | None) -> Rows:
     places = np.cumsum(present) - 1
     train, test = (places[part[present[part]]] for part in rows)
     if not len(train):
-        raise DataError("of the rows that are trained on it has none: align again with a larger align.min_parties")
+        raise DataError(
+            "this party has none of the training rows: run colonnade align again with a larger align.min_parties"
+        )
     return train, test
 
 
@@ -289,13 +296,13 @@ def read_server_share(
         rows, validation = by.of(str(file), len(y))
         return ServerShare(task, y[rows[0]], y[rows[1]], digest_of_rows(len(y)), (), validation=validation)
     if label is None:
-        raise ConfigError("server.label", None, f"name the column of {file.name} that is to be predicted")
+        raise ConfigError("server.label", None, f"name the column of {file.name} to predict")
     check_columns(file, column_names(file, progress or silent, dialect), label=label, id=id, section="server")
     aside = (label,) if id is None else (label, id)
     _, texts = read_columns(file, (), aside, (), progress or silent, dialect)
     order = _order(file, None if id is None else texts[id], len(texts[label]), aligned, "server")
     if order.present is not None:
-        raise DataError(f"{file}: there is no label for some rows of the alignment: run colonnade align again")
+        raise DataError(f"{file}: some rows of the alignment have no label: run colonnade align again")
     y, task = label_column(file, order.of_texts(texts[label]))
     rows, validation = by.of(str(file), len(y))
     lacks = None if aligned is None else aligned.absent(parties)
@@ -367,7 +374,7 @@ def _from_table(
     aside = tuple(name for name in (id, label) if name is not None)
     features = tuple(name for name in names if name not in aside)
     if not features:
-        raise DataError(f"{file}: there is no column but the id{'' if label is None else ' and the label'}")
+        raise DataError(f"{file}: it has no column besides the id{'' if label is None else ' and the label'}")
     if columns is not None:
         features = columns_meant(file.name, features, party, columns, "party.columns")
     read, texts = read_columns(file, features, aside, categorical, progress, dialect)
@@ -375,7 +382,10 @@ def _from_table(
     table = Table([order.of(read[name]) for name in features])
     if label is not None and order.present is not None:
         raise ConfigError(
-            "party.label", label, "labels are needed of all rows, and some are not here (align.min_parties)"
+            "party.label",
+            label,
+            "this party needs the labels of all rows, but its table lacks some rows; set align.min_parties = 0, "
+            "and run colonnade align again",
         )
     labels = None if label is None else label_column(file, order.of_texts(texts[label]))
     notes = notes_on_typos(read, categorical)
@@ -391,7 +401,7 @@ def _from_npz(
     aligned: Alignment | None,
 ) -> _Raw:
     if id not in (None, "ids"):
-        raise ConfigError("party.id", id, "an .npz has its ids in an array 'ids'; leave this out")
+        raise ConfigError("party.id", id, "an .npz file has its ids in an array 'ids'; leave this key out")
     if categorical:
         raise ConfigError("party.categorical", list(categorical), f"only CSV and Parquet have categories, not {file}")
     arrays, found = npz_arrays(file, lambda key: key in ("x", "ids"))

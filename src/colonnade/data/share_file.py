@@ -92,7 +92,7 @@ def load_party_share(path: str | Path) -> PartyShare:
 def _ids(path: Path, joined: Array, rows: int) -> polars.Series:
     texts = joined.tobytes().decode(errors="replace").split(SEPARATOR)
     if len(texts) != rows:
-        raise CheckpointError(f"{path}: damaged: the ids cannot be right")
+        raise CheckpointError(f"{path}: damaged: the ids are invalid")
     return polars.Series("ids", texts)
 
 
@@ -128,7 +128,10 @@ def load_alignment(path: str | Path) -> Alignment:
         _check(isinstance(name, str) and _all_are(str, members), "the names")
         _check(rows.dtype == np.int64 and rows.ndim == 1 and rows.min(initial=0) >= -1, "the rows")
         shape = (len(rows), len(members))
-        _check(presence is None or (presence.dtype == np.bool_ and presence.shape == shape), "who has which row")
+        _check(
+            presence is None or (presence.dtype == np.bool_ and presence.shape == shape),
+            "the table of which party has which row",
+        )
         _check(re.fullmatch("[0-9a-f]{64}", found["sha256"]) is not None, "the digest")
         return Alignment(name, members, rows, found["sha256"], found["ids_sha256"], presence)
 
@@ -185,4 +188,4 @@ def _all_are(kind: type, values: Any) -> bool:
 
 def _check(right: Any, what: str) -> None:
     if not right:
-        raise CheckpointError(f"damaged: {what} cannot be right")
+        raise CheckpointError(f"damaged: {what} is invalid")

@@ -102,10 +102,12 @@ def load(
         in_files |= {"separator": separator, "decimal": decimal, "missing_values": missing_values or None}
         for key, given in in_files.items():
             if given is not None:
-                raise ConfigError(key, given, "is for sources in files, and this is a DataFrame")
+                raise ConfigError(key, given, "is for files, but the source is a DataFrame; leave it out")
         return from_frame(source, label, id=id, categorical=categorical)
     if not isinstance(source, str | Path):
-        raise ConfigError("source", type(source).__name__, "give a name, a path or a DataFrame; arrays: from_arrays")
+        raise ConfigError(
+            "source", type(source).__name__, "give a name, a path or a DataFrame; for arrays use from_arrays"
+        )
     source = str(source)
     kind = format_of(source, format, FORMATS, "data")
     for key, value in (("label", label), ("id", id), ("categorical", categorical or None)):
@@ -140,11 +142,11 @@ def load(
 def _folder(source: str, dir: str | Path | None, needed: str) -> Path:
     """Return `dir`, or its subfolder with the name of the source."""
     if dir is None:
-        raise ConfigError("data.dir", None, f"say where the files of {source} lie ({needed} and others)")
+        raise ConfigError("data.dir", None, f"name the folder with the files of {source} ({needed} and others)")
     folders = [Path(dir).expanduser() / source, Path(dir).expanduser()]
     found = next((folder for folder in folders if (folder / needed).is_file()), None)
     if found is None:
-        raise ConfigError("data.dir", str(dir), f"there is no {needed} there, nor in a subfolder {source}")
+        raise ConfigError("data.dir", str(dir), f"there is no {needed} in this folder or in its subfolder {source}")
     return found
 
 
@@ -177,7 +179,7 @@ def _from_path(source: str, path: Path, kind: str | None, options: TableOptions)
             test=options.test,
         )
     if path.is_file():
-        advice = f"the file's name does not tell its format: set data.format to one of {', '.join(FORMATS)}"
+        advice = f"the file name does not show the format: set data.format to one of {', '.join(FORMATS)}"
         raise ConfigError("data.source", source, advice)
     known = [*EMBEDDED, *NAMED, *FOLDERS]
     raise ConfigError(

@@ -48,7 +48,10 @@ class Table:
         """Return one column; raises DataError if it was released."""
         found = self._columns[place]
         if found is None:
-            raise DataError(f"column {place} of this dataset was given back when it was split with release=True")
+            raise DataError(
+                f"column {place} of this dataset was released when the dataset was split with release=True; load "
+                "it again"
+            )
         return found
 
     def take(self, rows: Array, places: Array) -> Array:
@@ -114,7 +117,7 @@ def column_of(series: polars.Series, categorical: bool) -> Column:
         coder = Coder()
         return coder.finish(coder.encode(series).copy())
     if not (series.dtype.is_numeric() or series.dtype == polars.Null):
-        raise DataError(f"column '{series.name}' holds {series.dtype}, neither numbers nor categories")
+        raise DataError(f"column '{series.name}' holds {series.dtype}, which are not numbers or categories")
     values = own_memory(len(series), np.float32)
     values[:] = series.cast(polars.Float32).fill_null(float("nan")).to_numpy()
     return Column(values)
@@ -157,4 +160,4 @@ def _checked(columns: Mapping[str, Any], party: str) -> polars.DataFrame:
     try:
         return polars.DataFrame(columns)
     except (polars.exceptions.PolarsError, TypeError, ValueError) as error:
-        raise DataError(f"{party}: the rows are no table: {error}") from error
+        raise DataError(f"{party}: the rows cannot be read as a table: {error}") from error

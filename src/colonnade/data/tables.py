@@ -56,7 +56,9 @@ def _views(path: Path, parts: Mapping[str, Any], keys: Sequence[str]) -> Dataset
     Arrays x_bank_test and x_shop_test are their test rows.
     """
     if "x" in parts:
-        raise DataError(f"{path}: there is an array 'x' beside '{keys[0]}'; give either one table or several views")
+        raise DataError(
+            f"{path}: has both an array 'x' and an array '{keys[0]}'; give either one table or several views"
+        )
     if "y" not in parts:
         raise DataError(f"{path}: there is no array 'y'")
     tests = [key for key in (f"{view}_test" for view in keys) if key in parts]
@@ -86,13 +88,13 @@ def read_table(
     The rows of `test`, a file of the same format and columns, are the test set.
     """
     if label is None:
-        raise ConfigError("data.label", None, f"name the column of {path.name} that is to be predicted")
+        raise ConfigError("data.label", None, f"name the column of {path.name} to predict")
     names = column_names(path, progress, dialect)
     check_columns(path, names, label=label, id=id, categorical=categorical)
     aside = (label,) if id is None else (label, id)
     features = [name for name in names if name not in aside]
     if not features:
-        raise DataError(f"{path}: there is no column but the label")
+        raise DataError(f"{path}: it has no column besides the label")
     columns, texts = read_columns(path, features, aside, categorical, progress, dialect)
     test_rows = 0
     if test is not None:
@@ -167,11 +169,11 @@ def from_frame(
     """Make a dataset of a DataFrame, with the rules for Parquet files."""
     frame, where = frame_of(raw), Path(name)  # for messages
     if label is None:
-        raise ConfigError("label", None, "name the column of the DataFrame that is to be predicted")
+        raise ConfigError("label", None, "name the column of the DataFrame to predict")
     check_columns(where, frame.columns, label=label, id=id, categorical=categorical)
     features = [column for column in frame.columns if column not in (label, id)]
     if not features:
-        raise DataError(f"{name}: there is no column but the label")
+        raise DataError(f"{name}: it has no column besides the label")
     if not len(frame):
         raise DataError(f"{name}: there are no rows, shape (0, {len(features)})")
     try:
@@ -212,11 +214,15 @@ def notes_on_typos(columns: Mapping[str, Column], categorical: Sequence[str]) ->
     for name, column in columns.items():
         texts = [text for text in column.categories or () if text != MISSING]
         if texts and name not in categorical and all(DECIMAL_COMMA.fullmatch(text) for text in texts):
-            notes.append(f"column '{name}' is taken for categories, for its numbers have a comma: set decimal = ','")
+            notes.append(
+                f"column '{name}' is treated as categories, because its numbers have a decimal comma: set decimal = ','"
+            )
         words = [text for text in texts if not NUMBER.fullmatch(text)]
         if name not in categorical and 0 < len(words) < len(texts) / 2:
             found = listing(words)
-            notes.append(f"column '{name}' is taken for categories, for it has texts that are no numbers: {found}")
+            notes.append(
+                f"column '{name}' is treated as categories, because it has texts that are not numbers: {found}"
+            )
     return tuple(notes)
 
 
@@ -254,10 +260,10 @@ def check_columns(
         if name is not None and name not in names:
             advice = f"no such column in {path.name}{did_you_mean(name, names)}: {listing(names)}"
             if all(NUMBER.fullmatch(one) for one in names):
-                advice += f"; if its first line is a row and has no names, set {section}.header = false"
+                advice += f"; if its first line holds values instead of names, set {section}.header = false"
             raise ConfigError(f"{section}.{key or what}", name, advice)
     if id is not None and id == label:
-        raise ConfigError(f"{section}.id", id, "is the label as well")
+        raise ConfigError(f"{section}.id", id, "must not be the label as well")
     for aside in (label, id):
         if aside in categorical:
             raise ConfigError(f"{section}.categorical", aside, "is the label or the id, not a feature")

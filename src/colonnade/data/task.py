@@ -36,7 +36,7 @@ class Task:
 def classification(classes: tuple[str, ...]) -> Task:
     """Return the task of telling these classes apart; raises DataError for fewer than two."""
     if len(classes) < 2:
-        raise DataError(f"the label has only {list(classes)} as its value: there is nothing to tell apart")
+        raise DataError(f"the label has only {list(classes)} as its value; it needs two or more classes")
     return Task("binary" if len(classes) == 2 else "multiclass", classes)
 
 
@@ -80,7 +80,7 @@ def _few_whole_numbers(y: Array) -> bool:
 
 def _targets(y: Array) -> tuple[Array, Task]:
     if np.all(y == y[0]):
-        raise DataError(f"the label is {y[0]} in every row: there is nothing to predict")
+        raise DataError(f"the label is {y[0]} in every row; it must vary")
     return y.astype(np.float32), Task("regression", ())
 
 

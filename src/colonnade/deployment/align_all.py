@@ -23,10 +23,10 @@ class AlignAll:
     """Starts, watches and stops the members. Each runs in the folder of its config, so that relative paths work."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        refuse_windows("an alignment with all sides on this machine")
+        refuse_windows("an alignment with all members on this machine")
         self._configs = {self._identity(path).name: path for path in paths}
         if SERVER not in self._configs or len(self._configs) != len(paths):
-            advice = "name the config of the server and those of all parties, each once"
+            advice = "name the configs of the server and of all parties, each once"
             raise ConfigError("CONFIG", [str(path) for path in paths], advice)
         self._server: Config = from_dict(read_toml(self._configs[SERVER]))
         absent = [name for name in self._server.network.parties if name not in self._configs]
@@ -81,6 +81,6 @@ class AlignAll:
     def _summary(self, name: str) -> dict[str, Any]:
         path = self._out(name) / "summary.json"
         if not path.is_file():
-            raise ColonnadeError(f"{name} ended before it began (see {path.parent / 'log.jsonl'})")
+            raise ColonnadeError(f"{name} ended before the alignment began (see {path.parent / 'log.jsonl'})")
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found

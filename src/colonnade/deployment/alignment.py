@@ -106,7 +106,11 @@ class PartyAlignment:
         self.side, parties = side, parties_of(config)
         self.name = name = side.identity.name
         if name not in parties:
-            raise ConfigError("network.certificate", config.network.certificate, f"is {name}'s, who is no party")
+            raise ConfigError(
+                "network.certificate",
+                config.network.certificate,
+                f"is the certificate of {name!r}, which is not in network.parties",
+            )
         path = _order_file(config.party, "party")
         ids = _ids(config.party, "party", config, name, log)
         role = AligningParty(name, ids, chunk_of(config))
@@ -142,7 +146,7 @@ class PartyAlignment:
     def meet(self, run: str) -> None:
         """Raise ColonnadeError if the server has restarted, because it has other secrets then."""
         if self._run not in ("", run):
-            raise ColonnadeError("the server has started again: start colonnade align again here, too")
+            raise ColonnadeError("the server has restarted: run colonnade align again for this party too")
         self._run = run
 
     def farewell(self, end: End, relay_refused: int | None) -> Bye:
@@ -173,7 +177,9 @@ class ServerAlignment:
             keeper = _Writer(SERVER, lambda: (*parties, SERVER), ids, path)
         role = AligningServer(parties, ids, chunk_of(config), _min_parties(config, parties))
         if len(role.members) < 2:
-            raise ConfigError("network.parties", list(parties), "one table needs no alignment; or set server.data")
+            raise ConfigError(
+                "network.parties", list(parties), "one table needs no alignment: add a party, or set server.data"
+            )
         self.role = role
         self.shared = shared_part_of_alignment(config, side.pins)
         self.terms = Terms(self.shared, 0, "", dict.fromkeys(parties, 0))
@@ -280,7 +286,8 @@ def _min_parties(config: Config, parties: tuple[str, ...]) -> int:
         raise ConfigError("align.min_parties", least, f"there are {len(parties)} parties")
     if 0 < least < len(parties) and config.server.data is None:
         advice = (
-            "rows that some lack can be trained on where the server has the labels: set server.data, or leave it out"
+            "training on rows that some parties lack needs the labels at the server: set server.data, or leave this "
+            "key out"
         )
         raise ConfigError("align.min_parties", least, advice)
     return least

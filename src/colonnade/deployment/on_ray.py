@@ -128,7 +128,7 @@ class RoleActor:
         try:
             os.close(lock_file(lock))
         except CheckpointError:
-            self._log.warning("waits until the worker that had this role before has ended")
+            self._log.warning("waiting for the previous worker of this role to end")
             os.close(lock_file(lock, CUT_OFF_S))
 
 
@@ -200,7 +200,7 @@ class ActorChild:
         self._place, self._up_at = place, now
         if now - self._asked_at >= LOOK_S:
             self._ask()
-        return f"{self.name} was lost, and goes on at node {place[0][:8]}" if before not in (None, place) else None
+        return f"{self.name} was lost, and continues at node {place[0][:8]}" if before not in (None, place) else None
 
     @property
     def silent_s(self) -> float:
@@ -244,7 +244,7 @@ class FederationOnRay(FederationUp):
         if unknown:
             raise ConfigError("resources.parties", unknown[0], f"there is no such party; known: {', '.join(parties)}")
         if config.predict.stay:
-            advice = "is for processes: train first, then `colonnade up --resume DIR --predict`"
+            advice = "does not work with --driver ray: train first, then run `colonnade up --resume DIR --predict`"
             raise ConfigError("predict.stay", True, advice)
         refuse_lacking({name: config.resources.of(name).amounts for name in (SERVER, *parties)})
 
@@ -291,18 +291,18 @@ class FederationOnRay(FederationUp):
             if head not in self._said:
                 self._said.add(head)
                 self.say(
-                    f"Ray's head at {head} does not answer; without it Ray ends everything soon. Then start it again, "
-                    f"and (with its --address): colonnade run --driver ray --resume {self.out}"
+                    f"Ray's head at {head} does not answer. Without it Ray soon ends all roles. Start Ray again, "
+                    f"then continue with its --address: colonnade run --driver ray --resume {self.out}"
                 )
 
 
 def _waits(child: ActorChild) -> str:
     has = free()
     room = all(amount <= has.get(name, 0.0) for name, amount in child.amounts.items())
-    why = ": it is starting, or Ray has yet to notice that its node is lost" if room else ""
+    why = "; it is starting, or Ray has not yet noticed that its node is lost" if room else ""
     return (
-        f"{child.name} is not up for {child.silent_s:.0f} s: it asks for {in_words(child.amounts)}, "
-        f"and free in the cluster now: {in_words(has)}{why}"
+        f"{child.name} has not been running for {child.silent_s:.0f} s: it asks for {in_words(child.amounts)}; the "
+        f"cluster has free: {in_words(has)}{why}"
     )
 
 
@@ -318,5 +318,5 @@ def _words(error: Exception) -> str:
         return str(cause)
     if isinstance(cause, RayError):
         last = str(cause).strip().splitlines()[-1].strip()
-        return f"lost more than {RESTARTS} times, or it could not be made ({type(cause).__name__}: {last})"
+        return f"lost more than {RESTARTS} times, or it could not be started ({type(cause).__name__}: {last})"
     return f"{type(cause).__name__}: {cause}"

@@ -43,7 +43,9 @@ def alignment_of(path: str | None, name: str, section: str) -> Alignment | None:
     if path is None:
         return None
     if not Path(path).expanduser().is_file():
-        raise ConfigError(f"{section}.aligned", path, "there is no such file: colonnade align CONFIG.toml writes it")
+        raise ConfigError(
+            f"{section}.aligned", path, "there is no such file: run colonnade align CONFIG.toml, which writes it"
+        )
     found = load_alignment(path)
     if found.name != name:
         raise ConfigError(f"{section}.aligned", path, f"is the order of {found.name}'s rows, not of {name}'s")
@@ -61,14 +63,16 @@ def load_identity(config: Config) -> Identity:
     network = config.network
     for key in ("certificate", "key", "authority"):
         if getattr(network, key) is None:
-            raise ConfigError(f"network.{key}", None, "name the file; `colonnade certs --help` says how to make it")
+            raise ConfigError(f"network.{key}", None, "name the file; to make it, see `colonnade certs --help`")
     return Identity.load(Path(str(network.certificate)), Path(str(network.key)), Path(str(network.authority)))
 
 
 def members_of(config: Config) -> dict[str, str]:
     """The pinned fingerprints of all members; raises ConfigError if one is missing."""
     if config.network.members is None:
-        raise ConfigError("network.members", None, "name the list of members that `colonnade certs sign` keeps")
+        raise ConfigError(
+            "network.members", None, "name the list of members (members.toml) that `colonnade certs sign` writes"
+        )
     members = read_members(Path(config.network.members))
     missing = [name for name in (*config.network.parties, SERVER) if name not in members]
     if missing:

@@ -34,14 +34,14 @@ class PartyHost(Generic[A_co]):
         """Take part until the server sends END."""
         application, node = self.application, self.node
         if (over := application.told_before()) is not None:
-            self.log.info("this run is over; for a new one choose another --out", folder=self.out, status=over.status)
+            self.log.info("this run has ended; for a new run choose another --out", folder=self.out, status=over.status)
             return over
         torch.set_num_threads(1)
         stop_on_signals(node)
         application.prepare()
         node.open()
         if node.replayed or node.now:
-            self.log.info("going on", update=application.update(), replayed=node.replayed)
+            self.log.info("continuing", update=application.update(), replayed=node.replayed)
         dialler = self._dialler()
         talk = asyncio.ensure_future(dialler.run())
         tasks = [talk, *(asyncio.ensure_future(task) for task in (node.watch(), _wait(node.ended)))]

@@ -44,7 +44,9 @@ class PartySide(OwnSide):
         super().__init__(config, out, log)
         if self.identity.name != name:
             raise ConfigError(
-                "network.certificate", config.network.certificate, f"is {self.identity.name}'s, not {name}'s"
+                "network.certificate",
+                config.network.certificate,
+                f"is the certificate of {self.identity.name}, not of {name}",
             )
         self.share = share = load_share(config, name)
         task = None if share.labels is None else share.labels[0]
@@ -107,7 +109,7 @@ class PartySide(OwnSide):
         made_with, path = json.loads(json.dumps(made_with)), self.out / "state" / "made_with.json"
         differs = difference(json.loads(path.read_text(encoding="utf-8")), made_with) if path.is_file() else None
         if differs:
-            advice = f"was begun with something else ({differs}); choose another --out, or remove it"
+            advice = f"holds a run with other settings ({differs}); choose another --out, or remove the folder"
             raise ConfigError("--out", str(self.out), advice)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(path, [json.dumps(made_with).encode()], 0o600)
@@ -118,7 +120,8 @@ class PartySide(OwnSide):
         before = path.read_text(encoding="ascii") if path.is_file() else run
         if before != run:
             advice = (
-                "holds another run of this federation: choose another --out, or remove it, or bring that server back"
+                "holds another run of this federation: choose another --out, remove the folder, or start the server "
+                "of that run"
             )
             raise ConfigError("--out", str(self.out), advice)
         if not path.is_file():

@@ -39,7 +39,7 @@ class ServerSide(OwnSide):
             self.plan.refuse_lacking()
             lacking = (share.absent[0].sum(0) + share.absent[1].sum(0)).tolist()
             who = ", ".join(f"{name} {count}" for name, count in zip(parties, lacking, strict=True) if count)
-            log.info("some lack rows", rows=share.rows, lacking=who)
+            log.info("some parties lack rows", rows=share.rows, lacking=who)
         assert self.plan.method.server is not None
         self.role = self.plan.method.server(
             self.plan.server(share.task, share.y_train, share.y_test, share.absent)
@@ -93,7 +93,7 @@ def load_share(config: Config) -> ServerShare:
     server, (method, options) = config.server, method_of(config.protocol)
     if method.capabilities.party_labels and server.data is None:
         if server.rows is None:
-            advice = f"{method.name}: the parties have the labels; say how many rows all their tables have"
+            advice = f"{method.name}: the parties have the labels; give the number of rows of their tables"
             raise ConfigError("server.rows", None, advice)
         assert options.task is not None  # the method defines what its parties predict
         return share_without_labels(server.rows, options.task, config.data.rows(server.test_rows))

@@ -107,13 +107,13 @@ class ServerTraining(Keeper):
         """Raise ConfigError for a folder without its state; log where the run continues."""
         node = self.node
         if self.record is not None and not node.finished and node.error is None:
-            advice = "holds the record of a run that is over, without its state: choose another --out"
+            advice = "holds the record of a run that has ended, without its state: choose another --out"
             raise ConfigError("--out", str(self.side.out), advice)
         node.jobs.lane.know_clock(node.clock())
         if node.finished:
-            self.side.log.info("this run is over; for a new one choose another --out", folder=self.side.out)
+            self.side.log.info("this run has ended; for a new run choose another --out", folder=self.side.out)
         elif node.replayed or node.now:
-            self.side.log.info("going on", update=self.update(), replayed=node.replayed)
+            self.side.log.info("continuing", update=self.update(), replayed=node.replayed)
 
     @asynccontextmanager
     async def serving(self, address: str, status: Callable[[], dict[str, Any]]) -> AsyncIterator[None]:

@@ -75,23 +75,23 @@ class Terms:
         if hello.protocol != PROTOCOL:
             return (
                 f"protocol {hello.protocol} (release {hello.release}) there, {PROTOCOL} ({__version__}) here: "
-                "use the same release"
+                "install the same release on all members"
             )
         if hello.shared.get("phase") != (phase := self._shared.get("phase")):
             if phase is None:
-                return RetryLater(f"training has not ended here: {party} is welcome for predictions when it has")
-            return f"training has ended here, and predictions are answered: start {party} with --predict"
+                return RetryLater(f"the server is still training: start {party} with --predict after the training")
+            return f"the training has ended, and the server answers predictions: start {party} with --predict"
         try:
             differs = difference(hello.shared, self._shared)
         except (TypeError, RecursionError):  # keys that cannot be sorted, or tables nested too deep
-            return f"{party} sends a shared config that is none"
+            return f"{party} sends an invalid shared config"
         if differs:
             return f"the shared config differs: {differs} (there: {party}; here: the server)"
         return self._rows_differ(party, hello) or self._shape_differs(party, hello)
 
     def _rows_differ(self, party: str, hello: Hello) -> str | None:
         if hello.rows != self._rows:
-            return f"{party} has {hello.rows} rows, the server {self._rows}: align the tables first"
+            return f"{party} has {hello.rows} rows, the server has {self._rows}: run colonnade align first"
         if not self._ids:  # a server without a table: the first party's ids count
             self._ids, self._whose = hello.ids_sha256, party
         if hello.ids_sha256 == self._ids:
@@ -100,8 +100,8 @@ class Terms:
         if nameless in (hello.ids_sha256, self._ids):
             key = "server.id" if self._whose == "the server" else "party.id"
             who, key = (party, "party.id") if hello.ids_sha256 == nameless else (self._whose, key)
-            return f"{who} compares no ids, the other side does: set {key} to the column with the ids"
-        return f"{party} has other ids than {self._whose}, or in another order: align the tables first"
+            return f"{who} has no ids to compare, but the other member has: set {key} to the column with the ids"
+        return f"{party} has other ids than {self._whose}, or in another order: run colonnade align first"
 
     def _shape_differs(self, party: str, hello: Hello) -> str | None:
         if (hello.width, hello.dtype) != (self._widths[party], DTYPE):

@@ -59,9 +59,7 @@ OnStatus = Callable[[dict[str, Any]], None]
 def refuse_windows(what: str) -> None:
     """Raise on Windows, which has no SIGTERM and does not end a process with its parent."""
     if sys.platform == "win32":
-        raise ColonnadeError(
-            f"{what} needs Linux or macOS; on Windows start each side in a terminal of its own, or use WSL"
-        )
+        raise ColonnadeError(f"{what} needs Linux or macOS; on Windows start each role in its own terminal, or use WSL")
 
 
 def refuse_network(given: Mapping[str, Any]) -> None:
@@ -69,10 +67,12 @@ def refuse_network(given: Mapping[str, Any]) -> None:
     for key in SET_HERE:
         if key in given:
             own = {
-                "address": "the system chooses a free port, which stands in DIR/nodes/server/run/address",
+                "address": "the system chooses a free port and writes it to DIR/nodes/server/run/address",
                 "parties": "data.parties or data.split names them",
             }.get(key, "every run makes its own certificates")
-            advice = f"all roles are started here: {own}; leave the key out, or use colonnade serve and colonnade join"
+            advice = (
+                f"this command starts all roles: {own}; leave the key out, or use colonnade serve and colonnade join"
+            )
             raise ConfigError(f"network.{key}", given[key], advice)
 
 
@@ -90,9 +90,9 @@ def prepare_up(
     config = settled(config, len(data.y_train), data.validation)
     plan = make_plan(config, data.parties, len(data.y_train), data.task, data.validation)
     if plan.method.joint is not None:
-        raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: leave --driver away")
+        raise ConfigError("protocol.name", plan.method.name, "runs in the simulator only: remove --driver")
     if any(issparse(block) for block in data.train):
-        raise ConfigError("data.sparse", True, "sparse tables run in the simulator only: leave --driver away")
+        raise ConfigError("data.sparse", True, "sparse tables run in the simulator only: remove --driver")
     refuse_unbuildable(config, data)
     kind = kind or FederationUp
     kind.refuse(config, data.parties)
@@ -119,7 +119,7 @@ def reopen_up(
     reopen_folder(config, out)
     nodes = out / "nodes"
     if not (nodes / SERVER / "config.toml").is_file():
-        raise ConfigError("--resume", str(out), "is no run of --driver processes or ray")
+        raise ConfigError("--resume", str(out), "is not a run of --driver processes or ray")
     certificates = (nodes / "certificates").glob("*.pem")
     names = {path.stem for path in certificates} - {SERVER, "ca"}
     order = [name for name in _order(nodes) if name in names]
@@ -191,7 +191,7 @@ class Child:
     def last_words(self) -> str:
         """The last line of its log, for a message."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("Error: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("Error: ") if lines else "it printed no error"
 
 
 class FederationUp:

@@ -94,6 +94,6 @@ def lock_file(path: Path, patience_s: float = 0.0) -> int:
         except OSError:
             if time.monotonic() >= end:
                 os.close(file)
-                advice = "another process uses this state; stop it, or choose another folder"
+                advice = "another process uses this folder; stop it, or choose another folder"
                 raise CheckpointError(f"{path.parent}: {advice}") from None
         time.sleep(0.2)

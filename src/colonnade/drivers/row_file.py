@@ -67,7 +67,7 @@ class RowFile:
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.stat().st_size != self._size:
             raise CheckpointError(
-                f"{path}: missing, or of another run: without it the run cannot go on; start a new run"
+                f"{path}: is missing or belongs to another run, so the run cannot continue; start a new run"
             )
         self._use(os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600))
         self._undo = UndoLog(folder / name, self._write_all, empty=empty)
@@ -99,7 +99,7 @@ class RowFile:
         if self._undo is not None:
             self._undo.back_to(Position(*position), self._take_back)
         elif self._writes and position != self._writes:
-            raise CheckpointError("a table without a run folder cannot go back; give the run an --out")
+            raise CheckpointError("a table without a run folder cannot return to a checkpoint; add --out DIR")
         # else: the caller reads the state of a run only for its networks
 
     def keep_from(self, position: Any) -> None:
@@ -163,8 +163,8 @@ class RowFile:
         which = where if file == self._file else where.with_suffix(".undo")
         return CheckpointError(
             f"{which}: cannot be written ({error.strerror}): {wanted / mb:.3f} MB more are needed now, up to "
-            f"{rest / mb:.1f} MB for the rest of the table, and {free / mb:.1f} MB are free there; make room, then go "
-            f"on from the checkpoint (--resume, or start the server again){self._hint}"
+            f"{rest / mb:.1f} MB for the rest of the table, and {free / mb:.1f} MB are free there; free some "
+            f"space, then continue from the checkpoint (--resume, or start the server again){self._hint}"
         )
 
 

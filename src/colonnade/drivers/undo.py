@@ -93,8 +93,8 @@ class UndoLog:
         follows = first is not None and (first.number, first.before) == (position.number + 1, position.chain)
         if not here and not follows:
             raise CheckpointError(
-                f"{self._stem}.undo-*: do not lead back to the checkpoint, which is of another run or was used since; "
-                "start a new run in another folder"
+                f"{self._stem}.undo-*: these files do not lead back to the checkpoint: it belongs to another "
+                "run, or was used since. Start a new run in another folder"
             )
         return segments
 
@@ -145,7 +145,7 @@ class UndoLog:
                 return None
             magic, found, before, _ = _HEADER.unpack(header)
             if (magic, found) != (_MAGIC, number):
-                raise CheckpointError(f"{self._path(number)}: not an undo log of this release")
+                raise CheckpointError(f"{self._path(number)}: not an undo file of this release")
             ends = [Position(number, len(header), crc32(header))]
             while True:
                 frame = file.read(_FRAME.size)

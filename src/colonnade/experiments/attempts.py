@@ -31,7 +31,7 @@ EPOCHS = 3.0
 LABEL_ATTACKERS = {
     "curious": "a party that uploads made-up numbers and reads the answers",
     "eavesdropper": "a reader of all messages between a party and the server, without TLS",
-    "adaptive": "a party that asks clever questions",
+    "adaptive": "a party that chooses its requests to find labels",
 }
 DECODER = "linear"
 CLEAR = 0.02  # a success is more than this above chance and control
@@ -83,7 +83,7 @@ def attempts(config: Config, held: Holding, show: Show) -> Attempts:
             made += attempt(config, data, held, partial(_tell, show, name))
         except ColonnadeError as error:
             left_out[name] = error.advice if isinstance(error, ConfigError) else str(error)
-    left_out |= {name: "is not one that this report can run" for name in ATTACKS if name not in dict(tries)}
+    left_out |= {name: "cannot be run by this report" for name in ATTACKS if name not in dict(tries)}
     return Attempts(made, left_out, len(data.y_train), EPOCHS)
 
 
@@ -136,7 +136,7 @@ def _features(config: Config, data: Partition, held: Holding, show: Show) -> lis
     ]
 
 
-_NO_EMBEDDINGS = "no party uploads embeddings, and no server computes with them: there is nothing to turn back"
+_NO_EMBEDDINGS = "no party uploads embeddings, so there is nothing to invert"
 
 
 def _labels(config: Config, data: Partition, held: Holding, show: Show) -> list[Attempt]:

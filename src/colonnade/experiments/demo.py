@@ -19,8 +19,8 @@ DEMO_METHODS = [
 ABOUT = (
     "Images of handwritten digits, 8 × 8 pixels: each of four parties holds two rows of pixels. The question is "
     "whether the digit is even or odd. All methods get this question, because the quasi-Newton methods can only tell "
-    "two classes apart. Those have a linear model, which cannot do much better than the target; the other methods have "
-    "networks."
+    "two classes apart. The quasi-Newton methods have a linear model, which cannot do much better than the "
+    "target; the other methods have networks."
 )
 
 FASTER = {"train.optimiser": "adam", "train.learning_rate": 0.03}

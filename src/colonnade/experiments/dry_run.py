@@ -146,10 +146,10 @@ def fastest_s(config: Config, parties: int) -> float:
 
 def _assumed(config: Config, parties: int, part: "Part") -> tuple[str, ...]:
     limit, every = part.training.limit, part.training.eval_every
-    words = ["parties of any speed: one of them may make nearly all uploads"]
+    words = ["parties may have any speed: one party may make nearly all uploads"]
     if limit.unit == "seconds":
         words = [f"no party makes a step in less than {fastest_s(config, parties):g} s ([clock])"]
-    words.append("no party is restarted, or lost for a while: what it uploads again is another release")
+    words.append("no party is restarted or lost for a while: repeated uploads would be further releases")
     if every.unit == "seconds" and limit.unit != "seconds":
         words.append(
             f"the run takes no longer than with the speeds of [clock]: it evaluates every {every.amount:g} s, and "

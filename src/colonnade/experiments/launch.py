@@ -42,7 +42,9 @@ def record_of(config: Config, folder: Path, driver: str) -> Summary | None:
     """Return the summary of a run that is over; None if it can continue."""
     over = reopen_folder(config, folder).record()
     if over is None and driver == "sim" and nodes_of(folder).is_dir():
-        raise ConfigError("--resume", str(folder), "its roles are processes: add --driver processes, or ray")
+        raise ConfigError(
+            "--resume", str(folder), "is a run of separate processes: add --driver processes, or --driver ray"
+        )
     return over
 
 

@@ -54,7 +54,12 @@ def holding(config: Config, party: str | None, rows: int | None, columns: int | 
     if config.data.source is not None or not config.network.parties:
         for name, value in (("--party", party), ("--rows", rows), ("--columns", columns)):
             if value is not None:
-                raise ConfigError(name, value, "is for the config of one side of a federation; this is a simulation's")
+                raise ConfigError(
+                    name,
+                    value,
+                    "is for the config of one member of a federation, but this is the config of a simulation; "
+                    "leave the option out",
+                )
         data = load_partition(config)
         return Holding(data, ALL, frozenset((SERVER, *data.parties)), ())
     parties, view = parties_of(config), _view(config, party)
@@ -89,7 +94,7 @@ def _view(config: Config, party: str | None) -> str:
         return SERVER
     stem = Path(config.network.certificate or "").stem
     if stem not in parties:
-        raise ConfigError("--party", None, f"say whose config this is: {', '.join(parties)}")
+        raise ConfigError("--party", None, f"name the party whose config this is: {', '.join(parties)}")
     return stem
 
 
@@ -117,14 +122,14 @@ def _sizes(
     """Return the numbers of training rows, rows held out, and validation rows among those; with notes."""
     if share is not None or labels is not None:
         if rows is not None:
-            raise ConfigError("--rows", rows, "the file that this config names has its own number of rows")
+            raise ConfigError("--rows", rows, "leave it out: the table that this config names gives the number of rows")
         if share is not None:
             return (len(share.train), len(share.test), share.validation), ()
         assert labels is not None
         return (len(labels.y_train), len(labels.y_test), labels.validation), ()
     count = ROWS if rows is None else rows
     (train, test), validation = config.data.rows(config.server.test_rows).of("--rows", count)
-    what = "this side's file is not here: " if config.party.data or config.server.data else ""
+    what = "this member's table is not here: " if config.party.data or config.server.data else ""
     return (len(train), len(test), validation), (f"{what}{count} rows, training and held-out ones together (--rows)",)
 
 
@@ -193,7 +198,7 @@ def _with_columns(data: Partition, place: int, share: PartyShare) -> Partition:
 
     return replace(
         data,
-        name=f"{share.name}'s own rows, and made-up ones of the others",
+        name=f"{share.name}'s own rows, and made-up rows of the others",
         train=put(data.train, share.train),
         test=put(data.test, share.test),
         shapes=(*data.shapes[:place], share.shape, *data.shapes[place + 1 :]),

@@ -71,7 +71,11 @@ def _wish(privacy: PrivacySettings, asked: Asked, mu: float | None) -> Wish:
     """Return the typed options, completed from `[privacy]`."""
     clip = privacy.clip if asked.clip is None else asked.clip
     if clip is None:
-        raise ConfigError("privacy.clip", None, "needed: without a bound on every row no noise helps; or give --clip")
+        raise ConfigError(
+            "privacy.clip",
+            None,
+            "is missing: without a bound on every row no noise gives a guarantee. Set it, or give --clip",
+        )
     gradient_clip, gradient_noise = asked.gradient_clip, asked.gradient_noise
     if privacy.dp_sgd is not None:
         gradient_clip = privacy.dp_sgd.clip if gradient_clip is None else gradient_clip

@@ -116,7 +116,7 @@ def privacy_report(
     """Simulate, count and attack; refuses a config that a run would refuse."""
     method, options = method_of(config.protocol)
     if method.joint is not None:
-        advice = "has no parties: all columns and labels lie in one place, and nothing is federated"
+        advice = "has no parties: all columns and labels are in one place, so there is nothing to report"
         raise ConfigError("protocol.name", method.name, advice)
     show("reads the data", 0.0)
     held = holding(config, party, rows, columns)
@@ -193,7 +193,7 @@ def _alternatives(method: Method) -> list[Alternative]:
         found.append(_alternative(losses, "parties get two losses for a batch, not a gradient for each row"))
     if not method.capabilities.local_updates:
         able = [other for other in others if other.capabilities.local_updates]
-        found.append(_alternative(able, "has a place for noise, and with it a formal guarantee against the server"))
+        found.append(_alternative(able, "can add noise, which gives a formal guarantee against the server"))
     return [one for one in found if one.methods]
 
 
@@ -215,7 +215,7 @@ def _cost(method: Method) -> str:
     if can.party_models:
         costs.append(f"networks must be {' or '.join(can.party_models)}")
     if can.aggregates:
-        costs.append(f"embeddings are put together by {' or '.join(can.aggregates)}")
+        costs.append(f"embeddings must be combined by {' or '.join(can.aggregates)}")
     if method.observations is not None and method.observations.answers == LOSSES:
         costs.append("parties learn from differences of losses, which takes more steps and small networks")
     if can.local_updates and not costs:

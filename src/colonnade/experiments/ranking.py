@@ -138,7 +138,7 @@ def _columns(metric: str, target: float | None, judged_on: str) -> list[Column]:
         Column(
             "staleness", lambda s: s["staleness"]["mean"], ".1f", meaning="mean age of the embeddings used, in updates"
         ),
-        Column("clock s", lambda s: s["clock_s"], ".2f", meaning="how long the run was, in seconds of the clock"),
+        Column("clock s", lambda s: s["clock_s"], ".2f", meaning="the length of the run, in seconds of the clock"),
     ]  # fmt: skip
     if target is None:
         return columns
@@ -165,6 +165,6 @@ def in_words(ranking: Ranking) -> str:
             number = f"{value.mean:{column.form}}{column.unit}{share}"
             parts.append(f"{column.praise}: {' and '.join(winners)} ({number})")
         elif column.partial:
-            parts.append(f"{column.praise}: none of them reached it")
+            parts.append(f"{column.praise}: no method reached it")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if any(ranking.winners) else ""

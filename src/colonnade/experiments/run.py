@@ -44,7 +44,7 @@ from colonnade.results.summary import (
 from colonnade.results.track import Tracking
 from colonnade.results.verdict import commonest
 
-__all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
+__all__ = ["RAY", "Run", "Standing", "check_workers", "one_thread", "prepare", "reopen"]
 
 RAY = "ray"  # as `workers`: those of the cluster to which this process is connected
 SLICE_EVENTS = 500  # between two updates of the progress bar
@@ -122,7 +122,11 @@ class Run:
                 f"waits for {listing(self.principal_summary().get('waits_for', [])) or 'no party'} and cannot continue"
             )
         loads = ended_note({node.role.name: node.pace.load_s for node in self.simulator.nodes}, self.clock_s)
-        lost = f"{self._losses} times workers were lost, and the last checkpoint gone on from" if self._losses else ""
+        lost = (
+            f"workers were lost {self._losses} times, and the run continued from its last checkpoint"
+            if self._losses
+            else ""
+        )
         self.note = "; ".join(filter(None, (self.note, lost, loads)))
         summary = self.summary()
         self._tracking.end(self.status, summary)
@@ -183,7 +187,11 @@ class Run:
             return
         if isinstance(self.workers, str):
             if self._guards():
-                raise ConfigError("--workers", self.workers, "privacy ledgers are written here: use threads")
+                raise ConfigError(
+                    "--workers",
+                    self.workers,
+                    "does not work with privacy ledgers, which this process writes; use threads",
+                )
             from colonnade.drivers.ray.hosts import away  # noqa: PLC0415 - an extra
 
             assert self.federation.method.party is not None
@@ -355,7 +363,7 @@ def prepare(
     workers: int | str = 1,
 ) -> Run:
     """Prepare a run; everything that can be refused is refused here."""
-    _check_workers(workers)
+    check_workers(workers)
     if out is not None:
         RunFolder.refuse_used(out)
     run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may also be refused
@@ -372,7 +380,7 @@ def reopen(
     workers: int | str = 1,
 ) -> Run:
     """Open a run that continues from its folder's checkpoint."""
-    _check_workers(workers)
+    check_workers(workers)
     opened = RunFolder.reopen(folder, config)
     run = Run(federation(config, None, load_data), opened, workers)
     try:
@@ -383,9 +391,10 @@ def reopen(
     return run
 
 
-def _check_workers(workers: int | str) -> None:
+def check_workers(workers: int | str) -> None:
+    """Raise ConfigError for a number of workers that cannot be."""
     if workers != RAY and not (isinstance(workers, int) and workers >= 1):
-        raise ConfigError("--workers", workers, f"1 or more, or {RAY!r}")
+        raise ConfigError("--workers", workers, f"must be 1 or more, or {RAY!r}")
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
         key, equals, values = text.partition("=")
         parts = [part.strip() for part in values.split(",") if part.strip()]
         if not equals or not parts:
-            raise ConfigError("--grid", text, "write KEY=VALUE,VALUE,…, e.g. train.learning_rate=0.01,0.03,0.1")
+            raise ConfigError("--grid", text, "must be KEY=VALUE,VALUE,…, e.g. train.learning_rate=0.01,0.03,0.1")
         if key in grid:
             raise ConfigError("--grid", text, f"{key} is given twice")
         grid[key] = [parse_override(f"{key}={part}")[1] for part in parts]

@@ -79,7 +79,9 @@ class BlackBoxNetwork(Parameters):
             values = self.function(guarded, rows)
         except Exception as error:  # any error of the user's code: name the model
             if "read-only" in str(error):
-                raise ModelError(f"{self._who}: changes its parameters or rows in place; work on a copy") from None
+                raise ModelError(
+                    f"{self._who}: changes its parameters or rows in place; it must work on a copy"
+                ) from None
             raise ModelError(f"{self._who}: fails: {type(error).__name__}: {error}") from error
         return self._check(values, len(x))
 

@@ -55,7 +55,7 @@ def party_module(model: Factory, shape: Shape, outputs: int, seed: int, who: str
     what = f"model.party of {who}"
     if isinstance(model, str) and model in _SHAPED and len(shape) != 2:
         raise ModelError(
-            f"{what} = {model!r}: a row must be {_WANTS[model]}, but is a plain list of {prod(shape)} columns; "
+            f"{what} = {model!r}: a row must be {_WANTS[model]}, but it is a plain list of {prod(shape)} columns; "
             "images keep their pieces with data.split = 'rows' or 'quarters', for tables use 'mlp:64'"
         )
     module = _seeded(model, shape, outputs, seed, what)
@@ -96,7 +96,9 @@ def server_module(model: Factory, inputs: int, outputs: int, seed: int) -> nn.Mo
             )
         return nn.Identity()
     if isinstance(model, str) and (model in _SHAPED or _kind(model) == resnet.STEM):
-        raise ModelError(f"model.server = {model!r}: is for parties; an aggregate has no shape, use e.g. 'mlp:64'")
+        raise ModelError(
+            f"model.server = {model!r}: is for parties, because an aggregate has no shape; use e.g. 'mlp:64'"
+        )
     module = _seeded(model, (inputs,), outputs, seed, "model.server")
     if not isinstance(module, nn.Module):
         raise ModelError(f"model.server: {model!r} is a black box; the server needs a torch.nn.Module")
@@ -124,7 +126,7 @@ def _build(model: Factory, shape: Shape, outputs: int, what: str) -> nn.Module |
     try:
         module = model(first, outputs)
     except TypeError as error:
-        raise ModelError(f"{what}: could not be made from ({name}={first}, outputs={outputs}): {error}") from None
+        raise ModelError(f"{what}: could not be built from ({name}={first}, outputs={outputs}): {error}") from None
     if not isinstance(module, nn.Module | BlackBox):
         raise ModelError(
             f"{what}: {model!r} made a {type(module).__name__}, not a torch.nn.Module or a black box "
@@ -194,7 +196,7 @@ def _import(path: str, what: str) -> Callable[[Any, int], Any]:
     try:
         found: Callable[[Any, int], Any] = getattr(importlib.import_module(name), attribute)
     except (ImportError, ValueError) as error:
-        raise ModelError(f"{what} = {path!r}: cannot import {name!r}: {error}; is it on PYTHONPATH?") from None
+        raise ModelError(f"{what} = {path!r}: cannot import {name!r}: {error}; put its folder on PYTHONPATH") from None
     except AttributeError:
         raise ModelError(f"{what} = {path!r}: module {name!r} has no {attribute!r}") from None
     return found

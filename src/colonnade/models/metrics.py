@@ -81,7 +81,7 @@ def require_metric(name: str, task: Task) -> Metric:
     """Return the metric of this name; raises ConfigError if it does not fit the task."""
     fitting = sorted(key for key, metric in METRICS.items() if metric.fits(task))
     if name not in fitting:
-        few = f"is always 1 of {len(task.classes)} classes; " if name == "top5" and task.classes else ""
+        few = f"is always 1 with {len(task.classes)} classes; " if name == "top5" and task.classes else ""
         raise ConfigError("train.metric", name, f"{few}a {task.kind} task is judged by one of: {', '.join(fitting)}")
     return METRICS[name]
 

@@ -68,7 +68,9 @@ class OptimiserSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             optimiser: torch.optim.Optimizer = kind([theta], lr=0.0, **options)
         except (TypeError, ValueError) as error:
-            raise ConfigError("train.optimiser", options, f"{self.name} refuses these options: {error}") from None
+            raise ConfigError(
+                "train.optimiser", options, f"{self.name} does not accept these options: {error}"
+            ) from None
         return optimiser
 
 

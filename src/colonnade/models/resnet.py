@@ -61,8 +61,8 @@ def stem(name: str, shape: Shape, outputs: int, what: str) -> nn.Sequential:
     columns = prod(shape)
     if name == STEM and len(shape) == 1:
         raise ModelError(
-            f"{what} = {name!r}: a row is a plain list of {columns} columns; say what piece of an image it is, channel "
-            f"by channel, as '{STEM}:3x32x16' (channels x height x width)"
+            f"{what} = {name!r}: a row is a plain list of {columns} columns; name the piece of the image, "
+            f"channel by channel, as '{STEM}:3x32x16' (channels x height x width)"
         )
     piece = (1, *shape)[-3:] if name == STEM else _sizes(name, STEM, what)
     if prod(piece) != columns:

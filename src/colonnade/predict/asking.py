@@ -70,7 +70,10 @@ def door_of(run: Path) -> Door | None:
     try:
         token = (folder / "token").read_text("ascii").strip()
     except OSError as error:
-        advice = f"cannot be read ({error.strerror}): only its owner may ask; a server makes one when it starts"
+        advice = (
+            f"cannot be read ({error.strerror}): run the command as the user that runs the server, which makes the "
+            "token when it starts"
+        )
         raise ConfigError("token", str(folder / "token"), advice) from None
     return Door((folder / "http").read_text("ascii"), token)
 
@@ -88,7 +91,9 @@ def open_door(config: Path, run: Path | None) -> contextlib.AbstractContextManag
         return contextlib.nullcontext(door)
     if not together:
         where = (
-            f"no server answers at {door.address}" if door is not None else "no server answers questions from it now"
+            f"no server answers at {door.address}"
+            if door is not None
+            else "no server answers predictions from this folder now"
         )
         advice = (
             f"{where}: start `colonnade serve {config} --predict`, and the parties with `colonnade join ... --predict`"
@@ -107,7 +112,7 @@ def ask(door: Door, ids: Sequence[str], on_progress: Callable[[int], None]) -> t
             found = door.request("POST", "/predict", {"ids": distinct[start : start + PER_REQUEST]})
         except SILENCE as error:
             raise ColonnadeError(
-                f"{door.address}: no answer to ids from {start}: {error}; see the server's log"
+                f"{door.address}: no answer for the ids from number {start}: {error}; see the server's log"
             ) from None
         classes = found["classes"]
         answers += found["answers"]
@@ -133,7 +138,7 @@ def read_ids(path: Path, column: str | None) -> list[str]:
         _, texts = read_columns(path, (), (column,), (), silent)
         ids = ids_as_text(path, texts[column]).to_list()
     if not ids:
-        raise ConfigError("--ids", str(path), "holds no id")
+        raise ConfigError("--ids", str(path), "has no ids")
     return ids
 
 
@@ -175,5 +180,7 @@ async def _bring_up(federation: FederationUp) -> Door:
                 if status is not None:
                     missing = [party["name"] for party in status["parties"] if party["state"] != "connected"]
     if missing or door is None:
-        raise ColonnadeError(f"not up within {UP_S:g} s: {', '.join(missing)}; see the logs in {federation.nodes}")
+        raise ColonnadeError(
+            f"did not start within {UP_S:g} s: {', '.join(missing)}; see the logs in {federation.nodes}"
+        )
     return door

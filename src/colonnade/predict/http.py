@@ -70,7 +70,7 @@ def application(predictor: Predictor, token: str, max_ids: int, max_body_mb: flo
                 401, "no token: send 'Authorization: Bearer TOKEN', from predict/token in the server's folder"
             )
         if not hmac.compare_digest(given.strip().encode(), expected):
-            raise _Refused(401, "wrong token: it stands in predict/token in the server's folder")
+            raise _Refused(401, "wrong token: the right one is in predict/token in the server's folder")
 
     async def body_of(request: Request) -> bytes:
         body = bytearray()
@@ -174,7 +174,9 @@ class HttpDoor:
         listening = _listen(self._address)
         host, port = listening.getsockname()[:2]
         if not ipaddress.ip_address(host).is_loopback:
-            self._predictor.log.warning("plain HTTP beyond this machine: put a proxy with TLS before it", http=host)
+            self._predictor.log.warning(
+                "plain HTTP is open to other machines: put a TLS proxy in front of it", http=host
+            )
         settings = {"access_log": False, "log_config": None, "lifespan": "off", "limit_concurrency": MAX_REQUESTS}
         config = uvicorn.Config(app, timeout_graceful_shutdown=2, server_header=False, **settings)  # type: ignore[arg-type]
         self._server = Quiet(config)

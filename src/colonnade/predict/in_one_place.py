@@ -16,9 +16,7 @@ __all__ = ["predict_in_one_place", "predictor_of"]
 def predictor_of(method: Method[Any]) -> Predictor[Any, Any, Any]:
     """How the method predicts; raises ConfigError if it does not."""
     if method.predictor is None:
-        advice = (
-            "never shows the server a party's own embedding, and there is no way yet to predict at its level of privacy"
-        )
+        advice = "never shows the server a party's own embedding, so this release cannot predict with the same privacy"
         raise ConfigError("protocol.name", method.name, advice)
     return method.predictor
 

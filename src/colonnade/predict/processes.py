@@ -78,10 +78,12 @@ class ServerPrediction(Keeper):
         predictor = predictor_of(plan.method)
         if not side.read():
             raise ConfigError(
-                "--predict", str(side.out), "training has not ended here: start it without --predict first"
+                "--predict", str(side.out), "the training in this folder has not ended: first run without --predict"
             )  # fmt: skip
         if own.min_parties > len(plan.parties):
-            raise ConfigError("predict.min_parties", own.min_parties, f"there are {len(plan.parties)} parties")
+            raise ConfigError(
+                "predict.min_parties", own.min_parties, f"must be at most {len(plan.parties)}, the number of parties"
+            )
         self.role = predictor.server(_setup_of(side))
         self._folder = side.out / "predict"
         limits = limits_of(side.config)
@@ -191,7 +193,9 @@ class PartyPrediction:
         self.side, config, plan = side, side.config, side.plan
         predictor = predictor_of(plan.method)
         if not (side.out / "state" / "checkpoint.safetensors").is_file():
-            raise ConfigError("--predict", str(side.out), "nothing was trained here: start it without --predict first")
+            raise ConfigError(
+                "--predict", str(side.out), "this folder holds no trained model: first run without --predict"
+            )
         side.refuse_others_state()
         side.open_ledger()
         side.read()
@@ -292,7 +296,7 @@ def _files(config: Config) -> list[str]:
     if party.predict_data is None:
         return [party.data]
     if party.data.endswith(SHARE):
-        advice = "needs party.data to be this party's own file, not a share that was made of a table of all"
+        advice = "needs party.data to be this party's own table, not a file that `colonnade up` made"
         raise ConfigError("party.predict_data", party.predict_data, advice)
     return [party.data, party.predict_data]
 
@@ -303,5 +307,7 @@ def _token(path: Path) -> str:
         replace_file(path, [secrets.token_urlsafe(32).encode()], 0o600)
     token = path.read_text(encoding="ascii").strip()
     if len(token) < 16:
-        raise CheckpointError(f"{path}: too short to keep anybody out; remove it, and a new one is made")
+        raise CheckpointError(
+            f"{path}: this token is too short to be safe; remove the file, and the server makes a new one"
+        )
     return token

@@ -142,7 +142,7 @@ class Account:
 def _square(mechanism: str, delta: float, noise: float) -> float:
     if mechanism != GAUSSIAN:
         raise UnknownMechanism(
-            f"mechanism {mechanism!r} is not known: it cannot be accounted, and is not taken for free"
+            f"unknown mechanism {mechanism!r}: its privacy cost cannot be computed, so it is refused"
         )
     if not noise > 0:
         raise UnknownMechanism(f"a release with noise {noise!r} has no bound")
@@ -186,7 +186,7 @@ def mu_of(event: Any) -> float:
                 return int(count) * square(inner)
             case dp_accounting.ComposedDpEvent(events=parts):
                 return sum(map(square, parts))
-        raise UnknownMechanism(f"no μ is known of {part!r:.120}: it is not accounted, which is not ε = 0")
+        raise UnknownMechanism(f"no μ is known for {part!r:.120}: it is not accounted for, which does not mean ε = 0")
 
     return sqrt(square(event))
 

@@ -143,7 +143,7 @@ def matmul(left: Array | Limbs, right: Array | Limbs) -> Array:
     """left @ right. Each may be elements (uint32) or centred elements (float64); one of them may be limbs."""
     if isinstance(left, Limbs):
         if isinstance(right, Limbs):
-            raise LocalProtocolError("one factor of a product stays whole: both were split")
+            raise LocalProtocolError("only one factor of a product may be split: both were")
         return _product(right.T, left, "F").T  # (A B)ᵀ = Bᵀ Aᵀ
     if isinstance(right, Limbs):
         return _product(left, right, "C")
@@ -157,7 +157,7 @@ def _product(whole: Array, limbs: Limbs, order: Literal["C", "F"]) -> Array:
     rows, inner = whole.shape
     if inner != len(limbs.parts) or inner > MAX_INNER or limbs.side != ("right" if order == "C" else "left"):
         raise LocalProtocolError(
-            f"a factor of shape {whole.shape} does not go with limbs for the {limbs.side} of inner dimension "
+            f"a factor of shape {whole.shape} does not fit limbs for the {limbs.side} of inner dimension "
             f"{len(limbs.parts)} (at most {MAX_INNER})"
         )
     result = np.empty((rows, limbs.outer), np.uint32, order)

@@ -109,8 +109,8 @@ class Guard:
         assert settings.clip is not None
         if settings.by_record and any(True for _ in module.buffers()):
             raise ModelError(
-                f"model.party of {self._who}: keeps averages of what it has seen (BatchNorm), which are no part of a "
-                f"private step; privacy.local_updates = {settings.local_updates!r} needs a network without"
+                f"model.party of {self._who}: keeps running averages (BatchNorm), which a private step does not "
+                f"cover; privacy.local_updates = {settings.local_updates!r} needs a network without them"
             )
         if settings.mechanism == "neurons":
             return random_neurons(module, settings.clip, settings.noise, settings.inner, self._who)
@@ -138,7 +138,7 @@ class Guard:
                 network.private_gradient(rows, 0, answers, self.settings.dp_sgd.clip, np.zeros)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ModelError(
-                f"model.party of {self._who}: has no gradients record by record, which privacy.local_updates = "
+                f"model.party of {self._who}: has no gradient for each record, which privacy.local_updates = "
                 f"'dp-sgd' needs: {str(error).splitlines()[0]}"
             ) from None
 
@@ -213,7 +213,9 @@ class Guard:
         if release.what == STEP:
             assert settings.dp_sgd is not None
             if most_often(rows) > 1:
-                raise LocalProtocolError(f"{self._who}: a row is twice in a step: the sum would move by more than 2G")
+                raise LocalProtocolError(
+                    f"{self._who}: a row occurs twice in a step: the sum would change by more than 2G"
+                )
             sensitivity, noise = 2 * settings.dp_sgd.clip, settings.dp_sgd.noise
         elif settings.by_record:
             # One record moves as many rows of the message as it is in; for `of`, the account counts them itself.
@@ -233,7 +235,7 @@ class Guard:
         budget = self._budget
         used = epsilon_of(self.ledger.account.mu, budget.delta)
         used_of = f"ε = {used:.4g} of {budget.epsilon:g} at δ = {budget.delta:g}"
-        return f"its privacy budget has no room for the next upload ({used_of})"
+        return f"its privacy budget does not allow another upload ({used_of})"
 
     # State and summary.
 
@@ -297,5 +299,5 @@ def _number(receipt: str) -> int:
 def check_budget(settings: PrivacySettings, budget: Budget | None) -> None:
     """Raise if there is a budget but no mechanism: releases that are not accounted have no bound."""
     if budget is not None and not settings.on:
-        advice = "needs a mechanism: what is not accounted cannot be bounded; set privacy.mechanism, clip and noise"
+        advice = "needs a mechanism, because uploads without noise have no ε; set privacy.mechanism, clip and noise"
         raise ConfigError("party.budget", msgspec.structs.asdict(budget), advice)

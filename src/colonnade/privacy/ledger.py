@@ -122,8 +122,8 @@ class Ledger:
         if differing:
             key = differing[0]
             raise CheckpointError(
-                f"{name}: line 1: a ledger with {key} = {there.get(key)!r}, now it is {self.terms.get(key)!r}; "
-                "go on with the settings of before, or begin a new run in another folder"
+                f"{name}: line 1: this ledger has {key} = {there.get(key)!r}, but the config has "
+                f"{self.terms.get(key)!r}; restore the old setting, or start a new run in another folder"
             )
 
     def enter(
@@ -171,13 +171,13 @@ class Ledger:
         with self._alone:
             if number >= len(self._hashes):
                 raise CheckpointError(
-                    f"{self._name}: ends with line {len(self._hashes)}, but line {number + 1} was written before: it "
-                    "was rolled back or cut off; bring the newest copy back"
+                    f"{self._name}: ends with line {len(self._hashes)}, but line {number + 1} was written: the "
+                    "file was rolled back or cut off. Restore the newest copy"
                 )
             if self._hashes[number] != found:
                 raise CheckpointError(
-                    f"{self._name}: line {number + 1} is not the one that was written: it was edited or replaced; "
-                    "bring the newest copy back"
+                    f"{self._name}: line {number + 1} is not the one that was written: it was edited or "
+                    "replaced. Restore the newest copy"
                 )
 
     def cut_back(self, receipt: str) -> None:
@@ -210,7 +210,7 @@ class Ledger:
 def _parse(receipt: str) -> tuple[int, str]:
     number, _, found = receipt.partition(":")
     if not number.isdecimal() or len(found) != 64:
-        raise CheckpointError(f"{receipt!r:.80} is no receipt of a ledger")
+        raise CheckpointError(f"{receipt!r:.80} is not a receipt of a ledger")
     return int(number), found
 
 
@@ -231,7 +231,7 @@ def audit(data: bytes, name: str) -> tuple[dict[str, Any], list[dict[str, Any]],
     for place, line in enumerate(lines[1:], start=2):
         _count(account, line)
         if not np.isclose(line["mu"], account.mu, rtol=1e-9, atol=0.0):
-            raise CheckpointError(f"{name}: line {place}: says μ = {line['mu']:g}, the lines give {account.mu:g}")
+            raise CheckpointError(f"{name}: line {place}: says μ = {line['mu']:g}, but the lines give {account.mu:g}")
     return lines[0], lines[1:], account
 
 
@@ -248,7 +248,7 @@ def _parse_lines(data: bytes, name: str) -> tuple[list[dict[str, Any]], list[int
         lines.append(line)
         ends.append(end)
     if not lines:
-        raise CheckpointError(f"{name}: line 1: no ledger begins here")
+        raise CheckpointError(f"{name}: line 1: this is not the first line of a ledger")
     return lines, ends
 
 
@@ -261,7 +261,7 @@ def _checked(name: str, number: int, text: bytes, before: str) -> dict[str, Any]
         fits = known = False
     if not (fits and known):
         raise CheckpointError(
-            f"{name}: line {number + 1} does not follow from the lines before it: it was edited, or a line is missing; "
-            "bring the newest copy back"
+            f"{name}: line {number + 1} does not follow from the lines before it: it was edited, or a line is "
+            "missing. Restore the newest copy"
         )
     return line  # type: ignore[no-any-return]

@@ -158,15 +158,16 @@ def random_neurons(module: nn.Module, clip: float, noise: float, inner: float, w
     if not places:
         raise ModelError(
             f"model.party of {who}: {type(module).__name__} is not made of layers (nn.Sequential of Linear or Conv and "
-            "activations), so privacy.mechanism = 'neurons' finds no place inside it; use 'output'"
+            "activations), so privacy.mechanism = 'neurons' cannot add noise inside it; use 'output'"
         )
     starts = [0, *(place + 1 for place in places)]
     stages = [nn.Sequential(*layers[start : place + 1]) for start, place in zip(starts, places, strict=False)]
     tail = nn.Sequential(*layers[places[-1] + 1 :])
     if any(True for _ in (*tail.parameters(), *tail.buffers())):
         raise ModelError(
-            f"model.party of {who}: what follows its last linear layer has parameters or averages of its own, which "
-            "the noise before it would not cover; end with a plain activation, or use privacy.mechanism = 'output'"
+            f"model.party of {who}: the layers after its last linear layer have their own parameters or "
+            "averages, which the noise would not cover; end with a plain activation, or use privacy.mechanism = "
+            "'output'"
         )
     return Perturbed(stages, tail, clip, noise, inner)
 

@@ -72,7 +72,7 @@ class Wish:
     def __post_init__(self) -> None:
         asked = [self.epsilon, self.mu, self.noise]
         if sum(value is not None for value in asked) != 1:
-            raise ConfigError("--epsilon, --mu, --noise", asked, "give one of them: the others follow")
+            raise ConfigError("--epsilon, --mu, --noise", asked, "give exactly one of them; the others follow")
         for name in ("clip", "epsilon", "mu", "noise", "gradient_clip", "gradient_noise"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -80,7 +80,7 @@ class Wish:
         if not 0 < self.delta < 1 or not 0 < self.share < 1:
             raise ConfigError("--delta, --share", [self.delta, self.share], "must lie between 0 and 1")
         if self.noise is not None and (self.gradient_clip is None) != (self.gradient_noise is None):
-            advice = "with --noise, it and --gradient-clip belong together"
+            advice = "with --noise, give both --gradient-noise and --gradient-clip, or none of the two"
             raise ConfigError("--gradient-noise", self.gradient_noise, advice)
 
     @property
@@ -93,7 +93,7 @@ def planned(work: Workload, wish: Wish) -> list[str]:
     """The plan in words: the noise for ε or μ, or the μ and ε of a noise."""
     lines = _plain(work, wish) if wish.gradient_clip is None else _private(work, wish, wish.gradient_clip)
     if wish.delta >= 1 / work.rows:
-        chance = "a whole record may be given away with that chance"
+        chance = "with that chance a whole record may be revealed"
         lines.append(f"Warning: δ = {wish.delta:g} is not below 1/{work.rows}: {chance}.")
     return lines
 
@@ -108,7 +108,7 @@ def _plain(work: Workload, wish: Wish) -> list[str]:
     c = sensitivity / wish.wanted if wish.noise is None else wish.noise
     claim = claim_of_theorem_6(work.updates, work.batch_size, work.rows, 2 * clip, c)
     return [
-        f"plain local updates: {work.uploaded:.0f} rows uploaded, all of which a record may move: sensitivity "
+        f"plain local updates: {work.uploaded:.0f} rows uploaded, and one record may change all of them: sensitivity "
         f"2C·√rows = {sensitivity:.6g} in all",
         f"privacy.clip = {clip:g}, privacy.noise = {c:.6g}: {_guarantee(sensitivity / c, wish.delta)}",
         f"VAFL's Thm 6 would claim {_guarantee(claim, wish.delta)}, which does not hold against the server",

@@ -30,7 +30,7 @@ class SecretKey:
     def seed(self, *path: str | int) -> bytes:
         """32 bytes for the draw that `path` names; never use a path twice."""
         if not self._key:
-            raise LocalProtocolError("a secret was asked for before Started or Resumed brought the entropy")
+            raise LocalProtocolError("a secret was requested before Started or Resumed delivered the entropy")
         text = "/".join(map(str, path)).encode()
         return hashlib.blake2b(text, digest_size=32, key=self._key).digest()
 

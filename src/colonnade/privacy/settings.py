@@ -59,11 +59,11 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("noise", "inner"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise ConfigError(f"privacy.{name}", value, "is a standard deviation: 0 or more")
+                raise ConfigError(f"privacy.{name}", value, "must be a standard deviation of 0 or more")
         if not 0 < self.delta < 1:
             raise ConfigError("privacy.delta", self.delta, "must lie between 0 and 1, best below 1/rows")
         if self.mechanism is None and self != PrivacySettings(delta=self.delta):
-            advice = "choose 'output' (noise on what leaves) or 'neurons' (noise inside the network); 'none' is none"
+            advice = "choose 'output' (noise on what leaves) or 'neurons' (noise inside the network), or 'none'"
             raise ConfigError("privacy.mechanism", None, advice)
         if self.on:
             self._check_mechanism()
@@ -71,12 +71,12 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _check_mechanism(self) -> None:
         if self.clip is None:
-            advice = "needed: without a bound on every row, no noise gives any guarantee; e.g. clip = 1.0"
+            advice = "is missing: without a bound on every row no noise gives a guarantee; set e.g. clip = 1.0"
             raise ConfigError("privacy.clip", None, advice)
         if not (self.clip > 0 and isfinite(self.clip)):
             raise ConfigError("privacy.clip", self.clip, "must be above 0")
         if self.noise == 0:
-            advice = "must be above 0; `colonnade privacy plan` says how much; mechanism = 'none' is without"
+            advice = "must be above 0; `colonnade privacy plan` computes it; for no noise set mechanism = 'none'"
             raise ConfigError("privacy.noise", self.noise, advice)
         if self.inner and self.mechanism != "neurons":
             raise ConfigError("privacy.inner", self.inner, "noise in inner layers needs mechanism = 'neurons'")
@@ -95,6 +95,6 @@ class PrivacySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.on and self.delta >= 1 / max(rows, 1):
             return (
                 f"delta = {self.delta:g} is not below 1/{rows} (one of {rows} training rows): with that "
-                "chance a whole record may be given away; choose a smaller one",
+                "chance a whole record may be revealed; choose a smaller delta",
             )
         return ()

@@ -46,14 +46,14 @@ class LagrangeCode:
 
     def __post_init__(self) -> None:
         if self.segments < 1:
-            raise ConfigError("segments", self.segments, "the rows are cut into at least 1 segment")
+            raise ConfigError("segments", self.segments, "the rows must be cut into 1 or more segments")
         if not 0 <= self.colluders < max(self.parties, 1):
             advice = f"0 to {self.parties - 1} of the {self.parties} parties can be colluders"
             raise ConfigError("colluders", self.colluders, advice)
         if self.needed > min(self.parties, MAX_INNER):
             advice = (
                 f"K = {self.segments} segments and T = {self.colluders} colluders need 2(K+T−1)+1 = {self.needed} "
-                f"answers, and there are {self.parties} parties: K + T can be {(self.parties + 1) // 2} at most"
+                f"answers, but there are {self.parties} parties: K + T can be at most {(self.parties + 1) // 2}"
             )
             raise ConfigError("segments", self.segments, advice)
 
@@ -113,7 +113,7 @@ class LagrangeCode:
 
     def _check_answers(self, count: int, who: Sequence[int]) -> None:
         if count != len(who) or len(set(who)) < len(who) or not all(0 <= n < self.parties for n in who):
-            raise LocalProtocolError(f"{count} answers do not go with the parties {list(who)} of {self.parties}")
+            raise LocalProtocolError(f"{count} answers do not match the parties {list(who)} of {self.parties}")
         if count < self.needed:
             raise LocalProtocolError(f"{count} answers cannot be decoded: {self.needed} are needed")
 

@@ -125,7 +125,9 @@ class Codec:
         if prefix != _PREFIX:
             if prefix[:3] != _PREFIX[:3]:
                 raise CodecError(peer, "not a Colonnade frame")
-            raise CodecError(peer, f"frame version {prefix[3]}, this side speaks {VERSION}: use the same release")
+            raise CodecError(
+                peer, f"frame version {prefix[3]}, this member uses {VERSION}: install the same release on all members"
+            )
         start = _PREFIX_BYTES + (length + 7 & -8)
         if length > MAX_HEADER_BYTES or start > size:
             raise CodecError(peer, f"frame header of {length} bytes does not fit")
@@ -166,5 +168,5 @@ class Codec:
         if self._finite and not all_finite(array):
             raise ValueError("array holds NaN or infinity")
         if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
-            raise ValueError("array of truth values holds others than 0 and 1")
+            raise ValueError("array of booleans holds values other than 0 and 1")
         return array

@@ -44,7 +44,7 @@ class EvaluationRequest(Message, frozen=True, omit_defaults=True):
 class EvaluationReply(Message, frozen=True):
     """Party → server: the embeddings of those rows, and the step of the party's model that made them."""
 
-    plainly: ClassVar[str] = "for each row held out for judging, the numbers that the party's network makes of it"
+    plainly: ClassVar[str] = "for each held-out row, the numbers that the party's network makes of it"
 
     number: int
     start: int

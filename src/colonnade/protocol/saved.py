@@ -97,7 +97,7 @@ def form_of(kind: Any) -> Form:
         return _of_dict(form_of(inner[1]))
     names = _field_names(kind)
     if names is None:
-        raise LocalProtocolError(f"a state cannot hold a {kind}: nothing says how it is saved")
+        raise LocalProtocolError(f"a state cannot hold a {kind}: no rule says how to save it")
     return _of_fields(kind, names)
 
 

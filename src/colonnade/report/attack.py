@@ -62,9 +62,9 @@ def attack_section(attack: Mapping[str, Any]) -> Section:
         return _inversion_section(attack)
     count = attack["trials"]
     text = (
-        f"The share of training rows whose label was guessed rightly: the mean of {count} trials, with its 95 % "
-        "interval. The dotted line is the share of the most frequent class, which needs no attack at all. Σp² is what "
-        "blind guesses reach that are as often of each class as the labels are."
+        f"The share of training rows whose label was guessed correctly: the mean of {count} trials, with its 95 % "
+        "interval. The dotted line is the share of the most frequent class, which needs no attack at all. Σp² is "
+        "the success of guesses that name each class as often as it occurs."
     )
     return Section(f"Attack: {attack['attack']}", text, [Chart("attack", "Success", _bars(attack["outcomes"]))], True)
 
@@ -86,7 +86,7 @@ def _inversion_table(outcomes: list[dict[str, Any]]) -> str:
 
 def _inversion_section(attack: Mapping[str, Any]) -> Section:
     text = (
-        f"How well a party's columns come back from what the server sees: the mean of {attack['trials']} trials. 1 is "
+        f"The error with which a server can recover a party's columns: the mean of {attack['trials']} trials. 1 is "
         "the error of the mean row, which needs no attack. A method without a mechanism has one point, at no noise."
     )
     figure = go.Figure()
@@ -130,4 +130,4 @@ def _bars(outcomes: list[dict[str, Any]]) -> go.Figure:
         figure.add_vline(x=chance, line_dash="dot", line_color="#888888")
     figure.update_xaxes(tickformat=".0%", range=[0, 1.05])
     figure.update_yaxes(autorange="reversed", type="category")
-    return titled(figure, "labels guessed rightly", "", 120 + 26 * len(outcomes))
+    return titled(figure, "labels guessed correctly", "", 120 + 26 * len(outcomes))

@@ -28,7 +28,7 @@ def timeline(record: Record) -> go.Figure:
     """
     content = record.timeline
     if content is None:
-        raise ConfigError("plot", "timeline", "the run has no timeline.json: an older release made it")
+        raise ConfigError("plot", "timeline", "the run has no timeline.json, because an older release made it")
     roles = content["roles"][:SHOWN_ROLES]
     parts = 10 if len(roles) <= 20 else 4
     found = _shares(content, len(roles))

@@ -19,9 +19,9 @@ KINDS = {
     "warm-up": "training rows, once at the start",
     "batch": "rows of training batches",
     "fresh rows": "rows that the server asked for again",
-    "evaluation": "rows held out for judging",
+    "evaluation": "rows held out for evaluation",
     "prediction": "rows that predictions were asked for",
-    STEP: "steps of the party's own network: they send nothing, but shape what is sent later",
+    STEP: "steps of the party's own network: they send nothing, but change what is sent later",
 }
 
 
@@ -70,7 +70,7 @@ def _kind_row(what: str, lines: Sequence[LedgerLine]) -> tuple[str, ...]:
 
 
 def _newest(ledger: ReadLedger, last: int, delta: float) -> Part:
-    text = "Δ: how far one record can move it. μ and ε: of everything up to and including the line."
+    text = "Δ: how much one record can change the release. μ and ε: of everything up to and including the line."
     head = ("n", "UTC", "what", "rows", "Δ", "noise", "μ", "ε")
     shown = ledger.lines[-last:] if last > 0 else []
     rows = [

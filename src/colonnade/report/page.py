@@ -138,7 +138,7 @@ def _chart(chart: Chart) -> str:
 
 
 def _made(records: Sequence[Record], command: str) -> str:
-    typed = f"<pre>{escape(command)}</pre>" if command else "<p class='quiet'>From Python: no command was typed.</p>"
+    typed = f"<pre>{escape(command)}</pre>" if command else "<p class='quiet'>Made from Python, without a command.</p>"
     configs = "".join(
         f"<details><summary>config.toml of {escape(label)}, as resolved</summary>"
         f"<pre>{escape(group[0].config)}</pre></details>"

@@ -65,7 +65,7 @@ def _formal(report: PrivacyReport) -> str:
     if not spending.on:
         return "No formal guarantee: [privacy] is off in this config. Nothing bounds what the server can learn."
     epsilon = spending.epsilon(spending.most)
-    weak = f" That is above {WEAK:g}: such a number is hardly a protection." if epsilon > WEAK else ""
+    weak = f" That is above {WEAK:g}: such a large ε hardly protects anything." if epsilon > WEAK else ""
     return f"Formal guarantee against the server: ε of at most {number(epsilon)} at δ = {_delta(spending)}.{weak}"
 
 
@@ -88,13 +88,13 @@ def _leaves(report: PrivacyReport) -> Part:
         "the config, or equal ones if it has none."
     ]
     if found.uneven:
-        paragraphs.append("“At most” is for a party that is far faster than all others.")
+        paragraphs.append("“At most” counts a party that is far faster than all others.")
     points = []
     if report.held.in_deployment:
         points.append(
-            "Beside these messages a party sends the server its name and certificate, the shared part of the config, "
+            "Besides these messages a party sends the server its name and certificate, the shared part of the config, "
             "its number of rows and a digest of the row ids when it connects, and its account at the end. "
-            "`colonnade align` compares ids before: docs/align.md."
+            "`colonnade align` compares ids beforehand: docs/align.md."
         )
     more = "they are on in this config: " if report.stays else ""
     points.append(f"Predictions after the training send further messages for every question ({more}docs/predict.md).")
@@ -134,7 +134,7 @@ def _reveals(report: PrivacyReport) -> Part:
     elif seen is not None and seen.sums is not None:
         paragraphs.append("The server sees sums of the embeddings of several parties, not those of one party alone.")
     elif not method.capabilities.party_labels:
-        paragraphs.append("What the server sees is said in the method's own words below.")
+        paragraphs.append("The method's own words below say what the server sees.")
     if report.shares_labels:
         paragraphs.append("The server tells every party the labels.")
     elif seen is not None and seen.answers == LOSSES:
@@ -144,11 +144,11 @@ def _reveals(report: PrivacyReport) -> Part:
         )
     elif seen is not None:
         paragraphs.append(
-            "A party is told, for each row, in which direction its numbers should move (a gradient). This often gives "
-            "the label of the row away to a party that looks."
+            "A party is told, for each row, in which direction its numbers should move (a gradient). This often "
+            "reveals the label of the row to a curious party."
         )
     if report.protects:
-        paragraphs.append(f"Protection of the method's own. {report.protects}")
+        paragraphs.append(f"The method's own protection: {report.protects}")
     paragraphs.append(f"In the method's own words: {report.reveals}.")
     return Part("What the method reveals", paragraphs)
 
@@ -161,7 +161,7 @@ def _guarantee(report: PrivacyReport) -> Part:
     if spending is None:
         own = " Its own protection is of another kind, see above." if report.protects else ""
         text = (
-            f"There is none. {report.method.name} has no place for noise, and what it sends is not accounted. That is "
+            f"There is none. {report.method.name} cannot add noise, and its messages are not accounted for. That is "
             f"not ε = 0: no bound is known.{own}"
         )
         return Part(title, [text])
@@ -250,8 +250,8 @@ def _attacks(report: PrivacyReport) -> Part:
     tried = report.attempts
     paragraphs = [
         f"Each attack ran once, on {tried.rows:,} training rows, in a training of {tried.epochs:g} epochs with this "
-        "config's method and model. In a longer training an attacker sees more, and noise averages out. “Control” is "
-        "the same attacker where there is nothing to learn."
+        "config's method and model. In a longer training an attacker sees more, and noise averages out. "
+        "“Control” is the same attacker on data from which nothing can be learned."
     ]
     if not report.held.all_real:
         paragraphs.append(
@@ -261,9 +261,10 @@ def _attacks(report: PrivacyReport) -> Part:
         )
     if any(not attempt.own_model for attempt in tried.made):
         paragraphs.append(
-            "Label inference needs a server that only adds up. This config's server has layers of its own, so a "
-            "server that adds up stood in for it: the numbers show what the method's answers give away in the worst "
-            "case. This report has no attack on labels through a server's layers, which does not make labels safe."
+            "Label inference needs a server that only sums. This config's server has its own layers, so the "
+            "attack ran against a server that only sums: the numbers show what the method's answers reveal in "
+            "the worst case. This report has no attack on labels through a server's layers, which does not make "
+            "labels safe."
         )
     head = ("attack", "attacker", "aims at", "success", "by chance", "control", "result")
     rows = [_attempt_row(attempt, tried.epochs) for attempt in tried.made]
@@ -280,7 +281,7 @@ def _attempt_row(attempt: Attempt, epochs: float) -> tuple[str, ...]:
     return (
         attempt.attack,
         attempt.attacker,
-        attempt.aim + ("" if attempt.own_model else ", with a server that only adds up"),
+        attempt.aim + ("" if attempt.own_model else ", with a server that only sums"),
         f"{share(attempt.success)} {attempt.unit}",
         share(attempt.chance),
         share(attempt.control),
@@ -298,7 +299,7 @@ def _lower(report: PrivacyReport) -> Part:
     rows += [(f"method {', '.join(one.methods)}", one.less, one.cost) for one in report.alternatives]
     rows.append(("model.embedding: fewer numbers for each row", "less to work columns out from; no ε", "accuracy"))
     text = (
-        "Each line is one change by itself. What a change costs in accuracy, only a run on the data can tell. "
+        "Each line is one change by itself. Only a run on the data shows what a change costs in accuracy. "
         "`colonnade protocols` says what each method reveals."
     )
     return Part("What would lower it, and what that costs", [text], Grid(head, rows))
@@ -328,7 +329,7 @@ def _by_noise(spending: Spending) -> list[tuple[str, ...]]:
     rows.append(("evaluations less often (train.eval_every)", again, "fewer looks at the training"))
     modes = [mode for mode in spending.modes if mode != "plain"]
     if modes and not able.by_record:
-        effect = "only the uploads of a record's own row count, not all that the network makes of others"
+        effect = "only the uploads of a record's own row count, not all outputs of the network for other rows"
         rows.append((f"privacy.local_updates = {' or '.join(map(repr, modes))}", effect, "accuracy: docs/privacy.md"))
     return rows
 
@@ -341,7 +342,7 @@ def _noise(spending: Spending, factor: float) -> str:
 
 
 def _made(report: PrivacyReport) -> Part:
-    notes = [f"Assumed, since this side does not know it: {note}." for note in report.held.notes]
+    notes = [f"Assumed, because this member does not know it: {note}." for note in report.held.notes]
     points = [
         *notes,
         "Messages and uploads come from simulations of the real roles of this method, not from a formula.",

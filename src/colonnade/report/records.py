@@ -55,7 +55,7 @@ def load_records(folder: Path, on_progress: Progress = lambda text, done: None) 
     found = sorted(path.parent for path in folder.glob("*/summary.json"))
     if not found and not (folder / ATTACK).exists():
         raise ConfigError(
-            "DIR", str(folder), "holds neither a finished run nor a comparison (no summary.json) nor an attack"
+            "DIR", str(folder), "holds no finished run, comparison or attack (no summary.json or attack.json)"
         )
     records, adapted = [], _adapted(folder)
     for index, path in enumerate(found):

@@ -20,10 +20,10 @@ __all__ = ["Chart", "Section", "sections"]
 PLACES = {"clock_s": "the clock", "update": "updates", "megabytes": "data sent"}
 
 OF_PROCESSES = (
-    " In a run of processes the clock is the server's; what a party did it told the server at the end, by that clock. "
-    "Its row is early by the time that a message from the server takes. Messages under way count as waiting, because "
-    "no clock sees both of their ends. Blank is not known: the party was gone at the end, or it or the server was "
-    "killed and had not saved that part."
+    " In a run of processes the clock is the server's; each party reported its timeline to the server at the end, by "
+    "that clock. A party's row is early by the time that a message from the server takes. Messages under way count as "
+    "waiting, because no clock sees both of their ends. Blank means unknown: the party was away at the end, or the "
+    "party or the server was killed before it saved that part."
 )
 Groups = Mapping[str, Sequence[Record]]
 
@@ -134,7 +134,7 @@ def _lanes(groups: Groups) -> Iterator[Section]:
         text = f"What every role did, seed {seed}. Busy: a job on its lane."
         if any(simulated):
             text += " In transit: not busy, and a message that it sent has not arrived."
-        text += " Offline: crashed, late or cut off. Waiting: the rest. Zoom in by dragging."
+        text += " Offline: crashed, late or disconnected. Waiting: the rest. Drag to zoom in."
         text += "" if all(simulated) else OF_PROCESSES
         text += _first_of(max(len(record.timeline["roles"]) for record in firsts if record.timeline), "roles")
         yield Section("Which role waited", text, drawn, wide=True)

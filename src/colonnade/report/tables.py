@@ -78,8 +78,7 @@ def _legend(ranking: Ranking, several: bool) -> str:
     """Explain the columns, with their units."""
     text = " ".join(f"<b>{escape(column.title)}</b>: {escape(column.meaning)}." for column in ranking.columns)
     if several:
-        text += " ★: the best. An oracle takes no part in the race, nor does a method with a run that failed or has "
-        text += "warnings."
+        text += " ★: the best. An oracle and a method with a run that failed or has warnings take no part in the race."
     return f"<p class='quiet'>{text}</p>"
 
 
@@ -156,8 +155,8 @@ def privacy(records: Sequence[Record]) -> str:
     note = (
         "One record replaced, against a server that sees everything. The last column is what the method's paper "
         "counts: VAFL's Thm 6 as printed (a subsampled release for each row), or for wait-dp the releases of one row "
-        "alone: a claim that does not hold against the server, which knows the rows and sees networks that were "
-        "trained on the record."
+        "alone: this claim does not hold against the server, which knows the rows and sees networks trained on "
+        "the record."
     )
     table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
     return f"<h2>Privacy</h2><p>{escape(note)}</p>{table}"

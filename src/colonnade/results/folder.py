@@ -62,14 +62,16 @@ class RunFolder:
         """Raise ConfigError if a new run cannot use this folder."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError("--out", str(path), "exists and is not empty: choose another folder, or --resume it")
+            raise ConfigError(
+                "--out", str(path), "exists and is not empty: choose another folder, or continue its run with --resume"
+            )
 
     @classmethod
     def reopen(cls, path: str | Path, config: Config) -> "RunFolder":
         """Open an existing run's folder; raises CheckpointError if it belongs to another config."""
         path = Path(path)
         if not (path / "config.toml").is_file():
-            raise CheckpointError(f"--resume {path}: no run lies there (config.toml is missing)")
+            raise CheckpointError(f"--resume {path}: this folder holds no run (config.toml is missing)")
         there, here = to_dict(settled(from_dict(tables_of(path)))), to_dict(settled(config))
         for key in {"batch_size", "patience"} - (here["train"].keys() & there["train"].keys()):
             here["train"].pop(key, None)  # if one config leaves it open, it follows from the number of rows
@@ -78,7 +80,7 @@ class RunFolder:
         if differs:
             raise CheckpointError(
                 f"{path}: that run has another config ({differs}); start a new one with --out, "
-                f"or go on with {path}/config.toml"
+                f"or continue with {path}/config.toml"
             )
         return cls(path)
 
@@ -126,10 +128,10 @@ class RunFolder:
             content: dict[str, Any] = state.unpack(self._checkpoint.read_bytes())
         except CheckpointError as error:
             raise CheckpointError(
-                f"{self._checkpoint}: {error}; without this file the run starts from its beginning"
+                f"{self._checkpoint}: {error}; remove this file to start the run from its beginning"
             ) from None
         if content.get("format") != FORMAT:
-            advice = "go on with the release that began the run, or begin it again with another --out"
+            advice = "continue with the release that started the run, or start a new run with another --out"
             raise CheckpointError(
                 f"{self._checkpoint}: format {content.get('format')}, this release reads {FORMAT}; {advice}"
             )

@@ -97,7 +97,7 @@ class Tracking:
     @property
     def note(self) -> str:
         """For the run's summary; "" if no tracker failed."""
-        return "; ".join(f"tracking with {name} was given up: {why}" for name, why in self.failed.items())
+        return "; ".join(f"tracking with {name} stopped: {why}" for name, why in self.failed.items())
 
     @contextmanager
     def open(self, folder: Path | None) -> Iterator[None]:
@@ -122,7 +122,7 @@ class Tracking:
         try:
             last.result(FAREWELL_S)
         except TooLate:
-            self.failed |= dict.fromkeys(self._trackers, f"it did not take everything within {FAREWELL_S:g} s")
+            self.failed |= dict.fromkeys(self._trackers, f"it did not accept all data within {FAREWELL_S:g} s")
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._thread = None
 

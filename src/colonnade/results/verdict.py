@@ -122,7 +122,7 @@ def _of_evaluations(summary: Summary, rows: Rows, commonest: Commonest | None) -
         return [_worse(f"{of}loss", first["loss"], last["loss"])]
     odds = inf if commonest is None else log(commonest.classes)
     if last["loss"] > max(odds, first["loss"] if first["loss"] is not None else odds):
-        return [f"the {of}loss is worse than that of equal odds: {last['loss']:.4g}, and {odds:.4g}"]
+        return [f"the {of}loss is worse than that of equal odds: {last['loss']:.4g} instead of {odds:.4g}"]
     return []
 
 
@@ -138,4 +138,4 @@ def _gain(metric: str, first: float | None, last: float) -> float:
 
 
 def _worse(name: str, first: float, last: float) -> str:
-    return f"the {name} is worse than before training: {last:.4g}, it was {first:.4g}"
+    return f"the {name} is worse than before training: {last:.4g} instead of {first:.4g}"

@@ -1,4 +1,4 @@
-"""What the tests of the processes driver share: nodes that can be killed, and a post office without a network."""
+"""Helpers for the tests of the processes driver: nodes that can be killed, and a post office without a network."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ CALM = Limits(checkpoint_s=1e6, max_log_mb=1e3, lost_after_s=1e6, heartbeat_s=1e
 
 
 class Rows(Keeper):
-    """Keeps what the role emits in a file, as a run folder does."""
+    """Stores the role's records in a file, as a run folder does."""
 
     def __init__(self, path):
         self.path, self.rows = path, []
@@ -46,7 +46,7 @@ def make_node(role, payloads, folder, peers, limits=CALM, far=()):
 
 
 def kill(node):
-    """What the system does at `kill -9`: nothing is written any more, files are closed."""
+    """The effect of `kill -9`: nothing more is written, and files are closed."""
     node.jobs.close()
     for alarm in node._alarms.values():
         alarm.cancel()
@@ -58,7 +58,7 @@ def kill(node):
 
 
 def whole_state(role):
-    """What it saves, and where that is a position in a file: what lies there."""
+    """The state that a role saves; a position in a file is replaced by the data there."""
     saved = role.save()
     if isinstance(getattr(role, "table", None), FileTable):
         for table, place in ((role.table, saved), (role.evaluation.table, saved["evaluation"])):
@@ -68,7 +68,7 @@ def whole_state(role):
 
 
 def picture(node):
-    """All that a restart must bring back, bit for bit."""
+    """Everything that a restart must restore, bit for bit."""
     return {
         "role": state.pack(whole_state(node.role)),
         "jobs": [(work.token, work.kind, work.aside) for work in node.jobs.pending],
@@ -85,7 +85,10 @@ def picture(node):
 
 
 def assert_same(after, before):
-    """Two pictures; acknowledgements that came alone are not logged, so more may wait to be sent again."""
+    """Compare two pictures.
+
+    Acknowledgements that arrived alone are not logged, so more messages may wait to be resent.
+    """
     for name, again in after["outboxes"].items():
         queued = before["outboxes"][name]
         assert len(again) >= len(queued) and again[len(again) - len(queued) :] == queued
@@ -103,7 +106,7 @@ class Post:
         self.nodes, self.number = {}, 0
 
     def meet(self, name):
-        """A stream between the server and this party opens."""
+        """Open a stream between the server and this party."""
         server, party = self.nodes["server"], self.nodes[name]
         here, there = server.peers[name], party.peers["server"]
         reset = not here.conversation.goes_on_with(there.conversation.position())
@@ -116,7 +119,7 @@ class Post:
         return reset
 
     def carry(self, sender, receiver, most=10**9):
-        """Deliver up to so many of what waits."""
+        """Deliver up to this many waiting messages."""
         one, other = self.nodes[sender], self.nodes[receiver]
         outgoing, peer = one.peers[receiver].conversation, other.peers[sender]
         for sequence, frame in list(outgoing.outbox)[:most]:
@@ -132,7 +135,7 @@ class Post:
 
 
 async def until(condition, what="it"):
-    """Poll with a bound; never a measure of time."""
+    """Poll with a bound; never use it to measure time."""
     for _ in range(int(PATIENCE_S / 0.005)):
         if condition():
             return
@@ -142,7 +145,7 @@ async def until(condition, what="it"):
 
 @pytest.fixture
 def tools():
-    """The above, for tests that cannot import a conftest."""
+    """The helpers above, for tests that cannot import a conftest."""
     return types.SimpleNamespace(
         CALM=CALM,
         Post=Post,

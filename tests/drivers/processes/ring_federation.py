@@ -1,6 +1,6 @@
-"""A federation whose parties talk to each other: tokens go round a ring, numbers from everybody to everybody.
+"""A federation whose parties talk to each other: tokens pass round a ring, and every party sends numbers to all others.
 
-The tests of the relay use it in one process and in the simulator; run as a script it is one member of it:
+The relay's tests use it in one process and in the simulator. Run as a script, it is one member:
 
     python ring_federation.py FOLDER server|NAME
 """
@@ -54,7 +54,7 @@ PAYLOADS = (Token, Lap, Result, Numbered)
 
 
 class Plain:
-    """What all roles here do alike: they save the fields in `saved_names`, and nothing is computed."""
+    """The common part of all roles here: their state is `kept`, and they compute nothing."""
 
     saved_names: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ class Plain:
 
 
 class RingServer(Plain):
-    """Takes the results, and ends when it has them all."""
+    """Takes the results and ends when it has them all."""
 
     name = "server"
     saved_names = ("results", "laps")
@@ -96,7 +96,7 @@ class RingServer(Plain):
 
 
 class RingParty(Plain):
-    """Changes each token in its own way and passes it on after a while; each begins one."""
+    """Changes each token in its own way and passes it on after a while; each party starts one token."""
 
     saved_names = ("hops", "waiting", "joined", "lost")
 
@@ -136,7 +136,7 @@ def ring(parties=PARTIES, hops=30, delay_ns=0):
 
 
 class Talker(Plain):
-    """Sends `count` numbers to each of its peers, `burst` at every tick, and keeps what it hears."""
+    """Sends `count` numbers to each of its peers, `burst` at every tick, and stores what it hears."""
 
     saved_names = ("sent", "heard", "events")
 

@@ -1,4 +1,4 @@
-"""Alignment between real nodes: what each of them gets to read, who is refused, and training in the common order."""
+"""Alignment between real nodes: what each node can read, refused parties, and training in the common order."""
 
 import asyncio
 import hashlib
@@ -116,7 +116,7 @@ def organisations(tmp_path, keys):
 
 @pytest.fixture
 def wire(monkeypatch):
-    """What every node gets to read, and what the server passes on."""
+    """What every node can read, and what the server passes on."""
     read, relayed = [], []
     received, forward = Node.received, Relay.forward
 
@@ -144,7 +144,7 @@ def test_nothing_but_raised_points_is_on_the_wire(organisations, tools, wire):
     read, relayed = wire
     codec, messages = Codec(PAYLOADS), []
     for _, sender, body in read:
-        messages.append(codec.decode(body, sender))  # nothing else is said
+        messages.append(codec.decode(body, sender))  # no other message is sent
     everything = b"\0".join([*(body for _, _, body in read), *relayed])
     ids = sorted(set().union(*organisations.ids.values()))
     bare = psi.client.CreateFromKey((1).to_bytes(32, "big"), True).CreateRequest(ids).encrypted_elements  # k = 1
@@ -153,10 +153,10 @@ def test_nothing_but_raised_points_is_on_the_wire(organisations, tools, wire):
         for secret in (text.encode(), point[1:], *hashes, *(one.hex().encode() for one in hashes)):
             assert secret not in everything
     raised = [message.points[0].tobytes() for message in messages if isinstance(message, Points)]
-    assert raised and all(point in everything for point in raised)  # the search does find what is there
+    assert raised and all(point in everything for point in raised)  # the search does find what is present
     assert relayed and not any(point in body for point in raised for body in relayed)  # sealed between parties
 
-    for name, count in COUNTS.items():  # and nothing stays behind
+    for name, count in COUNTS.items():  # and no file is left
         assert not (organisations.processes[name].out / "state").exists()
         log = organisations.processes[name].log.stream.getvalue()
         assert f"rows={count} ids={count} empty=0 repeated=0" in log
@@ -183,7 +183,7 @@ def test_training_reads_the_common_order_and_sees_when_a_file_has_changed(organi
     with pytest.raises(ConfigError, match=r"party.aligned = .*is the order of server's rows, not of lab's"):
         organisations.make(training_party, "lab", **{"party.aligned": str(organisations.folder / "server" / path.name)})
     path.unlink()
-    with pytest.raises(ConfigError, match=r"party.aligned = .*colonnade align CONFIG.toml writes it"):
+    with pytest.raises(ConfigError, match=r"party.aligned = .*run colonnade align CONFIG.toml"):
         organisations.make(training_party, "lab")
 
 
@@ -197,7 +197,7 @@ def test_rows_that_some_lack_are_trained_on(organisations, tools):
     trained, _ = organisations.train(tools, **some)
     assert trained["status"] == "finished"
     assert {organisations.processes[name].application.side.share.rows for name in COUNTS} == {len(labelled)}
-    assert "some lack rows" in organisations.processes["server"].log.stream.getvalue()
+    assert "some parties lack rows" in organisations.processes["server"].log.stream.getvalue()
     for kind, name in ((training_server, "server"), (training_party, "lab")):
         with pytest.raises(ConfigError, match=r"protocol.name = 'flex': needs every row of every party.*t-sync"):
             organisations.make(kind, name, **some[name], **{"protocol.name": "flex"})
@@ -205,7 +205,7 @@ def test_rows_that_some_lack_are_trained_on(organisations, tools):
 
 @pytest.mark.parametrize(
     ("least", "labels", "words"),
-    [(3, True, "there are 2 parties"), (1, False, "where the server has the labels"), (-1, True, "0: all of them")],
+    [(3, True, "there are 2 parties"), (1, False, "needs the labels at the server"), (-1, True, "0 means all")],
     ids=["too many", "no labels", "negative"],
 )
 def test_so_many_parties_cannot_be(least, labels, words, tmp_path, keys):
@@ -219,8 +219,10 @@ def test_two_alignments_do_not_mix(organisations, tools, tmp_path):
     path = organisations.folder / "lab" / "aligned.safetensors"
     before = path.read_bytes()
     organisations.align(tools)
-    path.write_bytes(before)  # the lab slept
-    with pytest.raises(RemoteProtocolError, match="lab has other ids than the server, or in another order: align"):
+    path.write_bytes(before)  # the lab missed the newer alignment
+    with pytest.raises(
+        RemoteProtocolError, match="lab has other ids than the server, or in another order: run colonnade align"
+    ):
         organisations.train(tools)
 
 
@@ -256,7 +258,7 @@ def test_more_or_fewer_than_declared_is_refused_for_all(more, organisations, too
     monkeypatch.setattr(Node, "_perform", lie)
     summary, ends = organisations.align(tools)
     words = "sends more ids of lab than the 80" if more > 0 else "sends 79 ids of lab, fewer than the 80"
-    assert summary["status"] == "refused" and summary["note"].startswith(f"lab {words} that were declared")
+    assert summary["status"] == "refused" and summary["note"].endswith(f"lab {words} that it declared")
     assert {end.status for end in ends.values()} == {"refused"} and ends["clinic"].note == summary["note"]
     assert json.loads((organisations.processes["lab"].out / "summary.json").read_text())["note"] == summary["note"]
 
@@ -284,7 +286,9 @@ def test_before_anything_is_dialled(organisations, tmp_path):
         make(aligning_party, "lab", **{"party.data": "x.safetensors"})
     with pytest.raises(ConfigError, match=r"network.parties = \['lab'\]: one table needs no alignment"):
         make(aligning_server, "server", **{"network.parties": ["lab"], "server.data": None})
-    with pytest.raises(ConfigError, match=r"network.certificate = .* is lab's, who is no party"):
+    with pytest.raises(
+        ConfigError, match=r"network.certificate = .* is the certificate of 'lab', which is not in network.parties"
+    ):
         make(aligning_party, "lab", **{"network.parties": ["clinic"]})
     with pytest.raises(ConfigError, match=r"align.case = 'upper': use one of 'keep', 'fold'"):
         make(aligning_party, "lab", **{"align.case": "upper"})
@@ -292,7 +296,7 @@ def test_before_anything_is_dialled(organisations, tmp_path):
         make(aligning_party, "lab", **{"align.cases": "fold"})
     organisations.write("lab", ["P-1", "", "P-1"])
     with pytest.raises(
-        DataError, match=r"lab: .*table.csv: column 'nr': 1 rows have no id, 1 rows have an id that came"
+        DataError, match=r"lab: .*table.csv: column 'nr': 1 rows have no id, 1 rows repeat an earlier id"
     ):
         make(aligning_party, "lab")
     made = make(aligning_party, "lab", **{"align.empty": "drop", "align.duplicates": "drop"})
@@ -304,7 +308,7 @@ def test_before_anything_is_dialled(organisations, tmp_path):
 
 
 def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
-    """In small messages, with a line that breaks at every tenth that the server or the lab gets."""
+    """Small messages, and a line that breaks at every tenth message to the server or the lab."""
     received, count = Node.received, [0]
 
     def note(node, peer, sequence, body, *more):
@@ -326,7 +330,7 @@ def test_lines_that_break_are_mended(organisations, tools, monkeypatch):
 
 
 def test_a_partys_restart_in_the_middle_ends_it_for_all(organisations, tools, monkeypatch):
-    """Its secrets were in memory only."""
+    """Its secrets were only in memory."""
     real, killed = Node._perform, []
 
     async def scenario():
@@ -351,7 +355,7 @@ def test_a_partys_restart_in_the_middle_ends_it_for_all(organisations, tools, mo
         return await serving, again, await clinic
 
     summary, again, clinic = asyncio.run(asyncio.wait_for(scenario(), 120))
-    assert summary["note"].startswith("lab restarted in the middle")
+    assert "lab restarted in the middle of the alignment; run colonnade align again on every" in summary["note"]
     assert again.note == clinic.note == summary["note"] and clinic.status == "refused"
 
 

@@ -1,4 +1,4 @@
-"""Every method over the network as in the simulator: it learns, says so, and its log alone makes its state again."""
+"""Every method over the network, as in the simulator: it learns, reports it, and its log alone restores its state."""
 
 import asyncio
 import dataclasses
@@ -70,7 +70,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
-    """A method's data, and what each organisation has before it starts: its share and its certificate."""
+    """A method's data, and what each organisation has before the start: its share and its certificate."""
     made = {}
 
     def get(method):
@@ -109,7 +109,7 @@ SETTINGS = {  # model, train, floor
     "syn-zoo": (ESTIMATED, {"epochs": 12, "learning_rate": 0.03}, 0.3),
     "frozen": (ESTIMATED, {"epochs": 8, "learning_rate": 0.3}, 0.5),
     "wait": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.75),
-    "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.3),  # on a busy machine it ignores most
+    "ignore": (AVERAGED, {"epochs": 4, "learning_rate": 1.0}, 0.3),  # on a busy machine it ignores most parties
     "wait-dp": (AVERAGED, {"epochs": 4, "learning_rate": 0.5}, 0.05),  # its noise leaves little to learn
     "fedvs": (AVERAGED | {"party": "polynomial:2"}, {"epochs": 4, "learning_rate": 0.3}, 0.5),
 }
@@ -240,7 +240,7 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
         trusted, records = read_journal(path, Codec(setting.method.payloads))
         assert trusted and len(records) > 100
         ledger = tmp_path / role.name / "ledger.jsonl"
-        if ledger.is_file():  # what was released is no part of the log
+        if ledger.is_file():  # the log does not contain what was released
             role.guard.keep(LedgerFile(ledger))
         for record in records:
             try:
@@ -257,7 +257,7 @@ def test_learns_predicts_and_its_log_makes_its_state_again(
     party = lambda name, address: found._party(name, address).application.side  # noqa: E731
     predictions = predicted(setting, server, party)
     if setting.method.capabilities.party_labels and not setting.options.synchronous:
-        return  # the parties step on while the last evaluation is made, and until they hear of the end
+        return  # the parties take steps during the last evaluation and until they hear of the end
     if variant[0] == "swift":
         return  # a gradient that waits for the lane is applied after the last evaluation
     apart = 2e-3 if variant[0] == "fedvs" else 1e-6  # every exchange rounds the weights at random
@@ -343,7 +343,9 @@ def test_a_record_whose_state_is_gone_is_not_written_over(shares, tmp_path):
     folder.write_summary({"status": "finished", "driver": "processes"})
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
     server = training_server(config, folder.path, Log("server", stream=io.StringIO()))
-    with pytest.raises(ConfigError, match="the record of a run that is over, without its state: choose another --out"):
+    with pytest.raises(
+        ConfigError, match="the record of a run that has ended, without its state: choose another --out"
+    ):
         asyncio.run(server.run())
     assert before.items() <= {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}.items()
 
@@ -375,7 +377,7 @@ def test_a_server_whose_disk_was_full_goes_on_when_there_is_room_again(data, sha
 
 
 def files_of_numbers(data, shares, folder):
-    """The same as the shares of a federation, as files that stay where they are; the last rows are to test on."""
+    """The same shares of a federation as files that stay on disk; the last rows are the test rows."""
     shutil.copytree(shares / "certificates", folder / "certificates")
     np.save(folder / "server.npy", np.concatenate([data.y_train, data.y_test]))
     for index, name in enumerate(NAMES):
@@ -384,7 +386,7 @@ def files_of_numbers(data, shares, folder):
 
 
 def test_a_table_and_columns_that_stay_in_files(data, shares, tmp_path, tools, monkeypatch):
-    """The disk under the table is full for a while; then all goes on, and what was written by halves is undone."""
+    """The disk under the table is full for a while. Then training continues, and the half-finished write is undone."""
     common, own = tables("vafl", {}, epochs=3), files_of_numbers(data, shares, tmp_path)
     common["data"] = {"scale": "none"}
     own["server"] |= {"table": "file", "table_dtype": "float16"}
@@ -401,7 +403,7 @@ def test_a_table_and_columns_that_stay_in_files(data, shares, tmp_path, tools, m
 
     async def again(federation, server):
         with pytest.raises(
-            CheckpointError, match=r"train.rows: cannot be written \(No space left on device\).*make room"
+            CheckpointError, match=r"train.rows: cannot be written \(No space left on device\).*free some space"
         ):
             await server
         monkeypatch.setattr(row_file, "write_at", real)
@@ -421,7 +423,7 @@ class Note(Message, frozen=True):
 
 
 class Gossip:
-    """A party that greets every other one beside its training, and keeps what it is told."""
+    """A party that also greets every other party and stores their greetings."""
 
     def __init__(self, role):
         self.role, self.name, self.compute = role, role.name, role.compute
@@ -516,11 +518,11 @@ def test_a_party_that_diverges_ends_the_run_for_all_with_the_cause(stock, tmp_pa
     found = run(Federation(shares, tmp_path, common), tools)
     assert found.summary["status"] == "diverged" and [end.status for end in found.ends] == ["diverged"] * 3
     assert found.summary["note"].startswith("party-")
-    assert found.summary["note"].endswith("; lower train.learning_rate, or take protocol.ahead = 0")
+    assert found.summary["note"].endswith("; lower train.learning_rate, or set protocol.ahead = 0")
 
 
 def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tmp_path, tools):
-    """It stops and says why; started again in its folder with the right labels, it takes part, and all go on."""
+    """The party stops and says why. Restarted in its folder with the right labels, it takes part, and all continue."""
     common, (data, shares) = tables("asysqn-sgd", {}, epochs=1), stock("asysqn-sgd")
     share, wrong = party_share(data, 1, True), tmp_path / "wrong.safetensors"
     task, train, test = share.labels
@@ -534,7 +536,7 @@ def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tm
         parties = {name: asyncio.ensure_future(federation._party(name, address.read_text()).run()) for name in NAMES}
         try:
             for _ in range(2):  # the second time it is started again as it was
-                with pytest.raises(DataError, match="party-2 holds other labels than the rest: compare the label"):
+                with pytest.raises(DataError, match="party-2 holds different labels from the rest: compare the label"):
                     await parties["party-2"]
                 federation.processes["party-2"].node.close()  # its process ends
                 assert federation.server.application.waits_for() == ["party-2"] and not server.done()
@@ -557,7 +559,7 @@ def test_a_party_with_other_labels_is_waited_for_until_they_are_mended(stock, tm
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """All that the server passes on, and what it has not: the private keys of the parties' sessions."""
+    """Everything that the server passes on, and what it does not have: the private keys of the parties' sessions."""
     passed, keys, forward, begin = [], [], Relay.forward, Session.__init__
 
     def record(relay, sender, body):
@@ -575,7 +577,7 @@ def recorded(monkeypatch):
 
 
 def opened_with(keys, passed):
-    """What the two ends of each session read of the recorded frames: (sender, receiver, message)."""
+    """What the two ends of each session read from the recorded frames: (sender, receiver, message)."""
     codec, found = Codec(METHODS["asysqn-sgd"].payloads), []
     for made, initiator, id in list(keys):
         session = Session(*made, initiator=initiator)
@@ -589,7 +591,7 @@ def opened_with(keys, passed):
 
 
 def terms_of(messages):
-    """θ^ℓ of every party that answered: what it sent, without what it was sent, on one tree less that on the other."""
+    """θ^ℓ of every party that answered: what it sent less what it received, on one tree minus the other."""
     trees, terms = ({}, {}), []
     for sender, to, message in messages:
         if type(message) in (Masked, Masks):
@@ -607,7 +609,7 @@ def terms_of(messages):
 
 
 def test_a_curious_relay_learns_nothing_of_a_run_between_parties(stock, tmp_path, tools, recorded):
-    """Each party's masked margins pass through the server, and its masks: one minus the other would tell all."""
+    """Each party's masked margins and its masks pass through the server: their difference would reveal everything."""
     passed, keys = recorded
     common, (_, shares) = tables("asysqn-sgd", {}, epochs=1), stock("asysqn-sgd")
     assert run(Federation(shares, tmp_path, common), tools).summary["status"] == "finished"
@@ -622,7 +624,7 @@ def test_a_curious_relay_learns_nothing_of_a_run_between_parties(stock, tmp_path
     numbers = {secret for secret in secrets if len(secret) == 32}
     assert len(files) > 2 and not any(secret in file for secret in numbers for file in files)
     party = b"".join(path.read_bytes() for path in (tmp_path / NAMES[0]).rglob("journal*"))
-    assert any(secret in party for secret in numbers), "so the lines before can fail"
+    assert any(secret in party for secret in numbers), "so the assertions above can fail"
     sealed = [(sender, to, content[1:]) for sender, to, content in passed if content[:1] == SEALED]
     bodies = b"".join(frame[16:] for *_, frame in sealed)
     counts = np.bincount(np.frombuffer(bodies, np.uint8), minlength=256)
@@ -632,5 +634,5 @@ def test_a_curious_relay_learns_nothing_of_a_run_between_parties(stock, tmp_path
         key = msgspec.msgpack.decode(content[1:], type=Announcement).key
         for sender, to, frame in sealed[:5]:
             guess = Session(to, sender, "", X25519PrivateKey.generate(), key, initiator=True)
-            with pytest.raises(RemoteProtocolError, match="does not open"):
+            with pytest.raises(RemoteProtocolError, match="cannot be decrypted"):
                 guess.open(guess.id + frame[8:])

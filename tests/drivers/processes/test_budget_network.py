@@ -1,4 +1,4 @@
-"""A privacy budget that runs out over the network, with kills and restarts in between: not one upload too many."""
+"""A privacy budget that runs out over the network, with kills and restarts in between: never one upload too many."""
 
 import asyncio
 import io
@@ -46,11 +46,11 @@ def data():
 
 
 class Killed(BaseException):
-    """In the middle of a job: what it has written stays, what it would have returned does not."""
+    """In the middle of a job: what it has written stays, its result is lost."""
 
 
 class Federation:
-    """Nodes and a post office; party-2 is killed again and again, each time after so many lines of its ledger."""
+    """Nodes and a post office; party-2 is killed repeatedly, each time after this many lines of its ledger."""
 
     def __init__(self, data, folder, tools, kill_after=()):
         self.data, self.folder, self.tools, self.kill_after = data, folder, tools, list(kill_after)
@@ -120,7 +120,7 @@ class Federation:
         old.role.guard.ledger.close()
         self.kills += 1
         self.start("party-2")
-        assert not self.post.meet("party-2"), "it goes on with its conversation"
+        assert not self.post.meet("party-2"), "it continues its conversation"
 
     def uploads(self):
         return [message for message in self.received if isinstance(message, Embeddings | EvaluationReply)]
@@ -131,16 +131,16 @@ def go(data, folder, tools, kill_after=()):
 
 
 def check(found, folder):
-    """What was received, against the ledger and the budget."""
+    """Compare the received messages with the ledger and the budget."""
     _, lines, account = read_ledger(folder / "party-2" / "ledger.jsonl")
     uploads = found.uploads()
     rows = sum(len(message.values) for message in uploads)
     assert epsilon_of(0.4 * rows**0.5, DELTA) <= epsilon_of(account.mu, DELTA) <= BUDGET["epsilon"]
-    # A kill costs the line of the job on the lane and of one beside it; so does withdrawing, of what still runs.
+    # A kill costs the line of the job on the lane and of one beside it. A withdrawal costs that of a running job.
     assert len(uploads) + found.kills <= len(lines) <= len(uploads) + 2 * found.kills + 1
     server = found.post.nodes["server"].role
     withdrawn = server.state.withdrawn
-    assert list(withdrawn) == ["party-2"] and "its privacy budget has no room" in withdrawn["party-2"]
+    assert list(withdrawn) == ["party-2"] and "its privacy budget does not allow another upload" in withdrawn["party-2"]
     assert sum(isinstance(message, Withdrawn) for message in found.received) == 1
     assert isinstance(found.received[-1], Withdrawn), "nothing comes after it"
     assert server.evaluation.missing == ["party-2"]
@@ -160,7 +160,7 @@ def test_kills_between_the_line_and_the_message_cost_releases_and_never_add_one(
 
 
 def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, tools):
-    """No checkpoint was ever made: the receipts in the log tell."""
+    """No checkpoint was ever made: the receipts in the log show the loss."""
 
     async def scene():
         found = Federation(data, tmp_path, tools)
@@ -176,7 +176,9 @@ def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, too
         path = tmp_path / "party-2" / "ledger.jsonl"
         whole = path.read_text()
         path.write_text("".join(whole.splitlines(keepends=True)[:2]))
-        with pytest.raises(CheckpointError, match=r"ledger.jsonl: ends with line 2, but line \d was written before"):
+        with pytest.raises(
+            CheckpointError, match=r"ledger.jsonl: ends with line 2, but line \d was written: the file was rolled back"
+        ):
             found.start("party-2")
         os.close(found.post.nodes["party-2"]._lock)  # its process ends
         found.post.nodes["party-2"].role.guard.ledger.close()
@@ -190,7 +192,7 @@ def test_a_ledger_that_lost_what_the_log_knows_of_is_refused(data, tmp_path, too
 
 
 def test_fresh_noise_after_a_restart(data, tmp_path, tools):
-    """The job that was cut off runs again under another key."""
+    """The interrupted job runs again under another key."""
     seeds = []
     for _ in range(2):
         role = Federation(data, tmp_path, tools).role("party-2")
@@ -202,7 +204,7 @@ def test_fresh_noise_after_a_restart(data, tmp_path, tools):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_a_party_that_is_accounted_tells_its_account_and_no_digest(on, data, tmp_path):
-    """sha256 of weights that nobody perturbed would let the server check any guess about the rows."""
+    """With the sha256 of unperturbed weights the server could check any guess about the rows."""
     tables = TABLES if on else {key: value for key, value in TABLES.items() if key not in ("privacy", "party")}
     up = prepare_up(from_dict(tables), tmp_path / "run", data)
     up.write_config("party-2", "127.0.0.1:1")
@@ -221,7 +223,7 @@ def test_a_party_that_is_accounted_tells_its_account_and_no_digest(on, data, tmp
 
 @pytest.mark.slow
 def test_real_processes_killed_with_signal_9(data, tmp_path):
-    # Every update waits for both, so that the other is not done before the killed one has started again.
+    # Every update waits for both parties, so the other is not done before the killed one has restarted.
     protocol = {"name": "t-sync", "t": 2, "table": "zeros"}
     network = TABLES["network"] | {"lost_after_s": 300.0}
     tables = TABLES | {"protocol": protocol, "network": network}
@@ -260,6 +262,6 @@ def test_real_processes_killed_with_signal_9(data, tmp_path):
     assert sum(len(message.values) for message in uploads) <= sum(line["rows"] for line in releases)
     assert epsilon_of(account.mu, DELTA) <= BUDGET["epsilon"]
     assert summary["privacy"]["parties"]["party-2"]["mu"] == pytest.approx(account.mu)
-    assert summary["weights_sha256"] is None, "a digest of weights that nobody perturbed is not told"
-    assert "party-2 withdrew: its privacy budget has no room" in summary["note"]
+    assert summary["weights_sha256"] is None, "a digest of unperturbed weights is not sent"
+    assert "party-2 withdrew: its privacy budget does not allow another upload" in summary["note"]
     print(f"{len(uploads)} uploads, {len(releases)} lines, {len(kills)} kills, ε = {epsilon_of(account.mu, DELTA):.2f}")

@@ -1,4 +1,4 @@
-"""Certificates: what is made, what is refused, and that gRPC agrees, and OpenSSL at its strictest."""
+"""Certificates: what is made and what is refused; gRPC and OpenSSL at its strictest agree."""
 
 import os
 import ssl
@@ -194,7 +194,7 @@ def test_requests_that_are_not_signed(federation, tmp_path):
     good = request("bank", tmp_path).read_bytes()
     csr = tmp_path / "odd.csr"
     der = bytearray(x509.load_pem_x509_csr(good).public_bytes(Encoding.DER))
-    der[der.index(b"bank")] = ord("t")  # the name was changed on the way
+    der[der.index(b"bank")] = ord("t")  # the name was changed in transit
     csr.write_bytes(x509.load_der_x509_csr(bytes(der)).public_bytes(Encoding.PEM))
     with pytest.raises(ConfigError, match="signature is wrong"):
         sign(csr, federation, now=NOW)
@@ -206,7 +206,7 @@ def test_requests_that_are_not_signed(federation, tmp_path):
     for key in (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())):
         with pytest.raises(ConfigError, match="P-256"):
             sign(own_request(csr, "bank", key), federation, now=NOW)
-    with pytest.raises(ConfigError, match="one name"):
+    with pytest.raises(ConfigError, match="one valid member name"):
         sign(own_request(csr, subject=[(NameOID.COMMON_NAME, "a"), (NameOID.COMMON_NAME, "b")]), federation, now=NOW)
     assert set(read_members(federation / "members.toml")) == {"server", "hospital"}
 
@@ -216,9 +216,9 @@ def test_signing_again_needs_renew_and_a_first_time_refuses_it(federation, tmp_p
     before = snapshot(federation)
     with pytest.raises(ConfigError, match="--renew"):
         sign(csr, federation, now=NOW)
-    with pytest.raises(ConfigError, match="nothing to renew"):
+    with pytest.raises(ConfigError, match="no certificate to renew"):
         sign(request("bank", tmp_path), federation, renew=True, now=NOW)
-    with pytest.raises(ConfigError, match="capitals"):
+    with pytest.raises(ConfigError, match="upper and lower case"):
         sign(request("Hospital", tmp_path), federation, now=NOW)
     assert snapshot(federation) == before
 
@@ -324,8 +324,8 @@ HEX = "ab" * 32
         ("", "one table"),
         (f"[members]\na = '{HEX}'\n[others]\n", "one table"),
         ("[members", "not TOML"),
-        ("[members]\na = 3", "a: 64 small hex"),
-        (f"[members]\na = '{HEX.upper()}'", "a: 64 small hex"),
+        ("[members]\na = 3", "a: must be 64 lower-case hex"),
+        (f"[members]\na = '{HEX.upper()}'", "a: must be 64 lower-case hex"),
         (f"[members]\n'a b' = '{HEX}'", "'a b'"),
         (f"[members]\na = '{HEX}'\nb = '{HEX}'", "same fingerprint"),
     ],
@@ -350,7 +350,7 @@ def test_dots_in_a_name_stay_one_key(federation, tmp_path):
     assert set(read_members(federation / "members.toml")) == {"server", "hospital", "a.b-c_d"}
 
 
-# --- an identity, before anybody is called -------------------------------------------------------------------------
+# --- an identity, before any connection ----------------------------------------------------------------------------
 
 
 def test_an_identity_that_is_sound(federation):
@@ -427,7 +427,9 @@ def test_dates_are_checked_to_the_second(federation):
     first, last = whole - timedelta(minutes=5), whole + 365 * DAY
     load(federation, now=first)
     load(federation, now=last)
-    with pytest.raises(ConfigError, match="only from 2031-05-01 11:55 UTC, and the clock says 2031-05-01 11:54 UTC"):
+    with pytest.raises(
+        ConfigError, match="only from 2031-05-01 11:55 UTC, but this machine's clock shows 2031-05-01 11:54 UTC"
+    ):
         load(federation, now=first - timedelta(seconds=1))
     with pytest.raises(ConfigError, match="expired on 2032-04-30 12:00 UTC; .*certs sign hospital.csr --renew"):
         load(federation, now=last + timedelta(seconds=1))
@@ -457,7 +459,7 @@ def test_a_throw_away_federation_is_whole_and_keeps_no_authority(tmp_path):
 
 
 def shake_hands(server, client, host):
-    """A whole TLS handshake in memory; the names that the two sides saw."""
+    """A whole TLS handshake in memory; return the names that the two sides saw."""
     wires = [ssl.MemoryBIO(), ssl.MemoryBIO()]
     ends = [
         server.wrap_bio(wires[0], wires[1], server_side=True),
@@ -482,7 +484,7 @@ def context(purpose, federation, pem, key):
 
 @pytest.fixture
 def running(tmp_path):
-    """A federation of today."""
+    """A federation made today."""
     home = tmp_path / "today"
     init(home, ["train.example.org", "192.0.2.7"])
     sign(request("hospital", tmp_path), home)
@@ -509,7 +511,7 @@ def test_openssl_refuses_a_party_as_server_and_a_host_that_was_not_given(running
 
 @pytest.fixture
 def grpc_server(running):
-    """Answers with the caller's name; the address of a gRPC server that wants a certificate of this federation."""
+    """The address of a gRPC server that requires this federation's certificates and answers with the caller's name."""
 
     def who(message, call):
         return call.auth_context()["x509_common_name"][0]
@@ -542,7 +544,7 @@ def refused(*arguments):
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE  # and not DEADLINE_EXCEEDED
 
 
-def test_grpc_refuses_a_stranger_an_expired_party_and_nobody(grpc_server, running, tmp_path):
+def test_grpc_refuses_a_stranger_an_expired_party_and_a_caller_without_certificate(grpc_server, running, tmp_path):
     ca = running / "ca.pem"
     throw_away(["hospital"], tmp_path / "strangers")
     stranger = [(tmp_path / f"strangers/hospital.{kind}").read_bytes() for kind in ("key", "pem")]
@@ -558,4 +560,4 @@ def test_grpc_refuses_a_stranger_an_expired_party_and_nobody(grpc_server, runnin
     refused(grpc_server, ca, certificate_files.pem_of_key(key), expired)
 
     refused(grpc_server, ca)
-    refused(grpc_server, tmp_path / "strangers/ca.pem", *stranger)  # nor does a stranger trust the server
+    refused(grpc_server, tmp_path / "strangers/ca.pem", *stranger)  # a stranger does not trust the server either

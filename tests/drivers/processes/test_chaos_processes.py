@@ -1,4 +1,4 @@
-"""A short version of benchmarks/chaos.py: two schedules on real processes, with what must hold after them."""
+"""A short version of benchmarks/chaos.py: two schedules on real processes, and what must hold afterwards."""
 
 import importlib.util
 import sys
@@ -33,7 +33,7 @@ def test_killed_and_cut_off_swift_finishes_and_takes_each_update_once(chaos: Mod
         chaos.Fault(0.1, "swallow", "party-3", 1.5, ("down",), forget=True),
     ]
     config = chaos.chaos_config("swift", EPOCHS["swift"], PARTIES["swift"])
-    # Else, on a busy machine, the others are done before the killed one has started again, and its columns untrained.
+    # On a busy machine the others would finish before the killed one has restarted, with its columns untrained.
     waiting = {"max_delay": 300, "on_lost": "wait"}
     config = msgspec.structs.replace(config, protocol=config.protocol | waiting)
     outcome = chaos.run_one(config, tmp_path / "run", faults)

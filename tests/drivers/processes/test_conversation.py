@@ -1,4 +1,4 @@
-"""Each message once and in order, whatever the line does; and a hole is never overlooked."""
+"""Each message arrives once and in order, whatever the line does; a missing message is never overlooked."""
 
 import random
 from collections import deque
@@ -13,7 +13,7 @@ from colonnade.protocol.errors import RemoteProtocolError
 
 
 class Side:
-    """One node's end: what it took, what it was told, and a cursor into its outbox while a stream lasts."""
+    """One node's end: what it received and was told, and a cursor into its outbox while a stream lasts."""
 
     def __init__(self, peer):
         self.conversation = Conversation(peer, max_queue=10_000)
@@ -73,11 +73,11 @@ class Link:
         self.pipes = {self.party: deque(), self.server: deque()}
 
     def cut(self):
-        """Whatever is under way is gone."""
+        """Lose all messages under way."""
         self.pipes = None
 
     def step(self):
-        """Something happens to one of the sides."""
+        """Let something happen to one of the sides."""
         side = self.random.choice([self.server, self.party])
         other = self.party if side is self.server else self.server
         match self.random.randrange(8):
@@ -93,7 +93,7 @@ class Link:
                 self.connect(welcome_lost=self.random.random() < 0.2)
 
     def settle(self):
-        """A calm end: everything arrives."""
+        """A calm end: every message arrives."""
         if self.pipes is None:
             self.connect()
         for side, other in ((self.server, self.party), (self.party, self.server)) * 2:

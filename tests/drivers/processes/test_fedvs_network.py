@@ -1,4 +1,4 @@
-"""FedVS over the network with a curious server: it keeps every byte that it reads and writes, and finds no share."""
+"""FedVS over the network with a curious server: it records every byte it reads and writes, and finds no share."""
 
 import asyncio
 import io
@@ -58,7 +58,7 @@ def config_of(name, shares, address="127.0.0.1:0"):
 
 
 class Wiretap:
-    """A stream of the server's, as gRPC gives it; all that passes is kept."""
+    """A stream of the server, as gRPC gives it; it records all traffic."""
 
     def __init__(self, context, read, written):
         self._context, self._read, self._written = context, read, written
@@ -78,7 +78,7 @@ class Wiretap:
 
 
 class Recording:
-    """What the server saw, and what is true: every share that a party got from another, and their session keys."""
+    """What the server saw, and the truth: every share that a party got from another, and their session keys."""
 
     def __init__(self, monkeypatch):
         self.read, self.written, self.files, self.arrays, self.sessions = [], [], [], [], {}
@@ -122,7 +122,7 @@ class Recording:
         return self.read + self.written
 
     def relayed(self):
-        """(receiver, content) of what came in to be carried."""
+        """(receiver, content) of every message to be relayed."""
         envelopes = [open_envelope(data, "") for data in self.read]
         return [read_relay(one.body, "") for one in envelopes if one.kind == Kind.RELAY]
 
@@ -130,7 +130,7 @@ class Recording:
         return [(name, bytes(content[1:])) for name, content in self.relayed() if content[:1] == SEALED]
 
     def opened(self):
-        """With the keys of the parties' sessions."""
+        """The messages, opened with the keys of the parties' sessions."""
         found = []
         for name, frame in self.sealed():
             for (id, path), session in self.sessions.items():
@@ -140,7 +140,7 @@ class Recording:
         return found
 
     def found_in(self, haystack):
-        """How many of the shares' pieces (the beginning, the middle and the end of each array) are in there."""
+        """How many pieces of the shares (the beginning, middle and end of each array) it contains."""
         joined = b"\0".join(haystack)
         return sum(piece in joined for array in self.arrays for piece in pieces(array))
 
@@ -184,14 +184,14 @@ def test_a_curious_server_recovers_no_share(shares, tmp_path, tools, monkeypatch
     assert train(shares, tmp_path, tools)["updates"] == 6
     assert len(recording.arrays) > 6 * 6 * 2, "models and blinding of six rounds, in six directions"
     assert recording.found_in(recording.seen) == 0
-    assert recording.found_in(recording.files) == 0, "nor in anything that it wrote to its disk"
+    assert recording.found_in(recording.files) == 0, "no share in the files that the server wrote"
     assert recording.found_in(recording.opened()) == recording.count(), "with the parties' keys: all of them"
     assert recording.heard == {"Prepared", "Holding", "Shared", "Answer"}
     assert_no_key_opens(recording)
 
 
 def assert_no_key_opens(recording):
-    """A key of the server's own, with any key that was announced."""
+    """The server's own key opens no frame with any announced key."""
     announced = {
         msgspec.msgpack.decode(content[1:], type=Announcement).key
         for _, content in recording.relayed()
@@ -203,12 +203,12 @@ def assert_no_key_opens(recording):
         for initiator in (True, False):
             own = Session("lab", "bank", "", X25519PrivateKey.generate(), key, initiator=initiator)
             for frame in frames.values():
-                with pytest.raises(RemoteProtocolError, match="does not open"):
+                with pytest.raises(RemoteProtocolError, match="cannot be decrypted"):
                     own.open(own.id + frame[8:])
 
 
 class NoCipher:
-    """What the seal would be without a cipher."""
+    """A seal without a cipher."""
 
     def __init__(self, key):
         pass
@@ -221,7 +221,7 @@ class NoCipher:
 
 
 def test_without_the_seal_it_would_find_every_share(shares, tmp_path, tools, monkeypatch):
-    """The control: the same search, over the same recording."""
+    """The control: the same search over the same recording."""
     monkeypatch.setattr(sealing, "ChaCha20Poly1305", NoCipher)
     recording = Recording(monkeypatch)
     assert train(shares, tmp_path, tools)["updates"] == 6

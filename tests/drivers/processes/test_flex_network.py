@@ -1,4 +1,4 @@
-"""Flex-VFL over the network: parties that differ in model and optimiser, one that is slow, one that is killed.
+"""Flex-VFL over the network: parties with different models and optimisers, one slow party, one killed party.
 
 No wall-clock thresholds: rounds are counted. On a busy machine a bell may ring before any step is done, so nothing here
 depends on how many steps fit before it.
@@ -66,7 +66,7 @@ def config_of(name, shares, common, address="127.0.0.1:0", **own):
 
 
 def over_the_network(shares, folder, common, tools, own=None, roles=None):
-    """All processes in one event loop; the server's summary, and every role, put into `roles` when it is made."""
+    """All processes in one event loop; return the server's summary. Each role goes into `roles` when it is made."""
     own, roles = own or {}, {} if roles is None else roles
 
     async def run():
@@ -153,8 +153,10 @@ class Held(nn.Module):
 
 @pytest.mark.parametrize("labels", ["server", "shared"])
 def test_rounds_do_not_wait_for_one_that_has_more_work(labels, shares, tmp_path, tools, monkeypatch):
-    """Both `labels` modes: party 4's step ends three rounds after the one it began in: a server that waited for it
-    would wait for ever. Each round has a party, which takes a step in it, even if the bell rings before its end."""
+    """Both `labels` modes: party 4's step ends three rounds after it began, so a server that waited would never finish.
+
+    Each round has a party that takes a step in it, even if the bell rings before the step ends.
+    """
     (tmp_path / "held_model.py").write_text(HELD)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "held_model", raising=False)
@@ -172,7 +174,7 @@ def test_rounds_do_not_wait_for_one_that_has_more_work(labels, shares, tmp_path,
     *quick, slow = (roles[name] for name in QUARTERS)
     assert slow.state.late >= 1, "it missed a bell"
     assert 1 <= slow.network.steps <= 14, "one in three rounds"
-    assert sum(party.network.steps for party in quick) >= 40 - 14 - len(QUARTERS), "but for the last steps"
+    assert sum(party.network.steps for party in quick) >= 40 - 14 - len(QUARTERS), "except for the last steps"
     rows = [json.loads(line) for line in (tmp_path / "server" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["loss"] < rows[0]["loss"], "they learn meanwhile"
 
@@ -187,7 +189,7 @@ UP = {
 
 
 class Killing:
-    """A federation of real processes, watched through its files."""
+    """A federation of real processes, observed through its files."""
 
     def __init__(self, config, out):
         self.config, self.up = config, prepare_up(config, out)
@@ -204,7 +206,7 @@ class Killing:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def away(self):
-        """Updates at whose evaluation party 2 was missing."""
+        """The updates whose evaluation lacked party 2."""
         return [row["update"] for row in self.rows() if row["missing"] == ["party-2"]]
 
     def starts(self, name):
@@ -212,7 +214,7 @@ class Killing:
         return path.read_text().count('"dialling"') if path.is_file() else 0
 
     def doing(self, name):
-        """What a party that stands still was doing, from its log alone."""
+        """What a stopped party was doing, from its log alone."""
         role = next(role for role in self.setting.roles() if role.name == name)
         copy = self.out / "copy.log"
         shutil.copyfile(self.out / "nodes" / name / "run" / "state" / "journal-0.log", copy)
@@ -222,7 +224,10 @@ class Killing:
         return role.state.doing
 
     async def kill_in_local_phase(self, name):
-        """Stop it and the server, look, and if it is not at its local steps let both go on a little."""
+        """Stop the party and the server and look.
+
+        If the party is not at its local steps, let both continue a little.
+        """
         for _ in range(100):
             self.signal(signal.SIGSTOP, "server", name)
             if self.doing(name) == LOCAL:
@@ -241,8 +246,8 @@ class Killing:
                 return running.result()  # or what went wrong
             await self.kill_in_local_phase("party-2")
             await tools.until(lambda: len(self.away()) >= 2 or running.done(), "rounds without it")
-            assert not running.done(), "the case is about one that comes back"
-            self.signal(signal.SIGSTOP, "server")  # else, on a busy machine, all is over before it is back
+            assert not running.done(), "the case needs a party that comes back"
+            self.signal(signal.SIGSTOP, "server")  # otherwise, on a busy machine, the run ends before the party is back
             await tools.until(lambda: self.starts("party-2") == 2 or running.done(), "the killed one's second start")
             self.signal(signal.SIGCONT, "server")
             return await running
@@ -254,12 +259,12 @@ class Killing:
 
 
 def test_one_killed_in_its_local_phase_is_left_out_and_comes_back(tmp_path, tools):
-    """labels = "server", real processes: SIGKILL between BeginPhase and bell; rounds go on without it, then with it."""
+    """labels = "server", real processes: SIGKILL between Begin and bell; rounds continue without it, then with it."""
     killing = Killing(from_dict(UP), tmp_path / "run")
     summary = asyncio.run(asyncio.wait_for(killing.run(tools), PATIENCE_S))
     assert summary["status"] == "finished" and summary["updates"] == 80 and summary["messages_given_up"] == 0
     assert len(set(killing.away())) >= 2, "rounds went on without it"
     assert killing.rows()[-1]["missing"] == [], "it is back"
     events = [json.loads(line)["event"] for line in (tmp_path / "run/nodes/party-2/log.jsonl").read_text().splitlines()]
-    assert events.count("going on") == 1 and "conversations restart" not in " ".join(events)
+    assert events.count("continuing") == 1 and "conversations restart" not in " ".join(events)
     assert summary["accuracy"] > 0.6

@@ -1,4 +1,4 @@
-"""How gRPC waits for sockets: chosen with the first import, left to nobody else. Each case is a process of its own."""
+"""How gRPC waits for sockets: the first import decides, no other module does. Each case is a process of its own."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def test_no_thread_of_grpc_stands_between_socket_and_loop():
     assert switches < 1000, "one for each round trip"
 
 
-def test_whoever_has_chosen_is_not_overruled():
+def test_a_users_choice_is_not_overruled():
     left, switches = talk(GRPC_EXPERIMENTS="event_engine_client,event_engine_listener")
     assert left == "event_engine_client,event_engine_listener"
     assert switches > 1000

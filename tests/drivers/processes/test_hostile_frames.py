@@ -1,4 +1,4 @@
-"""Hostile frames: the codec refuses them, and a live server lets them cost their sender the connection and no more.
+"""Hostile frames: the codec refuses them, and a live server only closes their sender's connection.
 
 The frames, the hostile party and the live server are those of benchmarks/fuzz.py, which sends many more.
 """
@@ -66,7 +66,7 @@ def refusal(frame: bytes, codec: Codec = CODEC) -> str:
     with pytest.raises(CodecError) as caught:
         codec.decode(frame, "mallory")
     assert caught.value.peer == "mallory"
-    assert len(caught.value.cause) < 400  # it is logged, and repeated to the sender
+    assert len(caught.value.cause) < 400  # the log and the reply to the sender contain it
     return caught.value.cause
 
 
@@ -165,7 +165,7 @@ def test_what_is_not_finite_is_refused(dtype: str, value: float) -> None:
 
 
 def test_truth_values_are_zero_or_one() -> None:
-    """numpy counts a byte of 7 as seven truths."""
+    """numpy counts a byte of 7 as seven times True."""
     CODEC.decode(reply_of("|b1", [8], bytes([0, 1] * 4)))
     assert "0 and 1" in refusal(reply_of("|b1", [8], bytes([0, 1, 7, 1] * 2)))
 
@@ -185,7 +185,7 @@ def test_control_frames_of_anything_are_read_or_refused(fields: dict[str, Any], 
 def live(
     folder: Path, act: Callable[[Any, Any], Awaitable[None]], *, delays: bool = False, hostile: int = 1, **network: Any
 ) -> list[dict[str, Any]]:
-    """Let `act` misbehave; the honest party trains on, nothing was left unhandled. Returns the server's log."""
+    """Let `act` misbehave. The honest party keeps training, and no error is left unhandled. Return the server's log."""
 
     async def run() -> list[dict[str, Any]]:
         async with fuzz.arena(folder / "run", hostile, **network) as here:
@@ -239,7 +239,7 @@ def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: P
         "does not expect a Gradient": [fuzz.message_frame(bytes(codec.encode(Gradient(0, 0, values))))],
         "sends message 2 after 0": [fuzz.message_frame(upload(codec), 2)],
         "sends message 18446744073709551615 after 1": [ok, fuzz.message_frame(upload(codec), 2**64 - 1)],
-        "not yet sent": [fuzz.message_frame(upload(codec), 1, 2**64 - 1)],
+        "not sent to it yet": [fuzz.message_frame(upload(codec), 1, 2**64 - 1)],
         "acknowledges": [seal_envelope(Kind.ACK, 0, 2**63)],
         "not a Colonnade frame": [fuzz.message_frame(b"garbage" * 9)],
         "unknown kind 99": [b"\x63" + bytes(40)],
@@ -254,14 +254,14 @@ def test_every_wrong_message_costs_its_sender_the_stream_and_no_more(tmp_path: P
     async def act(here: Any, mallory: Any) -> None:
         for cause, frames in wrong.items():
             answer = await fuzz.offend(mallory, *frames)
-            answer = answer or await fuzz.offend(mallory, *frames)  # cut off in the middle of another word: no refusal
+            answer = answer or await fuzz.offend(mallory, *frames)  # cut off within another message: no refusal
             assert cause in answer, (cause, answer)
             assert len(answer) < 600
         evaluation = EvaluationReply(here.server.node.role.evaluation.number, 1, 0, rows.astype(np.float32))
         await fuzz.offend(mallory, fuzz.message_frame(bytes(codec.encode(evaluation))))
 
     log = live(tmp_path, act)
-    assert len(events(log, "refused", "party-2")) >= 15  # causes that differ in numbers alone are one
+    assert len(events(log, "refused", "party-2")) >= 15  # causes that differ only in numbers are one
     assert not events(log, "refused", "party-1")
     assert not events(log, "lost")
 
@@ -330,7 +330,7 @@ def test_a_hello_of_garbage_is_refused_with_few_words(tmp_path: Path) -> None:
     live(tmp_path, act)
 
 
-def test_who_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_that_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "HANDSHAKE_S", 0.2)
 
     async def act(here: Any, mallory: Any) -> None:
@@ -340,21 +340,21 @@ def test_who_never_says_hello_is_sent_away(tmp_path: Path, monkeypatch: pytest.M
             assert call.done()
         call = mallory.call()
         await call.done_writing()
-        assert "before it said hello" in await fuzz.answer_of(call)
+        assert "before its hello" in await fuzz.answer_of(call)
         await here.until(lambda: here.server.service._calls.get(mallory.name) == 0)
 
     log = live(tmp_path, act)
     assert len(events(log, "handshake not finished")) == 1
 
 
-def test_who_calls_too_often_at_once_keeps_nobody_out(tmp_path: Path) -> None:
-    """Calls without a hello last until the handshake times out: one party gets a few of them, not all there are."""
+def test_a_guest_with_too_many_calls_keeps_no_party_out(tmp_path: Path) -> None:
+    """Calls without a hello last until the handshake times out: one party gets a few of them, not all."""
 
     async def act(here: Any, mallory: Any) -> None:
         channels = [mallory.new_channel() for _ in range(4)]
         calls = [mallory.call(channel) for channel in channels for _ in range(60)]
         await here.until(lambda: here.server.service._calls.get(mallory.name, 0) >= service.MAX_CALLS)
-        other = fuzz.Mallory(here, here.hostile[1])  # an honest one that comes now
+        other = fuzz.Mallory(here, here.hostile[1])  # an honest party that comes now
         call = await other.join()
         call.cancel()
         await other.close()
@@ -365,10 +365,10 @@ def test_who_calls_too_often_at_once_keeps_nobody_out(tmp_path: Path) -> None:
             await channel.close()
 
     log = live(tmp_path, act, hostile=2)
-    assert len([line for line in events(log, "refused") if "too many calls" in line["cause"]]) == 1
+    assert len([line for line in events(log, "refused") if "too many connections" in line["cause"]]) == 1
 
 
-def test_who_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
+def test_a_guest_that_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
     codec = Codec(fuzz.MESSAGES)
 
     async def act(here: Any, mallory: Any) -> None:
@@ -387,14 +387,14 @@ def test_who_never_reads_is_dropped_when_too_much_waits(tmp_path: Path) -> None:
         assert peer.stream is None
         assert 0 < longest <= 9
         call.cancel()
-        await (await mallory.join()).done_writing()  # it may come again
+        await (await mallory.join()).done_writing()  # it may reconnect
 
     log = live(tmp_path, act, max_queue=8, max_in_flight=4)
     assert [line for line in log if "too many messages wait" in line["event"]]
 
 
 def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
-    """Two may be under way; the third is queued, and whoever has it already is not telling the truth."""
+    """Two messages may be under way. The third is queued, so a peer that acknowledges it is lying."""
     codec = Codec(fuzz.MESSAGES)
 
     async def act(here: Any, mallory: Any) -> None:
@@ -405,20 +405,20 @@ def test_what_still_waits_here_cannot_be_acknowledged(tmp_path: Path) -> None:
             await call.write(fuzz.message_frame(upload(codec), sequence))
             await here.until(lambda before=before: conversation.sent > before)
         await call.write(seal_envelope(Kind.ACK, 0, conversation.sent))
-        assert "not yet sent" in await fuzz.answer_of(call)
+        assert "not sent to it yet" in await fuzz.answer_of(call)
 
     live(tmp_path, act, max_in_flight=2, max_queue=64)
 
 
-def test_who_never_reads_holds_few_calls(tmp_path: Path) -> None:
-    """A call that was ended lasts until the guest has read what was written to it: such calls count."""
+def test_a_guest_that_never_reads_holds_few_calls(tmp_path: Path) -> None:
+    """An ended call lasts until the guest has read what the server wrote to it: such calls count."""
     codec = Codec(fuzz.MESSAGES)
     rows, values = np.arange(1000, dtype=np.int32), np.zeros((1000, 32), np.float32)
     body = upload(codec, batch=1000, rows=rows, values=values)
     narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
 
     async def hold(here: Any, mallory: Any, call: Any) -> None:
-        """Make the server write more than the window takes, then be gone as far as it can tell."""
+        """Make the server write more than the window takes, then appear to be gone."""
         for sequence in (1, 2, 3):
             before = mallory.peer.messages_out
             await call.write(fuzz.message_frame(body, sequence))
@@ -452,11 +452,11 @@ def test_who_never_reads_holds_few_calls(tmp_path: Path) -> None:
         (await mallory.join()).cancel()
 
     log = live(tmp_path, act)
-    assert [line for line in events(log, "refused") if "too many calls" in line["cause"]]
+    assert [line for line in events(log, "refused") if "too many connections" in line["cause"]]
 
 
 def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
-    """Repeats are dropped; of uploads and queries a party has one each in line, however many it sends."""
+    """Repeats are dropped; a party has at most one upload and one query queued, however many it sends."""
     codec = Codec(fuzz.MESSAGES)
     first, query = upload(codec), bytes(codec.encode(Query(0)))
 
@@ -478,7 +478,7 @@ def test_floods_leave_nothing_behind(tmp_path: Path) -> None:
                 assert len(node.role.state.queue) <= 4
         await here.until(lambda: peer.conversation.received == 3001)
         await here.goes_on()
-        assert peer.stream is not None  # all of that was allowed
+        assert peer.stream is not None  # all of these frames were allowed
         assert len(peer.conversation.outbox) <= node.limits.max_queue
         assert len(node.jobs.pending) <= 2
         assert fuzz.memory_mb() - before < 16
@@ -504,7 +504,7 @@ def test_a_second_stream_of_the_same_process_takes_the_place_of_the_first(tmp_pa
 
 
 class Deaf:
-    """A role that expects nothing from anybody."""
+    """A role that accepts no message from any peer."""
 
     name = "server"
 
@@ -530,7 +530,7 @@ class Deaf:
 
 
 def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
-    """They are logged before they are refused; the log starts again when it is long."""
+    """Messages are logged before they are refused; the node starts a new log when the log is long."""
 
     async def run() -> int:
         limits = Limits(max_log_mb=0.1, checkpoint_s=3600.0)
@@ -550,6 +550,6 @@ def test_refused_messages_do_not_fill_the_disk(tmp_path: Path) -> None:
 
 
 def test_random_is_the_same_everywhere() -> None:
-    """A failure of the long run can be had again from its seed."""
+    """A failure of the long run can be reproduced from its seed."""
     frames = [fuzz.mutated(Random(7), GOOD) for _ in range(2)]
     assert frames[0] == frames[1]

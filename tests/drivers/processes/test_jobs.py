@@ -1,4 +1,4 @@
-"""One job on the lane, others beside it, and results that never meet a job that reads what they change."""
+"""One job on the lane, others beside it; no result meets a job that reads what the result changes."""
 
 import asyncio
 import subprocess
@@ -67,7 +67,7 @@ class Bench:
         raise AssertionError(f"started {self.started}, delivered {self.delivered}, failures {self.failures}")
 
     async def quiet(self):
-        """All that could happen by itself has happened."""
+        """Wait until everything that can happen by itself has happened."""
         for _ in range(5):
             await asyncio.sleep(0.002)
 
@@ -137,7 +137,7 @@ def test_a_result_of_the_lane_waits_for_jobs_aside_and_no_more_of_those_begin():
 
 
 def test_jobs_aside_of_one_token_that_wait_together():
-    """Arrays in a job cannot be compared; the jobs themselves are told apart."""
+    """Arrays in jobs cannot be compared, so the jobs are compared by identity."""
 
     async def scene(bench):
         bench.ask(1, "own")
@@ -325,7 +325,7 @@ def test_a_job_that_runs_does_not_keep_a_stopped_process():
 
 
 def test_the_lane_and_a_job_aside_draw_one_after_the_other(monkeypatch):
-    """Torch has one generator for both threads: with random layers, one pass would take the other's numbers."""
+    """Torch has one generator for both threads: with random layers, one pass would take the other's random numbers."""
     monkeypatch.setattr(network, "_turn", nullcontext())  # as in a process that has run nothing else
     Bench()
     assert isinstance(network._turn, type(threading.Lock()))

@@ -1,4 +1,4 @@
-"""The log of a node: what went in comes out, and what a crash can do to it is noticed or harmless."""
+"""The log of a node: it returns what was written, and damage from a crash is noticed or harmless."""
 
 import math
 
@@ -156,7 +156,7 @@ def test_a_flipped_byte_never_lets_a_wrong_event_through(tmp_path):
 
 
 def test_damage_in_the_middle_is_not_taken_for_a_torn_tail(tmp_path):
-    """Whole records follow: something is missing, and conversations must not go on as if nothing were."""
+    """Whole records follow the gap: something is missing, and conversations must not continue as if nothing were."""
     path = tmp_path / "log"
     ends = write(path, *[received(number) for number in range(1, 6)])
     data = bytearray(path.read_bytes())
@@ -186,7 +186,7 @@ def test_the_boot_id_stays_the_same():
 
 def test_another_file_is_refused(tmp_path):
     (tmp_path / "log").write_bytes(b"x" * 100)
-    with pytest.raises(CheckpointError, match="log: not a log of this release"):
+    with pytest.raises(CheckpointError, match="log: not a journal of this release"):
         read_journal(tmp_path / "log", CODEC)
 
 
@@ -207,7 +207,7 @@ def test_only_the_owner_may_read_it(tmp_path):
 
 
 def test_what_is_appended_is_in_the_file_at_once(tmp_path):
-    """Nothing is kept back in the process: another one sees every record while this one still writes."""
+    """The process buffers nothing: another process sees every record while this one still writes."""
     path = tmp_path / "log"
     journal = Journal(path, CODEC)
     for number in range(1, 50):
@@ -218,7 +218,7 @@ def test_what_is_appended_is_in_the_file_at_once(tmp_path):
 
 
 def test_a_page_that_did_not_reach_the_disk_is_noticed(tmp_path):
-    """After a power cut any page of the last record may be as it was before: zeros, or an older log's."""
+    """After a power cut any page of the last record may have its old content: zeros, or part of an older log."""
     path = tmp_path / "log"
     older = [received(1, Said("", [np.full(8192, 7, np.float32)]))]
     newer = [received(1, Said("", [np.arange(8192, dtype=np.float32)]))]

@@ -1,4 +1,4 @@
-"""A node killed at any moment is, when it starts again, what it was: state, jobs, timers, outbox, rows."""
+"""A node killed at any moment restarts with the same state, jobs, timers, outbox and rows."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ def number(value):
 
 
 class Toy:
-    """Does a little of everything; some numbers are orders."""
+    """Does a little of everything; some numbers are commands."""
 
     def __init__(self, name="server"):
         self.name = name
@@ -139,7 +139,7 @@ WIRE = Codec(PAYLOADS)
 
 
 class Bank:
-    """Feeds a node as a stream would."""
+    """Feeds a node as a stream does."""
 
     def __init__(self, tools, folder, limits=None):
         self.tools, self.folder, self.limits, self.sequence = tools, folder, limits or tools.CALM, 0
@@ -163,7 +163,7 @@ class Bank:
         await self.tools.until(lambda: not self.node.jobs.pending, "the jobs")
 
     def restart(self):
-        """Kill, start again; nothing may have changed."""
+        """Kill and restart; the node must be unchanged."""
         before = self.tools.picture(self.node)
         self.tools.kill(self.node)
         node = self.start()
@@ -309,7 +309,9 @@ def test_two_nodes_on_one_state_are_refused(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path)
         first = bank.start()
-        with pytest.raises(CheckpointError, match="another process uses this state; stop it, or choose another folder"):
+        with pytest.raises(
+            CheckpointError, match="another process uses this folder; stop it, or choose another folder"
+        ):
             bank.start()
         first.close()
         bank.start().close()
@@ -321,7 +323,7 @@ def test_another_federations_state_is_refused(tmp_path, tools):
     async def run():
         Bank(tools, tmp_path).start().close()
         other = tools.make_node(Toy(), PAYLOADS, tmp_path, ["bank", "hospital"])
-        with pytest.raises(CheckpointError, match="of a federation with bank, clinic; use another folder"):
+        with pytest.raises(CheckpointError, match="belongs to a federation with bank, clinic; use another folder"):
             other.open()
         os.close(other._lock)
 
@@ -347,7 +349,7 @@ def test_a_refused_message_changes_nothing_and_is_refused_again_in_the_replay(tm
     asyncio.run(run())
 
 
-def test_a_garbled_message_is_neither_logged_nor_taken(tmp_path, tools):
+def test_a_garbled_message_is_not_logged_and_not_taken(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path)
         bank.start()
@@ -386,7 +388,7 @@ def test_a_full_disk_ends_the_node_with_its_cause(full, tmp_path, tools, monkeyp
             bank.say(5)
             assert isinstance(bank.node.error, CheckpointError) and "No space left" in str(bank.node.error)
             assert str(tmp_path) in str(bank.node.error) and bank.node.ended.is_set()
-            bank.say(7)  # whatever still arrives is not lost, and nobody's mistake
+            bank.say(7)  # messages that still arrive are not lost, and their senders are not at fault
             bank.say(8)
             bank.node.close()
         bank.start()
@@ -444,7 +446,7 @@ def test_a_finished_node_takes_nothing_more_and_stays_finished(tmp_path, tools):
     asyncio.run(run())
 
 
-def test_a_lost_tail_makes_all_conversations_reset(tmp_path, tools, monkeypatch):
+def test_a_lost_tail_restarts_all_conversations(tmp_path, tools, monkeypatch):
     async def run():
         bank = Bank(tools, tmp_path)
         bank.start()
@@ -465,7 +467,7 @@ def test_a_lost_tail_makes_all_conversations_reset(tmp_path, tools, monkeypatch)
     asyncio.run(run())
 
 
-def test_flooding_an_absent_peer_resets_the_conversation_rather_than_growing(tmp_path, tools):
+def test_flooding_an_absent_peer_restarts_the_conversation_instead_of_growing(tmp_path, tools):
     async def run():
         bank = Bank(tools, tmp_path, Limits(max_queue=5, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5))
         bank.start()
@@ -477,7 +479,7 @@ def test_flooding_an_absent_peer_resets_the_conversation_rather_than_growing(tmp
             bank.sequence = conversation.received
         assert conversation.lost > 0
         tools.kill(bank.node)
-        bank.start()  # the replay gives up nothing by itself
+        bank.start()  # the replay itself gives up no conversation
         bank.meet(reset=True, number=9)
         assert len(bank.node.peers["bank"].conversation.outbox) == 1
         bank.node.close()

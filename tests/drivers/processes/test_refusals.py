@@ -1,7 +1,6 @@
-"""Who is refused by a running server, how often that is logged, and that the others train on meanwhile.
+"""Which guests a running server refuses, how often it logs that, and that the others keep training meanwhile.
 
-The server and the honest parties are real processes on loopback; each kind of guest that has no business there
-tries several times.
+The server and the honest parties are real processes on loopback. Each kind of unwelcome guest tries several times.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ from colonnade.drivers.processes.wire import (
 from colonnade.protocol.errors import ColonnadeError, RemoteProtocolError
 
 TRIES = 5
-ABSENT = range(2, 10)  # refusals of one party are answered ever more slowly: each test has its own
+ABSENT = range(2, 10)  # one party's refusals are answered more and more slowly, so each test has its own party
 WAIT_S = 60.0
 NOW = datetime.now(UTC)
 LIMITS = Limits()
@@ -64,7 +63,7 @@ def until(holds: Callable[[], object], what: str) -> None:
 
 
 class Federation:
-    """A server, two parties in training, and others that are on the list but not there."""
+    """A server, two parties in training, and other parties that are on the list but absent."""
 
     def __init__(self, folder: Path) -> None:
         tables = {
@@ -79,7 +78,7 @@ class Federation:
         self._certify()
 
     def start(self) -> None:
-        """Until it trains."""
+        """Wait until the federation trains."""
         self._start_server()
         for name in self.parties[:2]:
             self.up.write_config(name, self.address)
@@ -91,7 +90,7 @@ class Federation:
         return self.up.parties
 
     def _certify(self) -> None:
-        """With an authority that is kept, so that it can sign for others, too."""
+        """With an authority whose key is kept, so that it can sign further certificates."""
         shutil.rmtree(self.certificates)
         certificates.init(self.certificates, now=NOW - timedelta(days=30))
         for name in self.parties:
@@ -132,7 +131,7 @@ class Federation:
         return found
 
     def goes_on(self) -> None:
-        """The updates grow, and both honest parties are in them."""
+        """The server's updates grow, and both honest parties take part in them."""
         before: dict[str, Any] = {}
 
         def moved() -> bool:
@@ -176,14 +175,14 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 def make_identity(name: str, folder: Path, home: Path, **how: Any) -> Identity:
-    """Signed by the authority at `home`; read without the checks that an honest side makes."""
+    """Signed by the authority at `home`, and read without the checks that an honest side makes."""
     folder.mkdir(parents=True, exist_ok=True)
     pem = certificates.sign(certificates.request(name, folder), home, **how)
     return Identity(name, (folder / f"{name}.key").read_bytes(), pem.read_bytes(), (home / "ca.pem").read_bytes())
 
 
 def knock(address: str, identity: Identity, hello: bytes = b"", tries: int = TRIES) -> str:
-    """What a guest is told, every time it tries."""
+    """What the server tells a guest, at every try."""
 
     async def once() -> str:
         async with open_channel(identity, address, LIMITS) as channel:
@@ -204,7 +203,7 @@ def knock(address: str, identity: Identity, hello: bytes = b"", tries: int = TRI
                 call.cancel()
 
     async def until_told() -> str:
-        """A stream that is reset while the guest still writes tells it nothing: on a busy machine that happens."""
+        """On a busy machine, a stream may be reset while the guest still writes; then the guest hears nothing."""
         answers = [await once()]
         while answers[-1].startswith("INTERNAL") and len(answers) < 5:
             answers.append(await once())
@@ -214,7 +213,7 @@ def knock(address: str, identity: Identity, hello: bytes = b"", tries: int = TRI
         return set(await asyncio.gather(*(until_told() for _ in range(tries))))
 
     answers = asyncio.run(all_at_once())
-    assert len({answer.partition(":")[0] for answer in answers}) == 1, answers  # TLS words the same in many ways
+    assert len({answer.partition(":")[0] for answer in answers}) == 1, answers  # TLS words the same cause in many ways
     return answers.pop()
 
 
@@ -225,14 +224,14 @@ def logged_once(federation: Federation, before: int, cause: str) -> dict[str, An
         return [line for line in federation.refused()[before:] if cause in line["cause"]]
 
     until(lines, f"a line about {cause!r}")
-    federation.goes_on()  # long enough for a second line to be seen
+    federation.goes_on()  # long enough to see a second line
     new = lines()
     assert len(new) == 1, new
     assert new[0]["level"] == "warning"
     return new[0]
 
 
-# Who is no member
+# Guests that are no members
 
 
 def test_no_certificate(federation: Federation) -> None:
@@ -273,7 +272,7 @@ def test_an_expired_certificate(federation: Federation, tmp_path: Path) -> None:
     logged_once(federation, before, "expired")
 
 
-def test_a_valid_certificate_of_somebody_who_is_not_on_the_list(federation: Federation, tmp_path: Path) -> None:
+def test_a_valid_certificate_that_is_not_on_the_list(federation: Federation, tmp_path: Path) -> None:
     before = len(federation.refused())
     outsider = make_identity("outsider", tmp_path, federation.certificates)
     assert knock(federation.address, outsider) == "'outsider' is not on the list of parties"
@@ -284,7 +283,7 @@ def test_a_valid_certificate_of_somebody_who_is_not_on_the_list(federation: Fede
 
 
 def test_a_member_with_another_certificate_than_the_one_on_the_list(federation: Federation, tmp_path: Path) -> None:
-    """The authority may have been tricked into signing twice: the list knows only one."""
+    """The authority may have been tricked into signing twice: the list has only one of them."""
     before = len(federation.refused())
     members = federation.certificates / "members.toml"
     original = members.read_bytes()
@@ -318,7 +317,7 @@ def plaintext(address: str, data: bytes) -> bytes:
         return answer
 
 
-def test_who_does_not_speak_tls(federation: Federation) -> None:
+def test_a_guest_without_tls(federation: Federation) -> None:
     before = len(federation.refused())
     for _ in range(TRIES):
         plaintext(federation.address, b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
@@ -335,7 +334,7 @@ def test_who_does_not_speak_tls(federation: Federation) -> None:
     logged_once(federation, before, "does not speak TLS")
 
 
-# Who is one, but means something else
+# Members that disagree with the server
 
 
 def hello_of(federation: Federation, name: str, **changes: Any) -> Hello:
@@ -358,10 +357,10 @@ def party_of(federation: Federation, name: str, **settings: Any) -> PartyHost[Pa
 @pytest.mark.parametrize(
     ("index", "changes", "words"),
     [
-        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "use the same release"]),
+        (2, {"protocol": 1}, ["protocol 1", f"{PROTOCOL} (", "install the same release"]),
         (3, {"width": 31}, ["width 31 of float32", "expected 32 of float32"]),
         (4, {"dtype": "float16"}, ["width 32 of float16", "expected 32 of float32"]),
-        (5, {"rows": 7}, ["has 7 rows, the server 1797", "align"]),
+        (5, {"rows": 7}, ["has 7 rows, the server has 1797", "align"]),
         (6, {"ids_sha256": "0" * 64}, ["ids"]),
         (7, {"shared": {}}, ["the shared config differs", "there", "here"]),
     ],
@@ -377,7 +376,7 @@ def test_a_hello_that_differs(federation: Federation, index: int, changes: dict[
 
 
 def test_other_ids_in_a_share(federation: Federation, tmp_path: Path) -> None:
-    """The whole way: a party whose table is in another order gives up by itself, with the server's words."""
+    """End to end: a party whose table is in another order stops by itself, with the server's message."""
     name = federation.parties[8]
     federation.up.write_config(name, federation.address)
     share = load_party_share(federation.up.nodes / name / "share.safetensors")
@@ -407,7 +406,7 @@ def test_a_party_process_with_another_learning_rate_says_so_and_ends(federation:
     assert line["peer"] == name
 
 
-# Many of them
+# Many guests
 
 
 def test_a_storm_of_guests_leaves_the_server_as_it_was(federation: Federation, tmp_path: Path) -> None:
@@ -433,8 +432,8 @@ def test_a_storm_of_guests_leaves_the_server_as_it_was(federation: Federation, t
     federation.goes_on()
     until(lambda: federation.descriptors() <= before + 4, "closing of the guests' connections")
     causes = [line["cause"] for line in federation.refused()[lines:]]
-    assert "too many calls at the same time" in causes
-    assert len(causes) <= 6  # of two hundred; one that was heard before may be counted again
+    assert "too many connections at the same time" in causes
+    assert len(causes) <= 6  # of two hundred; a cause heard before may be counted again
 
 
 def test_refusals_are_answered_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +445,7 @@ def test_refusals_are_answered_ever_more_slowly(monkeypatch: pytest.MonkeyPatch)
     assert delays == sorted(delays)
     assert delays[0] == 0.0
     assert delays[-1] == delays[-2] == service.REFUSAL_DELAYS_S[-1]
-    assert desk._delay("somebody else 10.0.0.1") == 0.0
+    assert desk._delay("eve 10.0.0.1") == 0.0
     clock[0] += 61.0
     assert desk._delay("mallory 10.0.0.1") == 0.0
     for number in range(5 * service.MAX_GUESTS):
@@ -484,7 +483,7 @@ def test_a_complaint_is_written_once_and_new_ones_do_not_fill_the_log(monkeypatc
     for number in range(5000):
         once.warning("refused", peer="mallory", cause="x" * number)
     assert len(lines) <= 3 + Once.MAX_LINES
-    assert "no more are written" in lines[-1][0]
+    assert "are not written for a while" in lines[-1][0]
     clock[0] += 61.0
     once.warning("refused", peer="mallory", cause="again")
     assert lines[-1][1]["cause"] == "again"

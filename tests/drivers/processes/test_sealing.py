@@ -1,4 +1,4 @@
-"""Seals alone: what the relay in the middle tries, and that none of it opens, repeats, or passes for somebody else."""
+"""Seals alone: no frame of the relay in the middle opens, repeats, or passes for another party's."""
 
 import msgspec
 import pytest
@@ -73,7 +73,7 @@ def changed(body, **changes):
     return msgspec.msgpack.encode(msgspec.structs.replace(msgspec.msgpack.decode(body, type=Announcement), **changes))
 
 
-def test_nobody_else_reads_it_nor_in_anothers_name(signets):
+def test_an_announcement_to_another_party_or_under_another_name_is_refused(signets):
     body = signets["bank"].announce("clinic", KEY)
     assert "did not sign for us" in refusal(signets, "lab", "bank", body), "redirected"
     assert "not the one in the list of members" in refusal(signets, "clinic", "lab", body), "under another name"
@@ -157,7 +157,7 @@ def test_the_same_content_never_looks_the_same():
     one, _ = sessions()
     frames = {one.seal(b"same")[8:] for _ in range(50)}
     assert len(frames) == 50 and len({frame[:8] for frame in frames}) == 50, (
-        "counters, hence nonces, are never repeated"
+        "counters, and so nonces, are never repeated"
     )
 
 
@@ -172,7 +172,7 @@ def test_repeated_and_late_frames_are_refused_and_lost_ones_are_not():
     one, other = sessions()
     first, second, third = (one.seal(bytes([i])) for i in range(3))
     assert other.open(second) == b"\1"
-    assert_refused(other, second, "clinic|bank: a sealed frame that came before")
+    assert_refused(other, second, "clinic|bank: a sealed frame that is a repetition")
     assert_refused(other, first, "comes too late")
     assert other.open(third) == b"\2"
 
@@ -180,10 +180,10 @@ def test_repeated_and_late_frames_are_refused_and_lost_ones_are_not():
 def test_reflected_and_redirected_frames_are_refused():
     one, other = sessions()
     frame = one.seal(b"mine")
-    assert_refused(one, frame, "does not open")
+    assert_refused(one, frame, "cannot be decrypted")
     for stranger in sessions():
         assert_refused(stranger, frame, "of another session")
-        assert_refused(stranger, stranger.id + frame[8:], "does not open")
+        assert_refused(stranger, stranger.id + frame[8:], "cannot be decrypted")
     assert other.open(frame) == b"mine"
 
 
@@ -193,12 +193,12 @@ def test_other_names_over_the_same_keys_do_not_open(names):
     one = Session("bank", "clinic", "run", ours, public_bytes(theirs), initiator=True)
     other = Session(*names[::-1], "run", theirs, public_bytes(ours), initiator=False)
     assert one.id != other.id
-    assert_refused(other, other.id + one.seal(b"")[8:], "does not open")
+    assert_refused(other, other.id + one.seal(b"")[8:], "cannot be decrypted")
 
 
 def test_another_run_does_not_open():
     one, other = sessions(run=("run", "ruin"))
-    assert_refused(other, other.id + one.seal(b"")[8:], "does not open")
+    assert_refused(other, other.id + one.seal(b"")[8:], "cannot be decrypted")
 
 
 @given(data=st.data())
@@ -212,13 +212,13 @@ def test_a_changed_bit_or_length_is_refused(data):
     assert_refused(other, bytes(frame), "sealed frame|another session")
 
 
-def test_a_counter_cannot_be_moved_on_by_who_cannot_seal():
+def test_a_relay_that_cannot_seal_cannot_advance_a_counter():
     one, other = sessions()
     frame = one.seal(b"one")
-    assert_refused(other, frame[:8] + (2**40).to_bytes(8, "little") + frame[16:], "does not open")
+    assert_refused(other, frame[:8] + (2**40).to_bytes(8, "little") + frame[16:], "cannot be decrypted")
     assert other.open(frame) == b"one"
 
 
 def test_a_key_of_low_order_is_refused():
-    with pytest.raises(RemoteProtocolError, match="clinic: a key that is none"):
+    with pytest.raises(RemoteProtocolError, match="clinic: an invalid key"):
         Session("bank", "clinic", "run", X25519PrivateKey.generate(), bytes(32), initiator=True)

@@ -1,4 +1,4 @@
-"""Agreeing upon a session while the relay in between loses, repeats and keeps things for later."""
+"""Two parties agree on a session while the relay loses, repeats and delays messages."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def pair(signets):
 
 
 def agree(opener, answerer):
-    """Both ways, and the first sealed word."""
+    """Both directions, and the first sealed message."""
     opening = opener.open()
     answer = answerer.answer(memoryview(opening))
     assert opener.take_answer(memoryview(answer))
@@ -65,7 +65,7 @@ def test_a_kept_opening_ends_nothing_and_its_session_is_another(pair):
     in_use = answerer.session
     answer = answerer.answer(memoryview(old))
     assert answerer.session is in_use and says(opener, answerer)
-    assert not opener.take_answer(memoryview(answer)), "nobody has that key any more"
+    assert not opener.take_answer(memoryview(answer)), "no party has that key any more"
     assert answerer._offer.session.id not in (used.id, in_use.id), "no key serves two sessions"
 
 
@@ -88,7 +88,7 @@ def test_frames_of_a_session_that_is_over_are_told_from_bad_ones(pair):
     assert answerer.read(memoryview(old)) is None
     bad = bytearray(opener.session.seal(b"word"))
     bad[-1] ^= 1
-    with pytest.raises(RemoteProtocolError, match="does not open"):
+    with pytest.raises(RemoteProtocolError, match="cannot be decrypted"):
         answerer.read(memoryview(bad))
     assert answerer.read(memoryview(b"")) is None and answerer.read(memoryview(b"x")) is None
     with pytest.raises(RemoteProtocolError, match="a sealed frame of 8 bytes"):

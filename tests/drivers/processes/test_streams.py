@@ -1,4 +1,4 @@
-"""Streams over loopback with mutual TLS: whatever happens to them, everything arrives once and in order."""
+"""Streams over loopback with mutual TLS: every message arrives once and in order, whatever happens to the streams."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Numbered(Message, frozen=True):
 
 
 class Talker:
-    """Sends `count` numbered messages to each peer, `burst` at every tick, and keeps what it hears."""
+    """Sends `count` numbered messages to each peer, `burst` at every tick, and stores what it hears."""
 
     def __init__(self, name, peers, count, burst=1, size=0):
         self.name, self.peers, self.count, self.burst, self.size = name, peers, count, burst, size
@@ -210,7 +210,7 @@ def test_a_party_and_a_server_that_are_killed_go_on(certificates, tmp_path, tool
 
 
 def test_a_dialler_cancelled_as_the_welcome_comes_is_cancelled(certificates, tmp_path, tools):
-    """`asyncio.wait_for` of Python 3.11 would lose the cancellation, and the dialler would talk on for ever."""
+    """`asyncio.wait_for` of Python 3.11 would lose the cancellation, and the dialler would never stop."""
 
     async def run():
         async with town(tools, certificates, tmp_path, lambda name, peers: Talker(name, peers, 1)) as made:
@@ -228,8 +228,8 @@ def test_a_dialler_cancelled_as_the_welcome_comes_is_cancelled(certificates, tmp
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_is_early_waits_at_the_door_and_all_come_in_together(certificates, tmp_path, tools, monkeypatch):
-    """Who only knocked and went away again would find the training over, if the others are quick."""
+def test_an_early_party_waits_at_the_door_and_all_come_in_together(certificates, tmp_path, tools, monkeypatch):
+    """A party that only knocked and left would find the training over, if the others are quick."""
     monkeypatch.setattr(dial, "FIRST_PAUSE_S", 3600.0)
     monkeypatch.setattr(service, "AT_DOOR_S", 60.0)
 
@@ -251,7 +251,7 @@ def test_who_is_early_waits_at_the_door_and_all_come_in_together(certificates, t
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_waits_at_the_door_hears_that_it_was_in_vain(certificates, tmp_path, tools):
+def test_a_waiting_party_hears_that_the_training_ended_without_it(certificates, tmp_path, tools):
     async def run():
         talkers = lambda name, peers: Talker(name, peers, 20)  # noqa: E731
         async with town(tools, certificates, tmp_path, talkers, admit_late=False) as made:
@@ -263,7 +263,7 @@ def test_who_waits_at_the_door_hears_that_it_was_in_vain(certificates, tmp_path,
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates, tmp_path, tools, monkeypatch):
+def test_a_waiting_party_hears_which_parties_are_missing_and_never_gives_up(certificates, tmp_path, tools, monkeypatch):
     monkeypatch.setattr(service, "AT_DOOR_S", 0.05)
     causes = []
     limits = replace(tools.CALM, give_up_s=0.2)
@@ -273,8 +273,8 @@ def test_who_waits_at_the_door_is_told_for_whom_and_never_gives_up(certificates,
         async with town(tools, certificates, tmp_path, talkers, limits, admit_late=False) as made:
             made.dial("bank")
             made.dialled["bank"]._complaints.warning = lambda text, **more: causes.append(more["cause"])
-            await tools.until(lambda: len(causes) >= 8, "eight refusals, longer than it would wait for nobody")
-            assert set(causes) == {"training begins when all are here; missing: clinic"}
+            await tools.until(lambda: len(causes) >= 8, "eight refusals, longer than its patience without a server")
+            assert set(causes) == {"the run begins when all parties are connected; missing: clinic"}
             made.dial("clinic")
             await tools.until(lambda: made.all_heard(20), "all messages")
 
@@ -296,7 +296,7 @@ def test_only_the_pinned_server_is_talked_to(certificates, tmp_path, tools):
             assert made.nodes["server"].peers["clinic"].conversation.number == NEVER_MET
             made.dial("clinic", members["server"])
             await tools.until(lambda: made.all_heard(20), "all messages")
-        assert said == [], "a server that is looked at has nothing to complain of"
+        assert said == [], "the server has nothing to complain of"
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -377,7 +377,7 @@ def test_no_more_is_under_way_than_the_window_allows(certificates, tmp_path, too
 
 
 def test_one_way_traffic_is_acknowledged_too(certificates, tmp_path, tools):
-    """Nothing is said in return that could carry an acknowledgement."""
+    """No message goes back that could carry an acknowledgement."""
     limits = Limits(max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     def talkers(name, peers):
@@ -393,7 +393,7 @@ def test_one_way_traffic_is_acknowledged_too(certificates, tmp_path, tools):
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_floods_an_absent_peer_resets_the_conversation_rather_than_growing(certificates, tmp_path, tools):
+def test_flooding_an_absent_peer_restarts_the_conversation_instead_of_growing(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     async def run():
@@ -409,11 +409,11 @@ def test_who_floods_an_absent_peer_resets_the_conversation_rather_than_growing(c
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_who_floods_a_present_peer_resets_the_conversation_and_what_arrives_is_in_order(certificates, tmp_path, tools):
+def test_flooding_a_present_peer_restarts_the_conversation_and_messages_stay_in_order(certificates, tmp_path, tools):
     limits = Limits(max_queue=20, max_in_flight=4, checkpoint_s=1e6, lost_after_s=1e6, heartbeat_s=1e5)
 
     class Flood(Talker):
-        """Says at every new beginning which number comes next: nothing is left out unnoticed after it."""
+        """Announces the next number at every restart, so no number after it can be missing unnoticed."""
 
         def handle(self, event, now):
             if isinstance(event, PeerJoined) and event.reset:

@@ -1,4 +1,4 @@
-"""timeline.json of a run of processes, by hand: what a party tells, what the server saw, and how the two are joined."""
+"""timeline.json of a run of processes, by hand: a party's report, the server's view, and how they are joined."""
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ def test_a_party_notes_its_jobs_by_the_runs_clock_while_it_knows_it(at):
     lane = Lane()
     at(5)
     lane.begin()
-    lane.end(at(7))  # not met yet: by the run's clock that was at no known time
+    lane.end(at(7))  # not met yet: its time on the run's clock is unknown
     at(10)
     lane.know_clock(2 * MS)  # 8 ms behind this process
     at(11)
@@ -79,7 +79,7 @@ def test_after_a_kill_nothing_is_known_since_the_checkpoint(at):
 
 
 def test_a_clock_that_goes_back_counts_nothing_twice():
-    """A server that starts again is at its last event, which may have been a while ago."""
+    """A restarted server stands at its last event, which may be a while ago."""
     spells = Spells(1)
     spells.switch(0, True, 0)
     spells.switch(0, False, 6 * MS)
@@ -107,7 +107,7 @@ def seen(*rows):
 
 
 def test_offline_comes_first_and_what_was_not_told_is_not_known():
-    """Bins of 2 ms, the last of 1 ms; a tells in bins of 1 ms, b in bins of 4 ms, c says nothing."""
+    """Bins of 2 ms, the last of 1 ms; a reports bins of 1 ms, b bins of 4 ms, c reports nothing."""
     attendance = Attendance(["a", "b", "c"])
     for name, came in (("a", 0), ("b", 4), ("c", 2)):
         attendance.came(name, came * MS)
@@ -122,7 +122,7 @@ def test_offline_comes_first_and_what_was_not_told_is_not_known():
     assert dict(zip(found["roles"], found["busy"], strict=True)) == {
         "server": [0.5, 0, 0, 1],  # half of a whole bin is all of the last, which is half as long
         "a": [0.5, 1, 0, 0.5],
-        "b": [0, 0, 0.25, 0.25],  # offline at first, whatever it says
+        "b": [0, 0, 0.25, 0.25],  # offline at first, whatever it reports
         "c": [0, 0, 0, 0],
     }
     assert dict(zip(found["roles"], found["offline"], strict=True)) == {
@@ -132,7 +132,7 @@ def test_offline_comes_first_and_what_was_not_told_is_not_known():
         "c": [1, 0, 0, 1],
     }
     assert dict(zip(found["roles"], found["unknown"], strict=True)) == {
-        "server": [0, 0, 1, 0],  # killed, and this part was not saved
+        "server": [0, 0, 1, 0],  # killed before this part was saved
         "a": [0, 0, 0, 0],
         "b": [0, 0, 0, 0],
         "c": [0, 1, 1, 0],
@@ -167,7 +167,7 @@ def test_bins_that_cannot_be_are_refused(case):
 
 
 def test_the_widest_bins_cost_no_memory():
-    """A party may say that its bins are days long, or that it has but one: the picture has the server's."""
+    """A party may report bins of days, or only one bin: the picture uses the server's."""
     for told in (LaneBins(MAX_BIN_MS, [500] * BINS, [1000] * BINS), LaneBins(1, [500], [1000])):
         found = picture(("server", "a"), seen([0] * 4, [1] * 4), seen([1] * 4), {"a": told}, 8 * MS)
         assert np.shape(found["busy"]) == np.shape(found["unknown"]) == (2, 4)

@@ -1,4 +1,4 @@
-"""`colonnade run --driver processes`: real processes, killed and stopped as an operator would."""
+"""`colonnade run --driver processes`: real processes, killed and stopped as an operator would do it."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ learning_rate = 0.3
 
 
 class Command:
-    """A `colonnade` of its own, and what it started."""
+    """A `colonnade` process and the processes it started."""
 
     def __init__(self, folder, *arguments):
         self.out = folder / "run"
@@ -82,7 +82,7 @@ class Command:
         return self.process.returncode, self.errors.read_text()
 
     def clear(self):
-        """Whatever a failed test left."""
+        """Kill whatever a failed test left behind."""
         for pid in ([self.process.pid] if self.process.poll() is None else []) + list(self.children().values()):
             os.kill(pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
@@ -103,13 +103,13 @@ def colonnade(tmp_path):
 
 
 def whole(out):
-    """The summary of a finished run whose folder has everything."""
+    """Return the summary of a finished run and check that its folder is complete."""
     for name in ("config.toml", "metrics.jsonl", "summary.json", "staleness.json", "timeline.json", "command.txt"):
         assert (out / name).is_file(), name
     summary = json.loads((out / "summary.json").read_text())
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     updates = [row["update"] for row in rows]
-    assert updates == sorted(set(updates)), "a row stands there twice"
+    assert updates == sorted(set(updates)), "a row is there twice"
     assert rows[-1]["test_value"] == summary["value"] and summary["status"] == "finished"
     assert summary["epochs"] >= 30 and summary["parties"] == 2 and summary["driver"] == "processes"
     assert summary["messages_given_up"] == 0
@@ -121,11 +121,11 @@ def whole(out):
     assert {part.shape for part in states} == {(3, len(timeline["busy"][0]))}
     assert np.min(states) >= 0 and np.max(np.sum(states, 0)) <= 1.003
     assert all(map(any, timeline["busy"])), "every role was seen at work"
-    assert [any(row) for row in timeline["offline"]] == [False, True, True], "both came later than the server"
+    assert [any(row) for row in timeline["offline"]] == [False, True, True], "both started later than the server"
 
 
 class Mortal:
-    """A child whose ends are written down beforehand, one at each look."""
+    """A child with a list of exit codes, one for each look."""
 
     def __init__(self, name, *codes):
         self.name, self.codes, self.starts, self.code = name, list(codes), 0, None
@@ -154,7 +154,7 @@ class Mortal:
 
 @pytest.fixture
 def federation(tmp_path, monkeypatch):
-    """Without processes: children end while the server is being asked for its status."""
+    """A federation without processes: children end while `up` asks the server for its status."""
 
     def make(*children):
         made = up.FederationUp(Config(), tmp_path, tuple(child.name for child in children[1:]), ())
@@ -228,7 +228,7 @@ def test_killed_members_are_started_again_and_the_run_is_whole(colonnade, tmp_pa
     assert command.children() == {}
     for name in ("server", "party-2"):
         lines = (out / "nodes" / name / "log.jsonl").read_text().splitlines()
-        assert "going on" in [json.loads(line)["event"] for line in lines]
+        assert "continuing" in [json.loads(line)["event"] for line in lines]
 
     report = colonnade("report", out)
     assert report.ended()[0] == 0 and (out / "report.html").stat().st_size > 10_000
@@ -239,14 +239,14 @@ RECORD = ("metrics.jsonl", "summary.json", "timeline.json", "staleness.json")
 
 
 def record_of(out):
-    """What a finished run leaves, here and in the folders of its roles."""
+    """The files of a finished run, in its own folder and those of its roles."""
     paths = [folder / name for folder in (out, out / "nodes" / "server" / "run") for name in RECORD]
     paths += [out / "nodes" / party / "run" / "summary.json" for party in ("party-1", "party-2")]
     return {path: path.read_bytes() for path in paths}
 
 
 def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonnade, tmp_path):
-    """Training, predicting after it, telling the end again, predicting again: Ctrl-C or SIGTERM, each time once."""
+    """One Ctrl-C or SIGTERM in each phase: training, predicting, telling the end again, predicting again."""
     out = tmp_path / "run"
     nodes = out / "nodes"
     stay = ("--predict", "--set", "predict.http=127.0.0.1:0")
@@ -285,5 +285,5 @@ def test_one_signal_ends_every_phase_and_a_finished_record_stays_as_it_is(colonn
 
     over = colonnade("up", "--resume", out)
     code, said = over.ended()
-    assert code == 0 and "This run is over" in said and "sync: finished" in said
+    assert code == 0 and "This run had already ended" in said and "sync: finished" in said
     assert record_of(out) == record

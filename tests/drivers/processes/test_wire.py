@@ -1,4 +1,4 @@
-"""Frames of the stream: whole round trips, and nothing but a CodecError for whatever else arrives."""
+"""Frames of the stream: whole round trips; any other bytes raise a CodecError."""
 
 import msgspec
 import pytest

@@ -27,9 +27,7 @@ def match(names: Sequence[str], sets: Sequence[Array], at_least: int, needed: Se
     sizes = presence.sum(axis=0)
     for name, points, distinct in zip(names, sets, sizes, strict=True):
         if distinct != len(points):
-            return Matched(
-                0, [], presence[:0], f"{name} sends ids again that it has sent, {len(points) - distinct} times"
-            )
+            return Matched(0, [], presence[:0], f"{name} sends {len(points) - distinct} ids more than once")
     common = (presence.sum(axis=1) >= at_least) & presence[:, list(needed)].all(axis=1)
     place = np.where(common, np.cumsum(common) - 1, -1).astype(np.int32)
     starts = np.cumsum([len(points) for points in sets])[:-1]

@@ -141,7 +141,7 @@ class Member(Component):
         assert self.ring is not None
         self.queue.pop(0)
         culprit = self.ring.path(result.owner)[result.hops - 1]
-        raise RemoteProtocolError(culprit, "sends ids that are no points of the curve")
+        raise RemoteProtocolError(culprit, "sends ids that are not points of the curve")
 
     def _pass_on(self, result: Points) -> list[Effect]:
         assert self.ring is not None
@@ -167,7 +167,7 @@ class Member(Component):
         assert self.ring is not None
         found = self.found.get(message.owner, [])
         wrong = self.ring.wrong_places(sender, self.name, message, sum(map(len, found)))
-        _refuse(sender, wrong or ("changes its mind" if self.size not in (0, message.size) else ""))
+        _refuse(sender, wrong or ("changes the number of common rows" if self.size not in (0, message.size) else ""))
         self.size = message.size
         self.found[message.owner] = [*found, message.places]
         if not message.last:

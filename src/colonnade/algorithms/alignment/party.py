@@ -67,7 +67,9 @@ class AligningParty(Chassis[State]):
         if not reset:
             return
         if self.member.ring is not None:
-            raise RemoteProtocolError(peer, "restarted in the middle")
+            raise RemoteProtocolError(
+                peer, "restarted in the middle of the alignment; run colonnade align again on every member"
+            )
         if peer == SERVER:
             self.send(SERVER, Declare(self._count))
 
@@ -79,7 +81,7 @@ class AligningParty(Chassis[State]):
         ring = Ring(message.members, message.counts)
         fits = ring.is_possible() and self.name in ring.members
         if sender != SERVER or self.member.ring is not None or not fits or ring.count(self.name) != self._count:
-            raise RemoteProtocolError(sender, "begins what cannot be begun")
+            raise RemoteProtocolError(sender, "starts an alignment that does not fit this party")
         self.do(self.member.begin(ring))
         early, self.state.early = self.state.early, []
         for other, earlier in early:

@@ -52,7 +52,7 @@ class Ring:
             return "sends ids out of turn"
         points = message.points
         if points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != POINT_BYTES:
-            return "sends ids that are no points"
+            return "sends ids of a wrong type or shape"
         return self._wrong_number(message, len(points), taken, f"ids of {message.owner}")
 
     def wrong_places(self, sender: str, me: str, message: Places, taken: int) -> str:
@@ -64,17 +64,17 @@ class Ring:
             return "sends places out of turn"
         places, size = message.places, message.size
         if places.dtype != np.int32 or places.ndim != 1 or not 0 <= size <= self.work:
-            return "sends places that are none"
+            return "sends invalid places"
         if len(places) and not -1 <= places.min() <= places.max() < size:
-            return "sends places that are none"
+            return "sends invalid places"
         return self._wrong_number(message, len(places), taken, f"places of {message.owner}")
 
     def _wrong_number(self, message: Points | Places, length: int, taken: int, what: str) -> str:
         declared, end = self.count(message.owner), message.start + length
         if message.start != taken or not length:
-            return f"sends {what} that do not follow those before"
+            return f"sends {what} out of order"
         if end > declared or (end == declared and not message.last):
-            return f"sends more {what} than the {declared} that were declared"
+            return f"sends more {what} than the {declared} that it declared"
         if message.last and end < declared:
-            return f"sends {end} {what}, fewer than the {declared} that were declared"
+            return f"sends {end} {what}, fewer than the {declared} that it declared"
         return ""

@@ -99,7 +99,9 @@ class AligningServer(Chassis[State]):
         if not reset:
             return
         if self.state.ring is not None:
-            raise RemoteProtocolError(peer, "restarted in the middle")
+            raise RemoteProtocolError(
+                peer, "restarted in the middle of the alignment; run colonnade align again on every member"
+            )
         self.state.counts.pop(peer, None)
 
     @on(Declare, PARTY)
@@ -107,7 +109,9 @@ class AligningServer(Chassis[State]):
         """Begin when the last party has declared."""
         state = self.state
         if state.ring is not None or sender in state.counts or not 1 <= message.count <= MOST_IDS:
-            raise RemoteProtocolError(sender, f"declares {message.count} ids, which it cannot")
+            raise RemoteProtocolError(
+                sender, f"declares {message.count} ids; each party declares 1 or more ids, once"
+            )
         state.counts[sender] = message.count
         if len(state.counts) < len(self.members):
             return
@@ -121,13 +125,13 @@ class AligningServer(Chassis[State]):
     @on(Trouble, PARTY)
     def trouble(self, sender: str, message: Trouble) -> None:
         """A party reports that another member broke the rules."""
-        self.do(self._refused(f"{message.member} {message.cause}, says {sender}"[:300]))
+        self.do(self._refused(f"{sender} reports: {message.member} {message.cause}"[:300]))
 
     # Messages of an alignment that has begun.
 
     def _begun(self, sender: str, message: Message) -> Ring:
         if self.state.ring is None:
-            raise RemoteProtocolError(sender, f"sends {type(message).__name__} before all are here")
+            raise RemoteProtocolError(sender, f"sends {type(message).__name__} before all members are connected")
         return self.state.ring
 
     @on(Raised, PARTY)
@@ -135,7 +139,7 @@ class AligningServer(Chassis[State]):
         """Note the progress of a party."""
         work = self._begun(sender, message).work
         if not 0 <= message.points <= work:
-            raise RemoteProtocolError(sender, f"says that it has raised {message.points} points of {work}")
+            raise RemoteProtocolError(sender, f"reports {message.points} raised points of {work}")
         self.state.raised[sender] = message.points
 
     @on(Done, PARTY)
@@ -143,7 +147,7 @@ class AligningServer(Chassis[State]):
         """A party has written its order."""
         self._begun(sender, message)
         if self.state.matched is None or sender in self.state.digests or len(message.sha256) != DIGEST:
-            raise RemoteProtocolError(sender, "says that it is done, which it cannot be")
+            raise RemoteProtocolError(sender, "reports an order too early, twice or without a digest")
         self.state.digests[sender] = message.sha256
         self._end()
 
@@ -252,7 +256,10 @@ class AligningServer(Chassis[State]):
         where = "all tables"
         if self._min_parties < len(self.parties):
             where = f"the server's table and those of {self._min_parties} parties"
-        return f"no id is in {where}; ids: {sizes}. Are they the same kind of id? See [align]"
+        return (
+            f"no id is in {where}; ids: {sizes}. Check that all tables have the same kind of id, and how [align] "
+            "compares them"
+        )
 
     def _end(self) -> None:
         digests = self.state.digests
@@ -261,7 +268,11 @@ class AligningServer(Chassis[State]):
         if len(counts := Counter(digests.values())) > 1:
             most, count = counts.most_common(1)[0]
             odd = [name for name in self.members if digests[name] != most or 2 * count <= len(self.members)]
-            self.do(self._refused(f"the members came to different orders ({', '.join(odd)}): start it again"))
+            self.do(
+                self._refused(
+                    f"the members computed different row orders ({', '.join(odd)}); run colonnade align again"
+                )
+            )
         else:
             self.do([Finish("finished")])
 
@@ -301,7 +312,7 @@ class AligningServer(Chassis[State]):
         """Raise if a set is longer than its owner declared."""
         for name, held in self.state.sets.items():
             if sum(map(len, held)) > self.state.counts.get(name, 0):
-                raise LocalProtocolError(f"server: the set of {name} is too long")
+                raise LocalProtocolError(f"server: received more points of {name} than declared")
 
     def summary(self) -> RoleSummary:
         """Sizes, and nothing else."""

@@ -41,13 +41,13 @@ _PAPER = "Zhang, Gu et al.: AsySQN (2021)"
 _REVEALS = (
     "every party holds the labels; no server computes anything: the coordinator sees digests of the labels, numbers of "
     "rows, nonzeros and steps, and the metrics of evaluations. Parties, with masking = 'on': a party that asks for a "
-    "batch learns the sum of all margins wᵀx of its rows (at SVRG's snapshots and in synchronous rounds all parties "
-    "do), and which rows others ask for; on the way there sums are masked, and no one or two parties see more (three "
-    "may: a party's neighbours on both trees). Sums over the same rows differ by what the parties changed in between: "
-    "where one party alone moved, by its own change. Sums with and without a party that was lost or came back are not "
-    "of the same rows at the same weights, but rows are summed again in a later epoch: near the optimum weights hardly "
-    "move, and the difference then approximates that party's margins. With masking = 'off': also the partial sums of a "
-    "party's children, single parties' margins among them"
+    "batch learns the sum of all margins wᵀx of its rows (all parties learn it at SVRG's snapshots and in synchronous "
+    "rounds), and which rows others ask for. Partial sums are masked: one party alone, or two together, see no more; "
+    "three may (a party's neighbours on both trees). Sums over the same rows differ by what the parties changed in "
+    "between: if only one party moved, by its own change. Sums with and without a party that was lost or came back are "
+    "not of the same rows at the same weights, but rows are summed again in a later epoch: near the optimum weights "
+    "hardly move, and the difference then approximates that party's margins. With masking = 'off': also the partial "
+    "sums of a party's children, single parties' margins among them"
 )
 
 

@@ -130,25 +130,25 @@ class Aggregations:
         """Raise RemoteProtocolError for an impossible sum, before any state changes."""
         name, values, on_first = self._names[sender], message.values, isinstance(message, Masked)
         if not 0 <= message.initiator < len(self._names) or values.ndim != 1 or values.dtype != np.uint64:
-            raise RemoteProtocolError(name, f"a sum that cannot be: {message!r:.120}")
+            raise RemoteProtocolError(name, f"sends an impossible sum: {message!r:.120}")
         if len(values) > self._most or (isinstance(message, Masked) and not is_step(message.clock)):
-            raise RemoteProtocolError(name, f"a sum that cannot be: {message!r:.120}")
+            raise RemoteProtocolError(name, f"sends an impossible sum: {message!r:.120}")
         if not on_first and not self._masked:
-            raise RemoteProtocolError(name, "masks, though protocol.masking = 'off'")
+            raise RemoteProtocolError(name, "sends masks, although protocol.masking = 'off'")
         if entry is None:
             return
         if sender in (entry.masked if on_first else entry.masks):
-            raise RemoteProtocolError(name, f"a {type(message).__name__} sum twice")
+            raise RemoteProtocolError(name, f"sends a {type(message).__name__} sum twice")
         if entry.said.get(sender, message.asked) != message.asked:
-            raise RemoteProtocolError(name, "two answers to different questions under one name")
+            raise RemoteProtocolError(name, "sends two answers to different requests under one number")
         if not entry.members:
             return
         if message.asked != entry.asked:
-            raise RemoteProtocolError(name, "a sum over other rows or parties than this party was asked for")
+            raise RemoteProtocolError(name, "sends a sum over other rows or parties than this party was asked for")
         if len(values) != entry.rows:
-            raise RemoteProtocolError(name, f"a sum of {len(values)} rows, {entry.rows} were asked for")
+            raise RemoteProtocolError(name, f"sends a sum of {len(values)} rows, expected {entry.rows}")
         if sender not in self._places(message.initiator, entry)[0 if on_first else 1].children:
-            raise RemoteProtocolError(name, "a sum, though it is no child in this tree")
+            raise RemoteProtocolError(name, "sends a sum, although it is not a child in this tree")
 
     def _new(self, initiator: int, nonce: int) -> Sum:
         """A new entry. Too many entries of one other initiator are leftovers; entries without a question go first."""

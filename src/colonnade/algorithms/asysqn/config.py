@@ -94,7 +94,10 @@ class LinearOptions(Options, frozen=True, kw_only=True):
     def check(self, parties: int) -> None:
         """Raise ConfigError for options that cannot work."""
         if self.masking == "on" and parties < FEWEST:
-            advice = "masked sums need at least 3 parties: of two, each has the other's value as the sum minus its own"
+            advice = (
+                "masked sums need at least 3 parties: with two, each party finds the other's value by subtracting "
+                "its own"
+            )
             raise ConfigError("data.parties", parties, f"{advice}; protocol.masking = 'off' hides nothing")
         if self.l2 is not None and not 0 <= self.l2 < float("inf"):
             raise ConfigError("protocol.l2", self.l2, "λ must be 0 or more")

@@ -185,10 +185,10 @@ class Contributor(Chassis[C], Generic[C]):
         if fault := _fault_of(tuple(ask.members), initiator, self.index, len(self.names), self._fewest):
             raise RemoteProtocolError(sender, f"asks for a sum over parties {ask.members}{fault}")
         if not is_rows(ask.rows, self._block.rows):
-            raise RemoteProtocolError(sender, f"asks for rows that are not there: {ask!r:.120}")
+            raise RemoteProtocolError(sender, f"asks for rows that do not exist: {ask!r:.120}")
         batch = 0 < len(ask.rows) <= self.training.batch_size and are_distinct(ask.rows)
         if len(ask.rows) if ask.whole or ask.tests else not batch:
-            raise RemoteProtocolError(sender, f"asks for rows that are no batch: {ask!r:.120}")
+            raise RemoteProtocolError(sender, f"asks for rows that are not a batch: {ask!r:.120}")
         known = self.sums.sums.get(key)
         if key in state.held or (known is not None and known.members):
             raise RemoteProtocolError(sender, "asks twice for the same sum")
@@ -376,12 +376,11 @@ class Contributor(Chassis[C], Generic[C]):
         """One party aggregates the margins of held-out rows, over the members that the coordinator names to all."""
         state, members = self.state, message.members
         self.check_members(members)
-        if (
-            not {self.index, message.judge} <= set(members)
-            or len(members) < self._fewest
-            or not 0 < message.number < STEPS
-        ):
-            raise RemoteProtocolError(SERVER, f"wants an evaluation by parties {members}: {message!r:.80}")
+        taking_part = {self.index, message.judge} <= set(members) and len(members) >= self._fewest
+        if not taking_part or not 0 < message.number < STEPS:
+            raise RemoteProtocolError(
+                SERVER, f"asks for an impossible evaluation by parties {members}: {message!r:.80}"
+            )
         self.abandon([nonce for nonce, purpose in state.own.items() if purpose.what == TESTS])
         state.judging, state.judge, state.judges = message.number, message.judge, tuple(members)
         state.last = message.last and self._held.validation > 0
@@ -425,7 +424,7 @@ def _share_of(ask: Ask) -> Share:
 def _fault_of(members: tuple[int, ...], initiator: int, own: int, parties: int, fewest: int) -> str | None:
     """Why a sum over these parties is refused; None if it is not. Cached: thousands of sums have the same members."""
     if sorted(set(members)) != list(members) or not {initiator, own} <= set(members):
-        return ", which cannot be"
+        return ", which is not a valid list of parties"
     if members[-1] >= parties or members[0] < 0 or len(members) < fewest:
-        return ", which would tell single terms"
+        return ", which would reveal the terms of single parties"
     return None

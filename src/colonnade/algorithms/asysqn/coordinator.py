@@ -50,6 +50,7 @@ JUDGE_TIMER = "judge"
 HOLDING, TAKING = "holding", "taking"  # the two halves of a barrier
 DIGEST = 64  # characters of a sha256
 WIDEST = 2**24  # columns of a party
+TRIES = 2  # times the number of parties: how often a judge may take too long before an evaluation is dropped
 MOST_SCORES, LONGEST_NAME = 32, 64  # of a judgement
 
 
@@ -71,6 +72,8 @@ class State(CountingState):
     last: bool = False  # whether it also judges the test rows
     unmoved: str = ""  # the last evaluation waits for a step of this party, which declined
     declined: int = 0  # evaluations that are missing because a party declined
+    tries: int = 0  # how often the judge of this evaluation took too long
+    unjudged: int = 0  # evaluations that are missing because no judge got all sums in time
     missing: list[str] = field(default_factory=list)  # parties that are missing in this evaluation
     barrier: int = 0
     phase: str = ""  # half of the barrier; "": none
@@ -109,9 +112,9 @@ class LinearCoordinator(Counting[State]):
         if message.rows != rows:
             raise RemoteProtocolError(sender, f"has {message.rows} training rows, this run has {rows}")
         if not 1 <= message.nonzeros <= WIDEST * rows or not is_step(message.tests) or len(digest) != DIGEST:
-            raise RemoteProtocolError(sender, f"a hello that cannot be: {message!r:.120}")
+            raise RemoteProtocolError(sender, f"sends an impossible Hello: {message!r:.120}")
         if state.agreed and sender in state.nonzeros:
-            raise RemoteProtocolError(sender, "says hello twice")
+            raise RemoteProtocolError(sender, "sends Hello twice")
         if state.agreed and digest != state.agreed:
             return self.send(sender, Differs(digest, self._other_labels([sender])))
         state.nonzeros[sender] = message.nonzeros
@@ -144,7 +147,7 @@ class LinearCoordinator(Counting[State]):
     def _other_labels(self, odd: list[str]) -> str:
         verb = "holds" if len(odd) == 1 else "hold"
         rest = "each other" if len(odd) == len(self.names) else "the rest"
-        return f"{', '.join(odd)} {verb} other labels than {rest}: compare the label columns, row by row"
+        return f"{', '.join(odd)} {verb} different labels from {rest}: compare the label columns row by row"
 
     @on(Diverged, PARTY)
     def diverged(self, sender: str, message: Diverged) -> None:
@@ -162,8 +165,8 @@ class LinearCoordinator(Counting[State]):
         self.begin_judging()
 
     def _advice(self) -> str:
-        slower = "take a larger train.batch_size" if self.training.measured else "lower train.learning_rate"
-        return slower + ", or take protocol.ahead = 0" * bool(self.options.ahead)
+        slower = "increase train.batch_size" if self.training.measured else "lower train.learning_rate"
+        return slower + ", or set protocol.ahead = 0" * bool(self.options.ahead)
 
     def _leave_out(self, parties: dict[str, str]) -> None:
         """Continue without these parties; raise PartyDiverged if training has not begun, or needs one of them."""
@@ -251,7 +254,7 @@ class LinearCoordinator(Counting[State]):
         size = 0 < message.rows <= min(self.training.batch_size, self.training.rows)
         numbers = 0 < message.steps < STEPS and 0 <= message.clock < STEPS * parties
         if not (known and size and numbers and 0 <= message.round <= self.state.round):
-            raise RemoteProtocolError(sender, f"a step that cannot be: {message!r:.120}")
+            raise RemoteProtocolError(sender, f"reports an impossible step: {message!r:.120}")
 
     def _note_staleness(self, party: int, message: Stepped) -> None:
         """Count the updates that the contributors have made since, as far as the coordinator has heard."""
@@ -384,7 +387,11 @@ class LinearCoordinator(Counting[State]):
         if self.state.doubts:
             self._leave_out(dict(self.state.doubts))
         elif self.state.judge:
-            self.begin_judging()
+            self.state.tries += 1
+            if self.state.tries < TRIES * len(self.names):
+                return self.begin_judging()
+            self.state.unjudged += 1  # a party holds up the sums, and the coordinator cannot see which
+            self._judged_nothing()
 
     @on(Judged, PARTY)
     def judged(self, sender: str, message: Judged) -> None:
@@ -394,18 +401,19 @@ class LinearCoordinator(Counting[State]):
             return
         for scores in (message, message.tested):
             if scores is not None and not _are_scores(scores.loss, scores.values):
-                raise RemoteProtocolError(sender, f"a judgement that cannot be: {message!r:.120}")
+                raise RemoteProtocolError(sender, f"sends an impossible evaluation: {message!r:.120}")
         if self.training.metric not in message.values:
             raise RemoteProtocolError(
-                sender, f"a judgement without {self.training.metric}: does protocol.loss fit the labels?"
+                sender, f"sends an evaluation without {self.training.metric}: does protocol.loss fit the labels?"
             )
         if (message.tested is not None) != self.state.last:
-            raise RemoteProtocolError(sender, "judges other rows than it was asked to")
+            raise RemoteProtocolError(sender, "evaluates other rows than the coordinator asked for")
         doubts, over = dict(self.state.doubts), bool(self.progress.ending)
         if not over:
             self._check_dispensable(doubts, begun=True)
         self.state.judge = ""
         self.forget_timer(JUDGE_TIMER)
+        self.state.tries = 0
         result = Evaluated(message.number, message.loss, message.values, message.tested)
         self.measured(result, self.state.missing)
         if not over:
@@ -413,7 +421,7 @@ class LinearCoordinator(Counting[State]):
 
     def _check_number(self, sender: str, number: int) -> None:
         if not 0 < number <= self.state.number:
-            raise RemoteProtocolError(sender, f"speaks of evaluation {number}; the newest is {self.state.number}")
+            raise RemoteProtocolError(sender, f"answers evaluation {number}; the newest is {self.state.number}")
 
     @on(Declined, PARTY)
     def declines(self, sender: str, message: Declined) -> None:
@@ -438,7 +446,7 @@ class LinearCoordinator(Counting[State]):
         self._judged_nothing()
 
     def _judged_nothing(self) -> None:
-        self.state.judge = ""
+        self.state.judge, self.state.tries = "", 0
         nothing = Scores(float("nan"), {self.training.metric: float("nan")})
         tested = nothing if self.state.last else None
         self.measured(Evaluated(self.state.number, nothing.loss, nothing.values, tested), self.state.missing)
@@ -468,11 +476,11 @@ class LinearCoordinator(Counting[State]):
         """Raise if an invariant between two events does not hold."""
         state = self.state
         if len(set(state.done)) < len(state.done):
-            raise LocalProtocolError("server: a party is done twice")
+            raise LocalProtocolError("server: a party has finished twice")
         if state.running and (state.phase or not self.options.synchronous):
-            raise LocalProtocolError("server: a round is running where none may")
+            raise LocalProtocolError("server: a round is running in a method without rounds")
         if state.agreed and state.labels:
-            raise LocalProtocolError("server: labels are compared, but not all")
+            raise LocalProtocolError("server: the labels agree, but not all parties have sent theirs")
 
     def told(self) -> RoleSummary:
         """Steps of each party, and barriers; the coordinator has no weights."""
@@ -483,10 +491,12 @@ class LinearCoordinator(Counting[State]):
         """Remarks for the reader of the summary."""
         state = self.state
         notes = [self._other_labels(odd)] if (odd := self._odd()) else []
-        notes += [f"went on without {name}: {cause}" for name, cause in state.left.items()]
+        notes += [f"the run continued without {name}: {cause}" for name, cause in state.left.items()]
         if state.declined:
-            cause = "parties came or went, and a party had not moved since the evaluation before"
+            cause = "parties joined or left, and a party had not stepped since the previous evaluation"
             notes.append(f"evaluations missing: {state.declined} ({cause})")
+        if state.unjudged:
+            notes.append(f"evaluations missing: {state.unjudged} (no party got all sums within protocol.patience_s)")
         return "; ".join(notes)
 
 

@@ -47,7 +47,7 @@ class Holdings:
             raise DataError(f"{self._name}: {len(self.y)} labels for {self.train.rows} rows")
         if self.train.is_zero():
             raise DataError(
-                f"{self._name}: all its columns are zero: there is nothing to learn from them; leave it out"
+                f"{self._name}: all its columns are zero, so nothing can be learned from them; leave this party out"
             )
 
     def _refuse_overflow(self, setup: PartySetup[LinearOptions]) -> None:
@@ -80,7 +80,7 @@ class Holdings:
         loss = float(np.mean(self.loss.value(theta, y)))
         start = max(at_zero(self.loss, y), self.level)
         if not loss <= FAR * start:
-            raise TrainingDiverged(f"the loss of the rows held out is {loss:.3g}; it was {start:.3g} at the start")
+            raise TrainingDiverged(f"the loss of the held-out rows is {loss:.3g}; it was {start:.3g} at the start")
         labels = (y > 0).astype(np.int64) if self.loss.signed else y
         return Scores(loss, measure(metric, self._task, labels, predictions(theta, self._task), loss))
 
@@ -117,9 +117,11 @@ def _refuse_others_settings(setup: PartySetup[LinearOptions]) -> None:
     """Raise for settings that belong to networks: they have no meaning for a linear model's step."""
     optimiser, regulariser = setup.training.party_optimisers[setup.index], setup.training.regularisers[setup.index]
     if regulariser.kind != "none":
-        raise ConfigError("train.regulariser", regulariser.kind, "linear methods have protocol.l2; leave this out")
+        raise ConfigError(
+            "train.regulariser", regulariser.kind, "linear methods use protocol.l2 instead; leave this key out"
+        )
     if optimiser.name != "sgd" or optimiser.options:
-        raise ConfigError("train.optimiser", optimiser.name, "linear methods have a step of their own; leave it out")
+        raise ConfigError("train.optimiser", optimiser.name, "linear methods have their own step; leave this key out")
 
 
 def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
@@ -137,10 +139,10 @@ def targets(y: Array, task: Task | None, loss: Loss, party: str) -> Array:
 
 def _advice(task: Task, loss: Loss) -> str:
     if task.kind == "multiclass":
-        return f"needs labels of two classes (±1 or 0–1), and there are {len(task.classes)}"
+        return f"needs labels of two classes (±1 or 0–1); these labels have {len(task.classes)} classes"
     if loss.signed:
-        return "needs labels of two classes, and here are numbers to predict; for that use ridge"
-    return "needs numbers to predict, and the label has two classes; for that use logistic or ls-svm"
+        return "needs labels of two classes; this label is a number, for which there is 'ridge'"
+    return "needs a number as the label; this label has two classes: use 'logistic' or 'ls-svm'"
 
 
 def _digest_of(*labels: Array) -> str:

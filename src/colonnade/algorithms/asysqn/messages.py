@@ -89,7 +89,7 @@ class Hold(Message, frozen=True):
 class Held(Message, frozen=True):
     """Party → coordinator: w_ℓ rests."""
 
-    plainly: ClassVar[str] = "that the party rests for a snapshot; no data"
+    plainly: ClassVar[str] = "a notice that the party pauses for a snapshot; no data"
 
     barrier: int
 
@@ -109,7 +109,7 @@ class Release(Message, frozen=True):
 class Taken(Message, frozen=True):
     """Party → coordinator: I have the full gradient, and continue."""
 
-    plainly: ClassVar[str] = "that the party has the snapshot; no data"
+    plainly: ClassVar[str] = "a notice that the party has the snapshot; no data"
 
     barrier: int
 
@@ -124,7 +124,7 @@ class Round(Message, frozen=True):
 class Stepped(Message, frozen=True):
     """Party → coordinator: w_ℓ was updated."""
 
-    plainly: ClassVar[str] = "that the party has made a step, with its size in rows; no data"
+    plainly: ClassVar[str] = "a notice that the party has made a step, with the number of rows; no data"
 
     round: int  # 0: asynchronous
     rows: int
@@ -145,7 +145,7 @@ class Judge(Message, frozen=True, omit_defaults=True):
 class Declined(Message, frozen=True):
     """Party → coordinator: no term over these members: my weights are those of an evaluation over others."""
 
-    plainly: ClassVar[str] = "that the party does not take part in a judgement; no data"
+    plainly: ClassVar[str] = "a notice that the party takes no part in an evaluation; no data"
 
     number: int
 
@@ -153,7 +153,7 @@ class Declined(Message, frozen=True):
 class Judged(Message, frozen=True, omit_defaults=True):
     """Party → coordinator: the scores of an evaluation, as in `Evaluated`."""
 
-    plainly: ClassVar[str] = "how good the model is on the rows held out"
+    plainly: ClassVar[str] = "how good the model is on the held-out rows"
 
     number: int
     loss: float
@@ -164,7 +164,7 @@ class Judged(Message, frozen=True, omit_defaults=True):
 class Diverged(Message, frozen=True):
     """Party → coordinator: my computation diverged; also a job's result."""
 
-    plainly: ClassVar[str] = "that the training leads nowhere"
+    plainly: ClassVar[str] = "a notice that the training diverges"
 
     cause: str
     own: bool  # this party's own numbers are out of range; if false, the loss of the whole model is
@@ -222,7 +222,7 @@ class Masks(Message, frozen=True):
 class Abandon(Message, frozen=True):
     """Initiator → every other member: drop this aggregation."""
 
-    plainly: ClassVar[str] = "that a question is withdrawn; no data"
+    plainly: ClassVar[str] = "a notice that a request is withdrawn; no data"
 
     nonce: int
 

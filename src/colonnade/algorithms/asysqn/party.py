@@ -174,7 +174,7 @@ class Party(Contributor[State]):
         """Train; a party that already trains only takes over the list of members."""
         self.check_members(message.members)
         if not 0 < message.unit < STEPS:
-            raise RemoteProtocolError(SERVER, f"a unit of {message.unit} nonzeros")
+            raise RemoteProtocolError(SERVER, f"sends an invalid unit of {message.unit} nonzeros")
         self.state.unit, self.state.begun = message.unit, True
         self._regroup(message.members, set())
         if self.estimator.wants_reference and not self.state.lane:
@@ -373,7 +373,7 @@ class Party(Contributor[State]):
         if values.shape != (rows,) or values.dtype != np.float64 or not all_finite(values):
             raise RemoteProtocolError(sender, f"margins of shape {values.shape}, expected ({rows},) finite numbers")
         if not message.barrier and not self.options.synchronous:
-            raise RemoteProtocolError(sender, "margins of a round, in a method without rounds")
+            raise RemoteProtocolError(sender, "sends margins of a round, but this method has no rounds")
         self._start(message)
 
     def _start(self, totals: Totals) -> None:
@@ -415,7 +415,7 @@ class Party(Contributor[State]):
         if not self.options.synchronous:
             raise self.unexpected(sender, message)
         if not 0 < message.number < STEPS or not 0 <= message.initiator < len(self.names):
-            raise RemoteProtocolError(SERVER, f"a round that cannot be: {message!r}")
+            raise RemoteProtocolError(SERVER, f"starts an impossible round: {message!r}")
         state = self.state
         self.abandon_training()
         if not self.estimator.wants_reference:

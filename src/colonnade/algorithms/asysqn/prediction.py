@@ -74,8 +74,9 @@ class SummedParty(SumParty[SummedPartyState]):
     def __init__(self, trained: Party, table: RowsById, names: tuple[str, ...], options: LinearOptions) -> None:
         if trained.estimator.w.any() and trained.fence.members() - {tuple(range(len(names)))}:
             advice = (
-                f"the last sums that {trained.name} contributed to with these weights were not over all parties: "
-                "sums over all would tell a party's margins by subtraction; train again, with all parties at the end"
+                f"the last sums that {trained.name} contributed to with these weights left out some parties. A sum "
+                "over all parties would now reveal one party's margins by subtraction. Train again, with all "
+                "parties present at the end"
             )
             raise ConfigError("--predict", trained.name, advice)
         super().__init__(trained.name, table, names, SummedPartyState())
@@ -90,7 +91,7 @@ class SummedParty(SumParty[SummedPartyState]):
         """Start this party's term. The sum is always over all parties; the server cannot choose them."""
         ids, root, nonce = message.ids, message.root, message.nonce
         if not 0 <= root < len(self.names) or nonce in self.state.roots:
-            raise RemoteProtocolError(SERVER, f"asks for a sum that cannot be: {len(ids)} ids at party {root}")
+            raise RemoteProtocolError(SERVER, f"asks for an impossible sum: {len(ids)} ids at party {root}")
         self.check_sum(ids)
         opening = Opening(nonce, list(range(len(self.names))), False, NO_ROWS)
         self.sums.open(root, opening, len(ids), hashlib.sha256(msgspec.msgpack.encode(ids)).digest())

@@ -58,7 +58,7 @@ class Tree:
         above = self.parents[party]
         while above is not None:
             if len(found) == len(self.parents):
-                raise LocalProtocolError(f"not a tree: party {party} is its own ancestor, or under one that is")
+                raise LocalProtocolError(f"not a tree: party {party} is its own ancestor, or below a party that is")
             found.append(above)
             above = self.parents[above]
         return found
@@ -79,7 +79,9 @@ class Tree:
 def aggregation_trees(parties: int, initiator: int, fan_out: int = 2) -> tuple[Tree, Tree]:
     """T1 and T2 for this initiator; more than two children make them shallower, and pairs of colluders stronger."""
     if parties < 3:
-        advice = "masked sums need at least 3 parties: of two, each has the other's value as the sum minus its own"
+        advice = (
+            "masked sums need at least 3 parties: with two, each party finds the other's value by subtracting its own"
+        )
         raise ConfigError("parties", parties, advice)
     if fan_out < 2:
         raise ConfigError("fan_out", fan_out, "must be at least 2")

@@ -244,12 +244,14 @@ class Chassis(Generic[S]):
         changing = [name for name, value in vars(self).items() if isinstance(value, _CHANGING)]
         if changing:
             raise LocalProtocolError(
-                f"{self.name}: {', '.join(changing)} may change, and no checkpoint would hold it; make it a field of "
-                f"the state, or a tuple"
+                f"{self.name}: {', '.join(changing)} may change, but is not saved in checkpoints; make it a "
+                "field of the state, or a tuple"
             )
         object.__setattr__(self, "_sealed", True)
 
     def __setattr__(self, name: str, value: object) -> None:
         if self._sealed:
-            raise LocalProtocolError(f"{self.name}: {name} is no field of the state, so no checkpoint would hold it")
+            raise LocalProtocolError(
+                f"{self.name}: {name} is not a field of the state, so checkpoints would not save it"
+            )
         object.__setattr__(self, name, value)

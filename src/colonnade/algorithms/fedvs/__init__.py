@@ -38,12 +38,14 @@ _PAPER = "Li et al.: FedVS (ICML 2023)"
 _LABELS = "every party: ∇_H of every batch, from which labels can be inferred (its sign often is the label)"
 _REVEALS = (
     "server: the sum of the embeddings of the set S, of training and test rows, and how many of a party's weights were "
-    "clipped; nothing else of the coded answers, thanks to blinding (without it: all of ψ, of which two rounds give "
-    "away data). Where S changes from one round to the next, the sums differ by about one party's embedding; with the "
-    "same weights, the same rows are never summed over two sets. Which party has stepped since it last shared. "
+    "clipped; blinding hides the rest of the coded answers (without blinding the server sees all of ψ, and two rounds "
+    "give away data). If S changes from one round to the next, the sums differ by about one party's embedding; with "
+    "the same weights, the same rows are never summed over two sets. The server also sees which party has stepped "
+    "since it last shared. "
     f"{_LABELS}, and each other's number of columns and which weights were summed; "
     "up to T parties together: nothing more of the others' data and models (T + 1 could find a model, K + T data). "
-    "All of them follow the protocol; a server that colludes with a party of S learns the sum without its part"
+    "This holds if all members follow the protocol; a server that colludes with a party of S learns the sum "
+    "without its part"
 )
 _PLAIN = f"server: every party's embeddings; {_LABELS}"
 _NOISY = (

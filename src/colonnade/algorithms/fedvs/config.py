@@ -54,7 +54,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         """The code (K, T, N); raises if it cannot decode."""
         fewest = 2 * self.T + 1
         if self.K is None and 0 <= self.T < parties < fewest:
-            advice = f"T = {self.T} needs {fewest} parties at least, and there are {parties}: use another method"
+            advice = f"T = {self.T} needs at least {fewest} parties, but there are {parties}: use another method"
             raise ConfigError("protocol.T", self.T, advice)
         try:
             return LagrangeCode(self.segments(parties), self.T, parties)
@@ -88,7 +88,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         """What Lagrange coded shares with T random masks (privacy/sharing.py) protect, in words."""
         if not self.T:
             return UNPROTECTED
-        blinding = "" if self.blinding else " blinding is off, so two rounds of answers give data away to the server."
+        blinding = "" if self.blinding else " blinding is off, so two rounds of answers reveal data to the server."
         return (
             f"Parties hold coded shares of each other's columns and weights. Up to {self.T} of them together learn "
             f"nothing about the others from these shares, with any amount of computing; {self.T + 1} or more may. This "
@@ -119,8 +119,8 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         fewest = min(parties, self.T + 2)
         if not fewest <= self.least(parties) <= parties:
             advice = (
-                f"must be {fewest} to {parties}: of a sum, {self.T} colluders could take away their own parts, and "
-                "what is left must not be one party's embedding"
+                f"must be {fewest} to {parties}: {self.T} colluders can subtract their own parts from a sum, and the "
+                "rest must not be one party's embedding"
             )
             raise ConfigError("protocol.min_summed", self.min_summed, advice)
 
@@ -166,7 +166,7 @@ class PlainOptions(Options, frozen=True, kw_only=True):
     def check(self, parties: int) -> None:
         """Raise ConfigError for options that cannot work."""
         if self.segments(parties) < 1:
-            raise ConfigError("protocol.K", self.K, "the rows are cut into at least 1 segment")
+            raise ConfigError("protocol.K", self.K, "must be 1 or more segments")
 
     def segments(self, parties: int) -> int:
         """K as configured, or its default."""

@@ -54,9 +54,11 @@ class CodedData:
         check_elements(sender, "coded data", values, (len(values), terms))
         goes_on = self.version.get(n) == message.version and start == self.filled[n]
         if goes_on and terms != self.values[n].shape[1]:
-            raise RemoteProtocolError(sender, f"coded data of {terms} columns, and {self.values[n].shape[1]} before")
+            raise RemoteProtocolError(
+                sender, f"coded data of {terms} columns, expected {self.values[n].shape[1]} as before"
+            )
         if start and not goes_on:
-            raise RemoteProtocolError(sender, f"coded data from place {start}, without those before it")
+            raise RemoteProtocolError(sender, f"coded data from place {start}, before the preceding places arrived")
         if not goes_on:
             self.version[n], self.values[n] = message.version, np.empty((self.places, terms), np.uint32)
             self.together = None

@@ -31,7 +31,8 @@ class DataShare(OfRows, frozen=True):
     """Party → party, Alg. 1 l. 8: places start … of the sender's coded data; `version` names the polynomial F."""
 
     plainly: ClassVar[str] = (
-        "a coded share of the party's columns: up to T receivers together learn nothing from theirs (T = 0: all)"
+        "a coded share of the party's columns: up to T receivers together learn nothing from their shares "
+        "(T = 0: shares hide nothing)"
     )
 
     version: int
@@ -54,7 +55,7 @@ class FetchData(Message, frozen=True):
 class Prepared(Message, frozen=True):
     """Party → server: the parties whose coded data I hold, and my newest exchanges."""
 
-    plainly: ClassVar[str] = "whose shares the party holds; no data"
+    plainly: ClassVar[str] = "a list of the parties whose shares it holds; no data"
 
     held: list[int]
     round: int
@@ -101,7 +102,7 @@ class ModelRequest(Message, frozen=True):
 class Shared(Message, frozen=True):
     """Party → server: these weights are shared."""
 
-    plainly: ClassVar[str] = "that the party has shared its weights; no data"
+    plainly: ClassVar[str] = "a notice that the party has shared its weights; no data"
 
     trained: int
 
@@ -116,7 +117,7 @@ class WhoHolds(OfRows, frozen=True):
 class Holding(OfRows, frozen=True):
     """Party → server: the parties whose shares (model, blinding and data) I hold; sent unasked once all are here."""
 
-    plainly: ClassVar[str] = "whose shares the party holds, and how many of its weights were cut off"
+    plainly: ClassVar[str] = "a list of the parties whose shares it holds, and how many of its weights were clipped"
 
     round: int
     attempt: int
@@ -150,7 +151,7 @@ class Answer(OfRows, frozen=True):
 class Declined(OfRows, frozen=True):
     """Evaluator → server: no answer over this S: I answered for some of these rows over another, or lack a share."""
 
-    plainly: ClassVar[str] = "that the party does not answer a question; no data"
+    plainly: ClassVar[str] = "a notice that the party does not answer a request; no data"
 
     round: int
     attempt: int

@@ -72,8 +72,8 @@ def polynomial_module(setup: PartySetup[FedvsOptions]) -> Polynomial:
     module = party_module(setup.model, setup.shape, setup.width, seed, setup.name)
     if not isinstance(module, Polynomial):
         raise ModelError(
-            f"model.party of {setup.name} = {setup.model!r}: fedvs evaluates networks on secret shares, which only a "
-            "polynomial one allows; use e.g. 'polynomial:2'"
+            f"model.party of {setup.name} = {setup.model!r}: fedvs evaluates networks on secret shares, so they "
+            "must be polynomials; use e.g. 'polynomial:2'"
         )
     return module
 
@@ -281,7 +281,7 @@ class Party(Chassis[State]):
         blinders = sorted(set(awaited)) == awaited and set(awaited) <= set(among)
         enough = len(awaited) > self.options.T if side.lasting else not awaited
         if not (numbers and times and places and blinders and enough and len(among) >= self.least):
-            raise RemoteProtocolError(SERVER, f"an exchange that cannot be: {message!r:.120}")
+            raise RemoteProtocolError(SERVER, f"starts an impossible exchange: {message!r:.120}")
 
     def _share_job(self, side: Side) -> ShareModel:
         weights, exchange, lasting = self._weights(), side.exchange, self.lasting
@@ -380,11 +380,15 @@ class Party(Chassis[State]):
     def _check_sum(self, message: Sum, side: Side) -> None:
         summed, least = message.summed, self.least
         if len(set(summed)) < max(least, len(summed)) or len(summed) != len(message.versions):
-            raise RemoteProtocolError(SERVER, f"a sum over {summed}: {least} parties, each once, are the fewest")
+            raise RemoteProtocolError(
+                SERVER, f"asks for a sum over {summed}; it must name {least} or more parties, each once"
+            )
         if not 0 <= message.position < (side.data.places if side.testing else LAST_ROUND):
-            raise RemoteProtocolError(SERVER, f"a sum at {message.position}, where there are no rows")
+            raise RemoteProtocolError(SERVER, f"asks for a sum at {message.position}, where there are no rows")
         if not set(side.exchange.awaited) <= set(summed):
-            raise RemoteProtocolError(SERVER, f"a sum over {summed}, without some that blind: {side.exchange.awaited}")
+            raise RemoteProtocolError(
+                SERVER, f"asks for a sum over {summed}; it must include the parties that blind, {side.exchange.awaited}"
+            )
 
     def _test_places(self, message: Sum) -> Array:
         return np.arange(message.position, self.held_out.stop(message.position, self.testing.exchange.places))

@@ -123,8 +123,9 @@ class CodedParty(SumParty[CodedPartyState]):
         everyone = set(range(len(names)))
         if any(set(weights) != everyone for _, _, weights in trained.answered.sums):
             advice = (
-                f"the last sums that {trained.name} answered for, with the weights it has, were not over all parties: "
-                "sums over all would tell an embedding by subtraction; train on, and let all be there at the end"
+                f"with its present weights, {trained.name} has answered sums that left out some parties. "
+                "A sum over all parties would now reveal an embedding by subtraction. Train further, with all "
+                "parties present at the end"
             )
             raise ConfigError("--predict", trained.name, advice)
         super().__init__(trained.name, table, names, CodedPartyState())
@@ -165,7 +166,9 @@ class CodedParty(SumParty[CodedPartyState]):
     def _check(self, n: int, share: CodedShare, pending: Pending) -> None:
         sender, terms, width, places = self.names[n], len(share.model), self._trained.width, pending.places
         if share.asked != pending.asked:
-            raise RemoteProtocolError(sender, "was asked for other ids: the server must ask all for the same")
+            raise RemoteProtocolError(
+                sender, "was asked for other ids; the server must ask all parties for the same ids"
+            )
         if not 0 < terms <= MAX_INNER:
             raise RemoteProtocolError(sender, f"a coded model of {terms} terms")
         check_elements(sender, "coded data", share.data, (places, terms))

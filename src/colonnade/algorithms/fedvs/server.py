@@ -119,7 +119,7 @@ class Server(Counting[State]):
         s, n = self.state, self.index[sender]
         known = set(message.held) <= set(range(len(self.names))) and n in message.held
         if not (known and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
-            raise RemoteProtocolError(sender, f"prepared for what cannot be: {message!r:.120}")
+            raise RemoteProtocolError(sender, f"reports an impossible preparation: {message!r:.120}")
         s.prepared[n] = message.held
         self.agreement.newest = max(self.agreement.newest, (message.round, message.attempt))
         self.evaluation.skip_to(message.tested)
@@ -257,7 +257,7 @@ class Server(Counting[State]):
         weights = self._weights()
         position = free_position(self.walk, s.position, s.asked_for, weights, self.least)
         if position is None:
-            return self.end("no rows are left that can be summed over the parties that are here")
+            return self.end("no rows are left that can be summed over the connected parties")
         s.position = position
         s.asked_for.append((position, weights))
         s.doing = ANSWERING
@@ -503,7 +503,7 @@ class Server(Counting[State]):
             return ""
         missing = ", ".join(f"{name} ({count}×)" for name, count in sorted(s.missed.items())) or "none"
         return (
-            f"rounds were tried again {s.retries}×, where fewer than {self.code.needed} could answer in time; "
+            f"rounds were repeated {s.retries} times, because fewer than {self.code.needed} parties answered in time; "
             f"missing: {missing}; if they are only slow, raise protocol.deadline_s"
         ) + self._longer()
 

@@ -110,7 +110,9 @@ class SumAgreement(Component):
         twice = len(set(held if self.awaited else message.held)) < len(held)
         unknown = len(message.trained) != (len(held) if self.awaited else 0)
         if wrong or twice or unknown or n not in self.among:
-            raise RemoteProtocolError(sender, f"reports shares of {message.held}, and {self.among} share")
+            raise RemoteProtocolError(
+                sender, f"reports shares of {message.held}, but the parties that share are {self.among}"
+            )
         self.trained |= dict(zip(message.versions, message.trained, strict=False))
         self.reports[n] = held if self.awaited else sorted(held)
         return True
@@ -153,7 +155,7 @@ class SumAgreement(Component):
             self._refuse_future(sender, message.round, message.attempt)
             return False
         if n not in self.evaluators or not self.places or message.summed != self.summed or n in self.answers:
-            cause = f"an answer over {message.summed}, and the set of round {self.key[0]} is {self.summed}"
+            cause = f"sends an answer over {message.summed}, but the set of round {self.key[0]} is {self.summed}"
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "a coded embedding", message.values, (self.places, width))
         self.answers[n] = message.values
@@ -161,7 +163,7 @@ class SumAgreement(Component):
 
     def _refuse_future(self, sender: str, round: int, attempt: int) -> None:
         if (round, attempt) > self.newest:
-            raise RemoteProtocolError(sender, f"speaks of round {round}, attempt {attempt}, which has not begun")
+            raise RemoteProtocolError(sender, f"names round {round}, attempt {attempt}, which has not begun")
 
     def decodable(self) -> bool:
         """Whether R answers are here."""

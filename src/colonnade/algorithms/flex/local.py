@@ -72,7 +72,7 @@ def _refuse_momentum(optimiser: str, options: RoundOptions, party: int | None) -
     """Raise ConfigError. Eq. (8)'s local momentum is SGD's; other optimisers keep their memory from round to round."""
     whose, values = f"party {(party or 0) + 1}", "0.0 for this party"
     if party is None:
-        whose, values = "the server", "one value for each party, which leaves the server out"
+        whose, values = "the server", "one value for each party, without the server"
     cause = f"{whose} steps by {optimiser!r}, which has no local momentum"
     raise ConfigError("protocol.momentum", options.momentum, f"{cause}: use 'sgd', set 0, or a list with {values}")
 

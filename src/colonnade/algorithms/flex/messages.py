@@ -34,7 +34,7 @@ class Ready(Message, frozen=True):
 class Late(Message, frozen=True):
     """Party → server: the bell rang before the party had done one step; do not wait for it."""
 
-    plainly: ClassVar[str] = "that the party has not finished a step in time; no data"
+    plainly: ClassVar[str] = "a notice that the party has not finished a step in time; no data"
 
     phase: int
 

@@ -172,7 +172,7 @@ class Party(Member[State]):
                 self._check_snapshot(snapshot)
                 s.given, s.snapshot = None, snapshot
             case _:
-                cause = f"a {type(message).__name__}, though protocol.labels = {self.options.labels!r}"
+                cause = f"sends a {type(message).__name__}, although protocol.labels = {self.options.labels!r}"
                 raise RemoteProtocolError(SERVER, cause)
         s.doing, s.following, s.k = LOCAL, message.following, message.update
         self.do(self.local.begin(self.now, message.phase, message.timeout_s, message.limit, message.scale))
@@ -183,7 +183,7 @@ class Party(Member[State]):
         amounts = 0 <= message.timeout_s <= LONGEST_S and is_step(message.limit) and 0 <= message.scale <= MOST_SCALE
         forward = message.following >= message.round
         if not (numbers and forward and amounts and (message.timeout_s or message.limit)):
-            raise RemoteProtocolError(SERVER, f"a phase that cannot be: {message!r:.120}")
+            raise RemoteProtocolError(SERVER, f"starts an impossible phase: {message!r:.120}")
 
     def _check_gradient(self, values: Array) -> None:
         expected = (len(self.state.batch), self.width)
@@ -308,7 +308,7 @@ class Party(Member[State]):
         """Move to the server's round, forward or back."""
         s = self.state
         if not is_step(message.step):
-            raise RemoteProtocolError(sender, f"says that the others are in round {message.step}")
+            raise RemoteProtocolError(sender, f"sends a Skip to round {message.step}")
         if s.doing != READY or message.step == s.round:
             s.dropped += 1
             return
@@ -327,7 +327,7 @@ class Party(Member[State]):
         if s.working and s.doing != LOCAL:
             raise LocalProtocolError(f"{self.name}: a local step is running while {s.doing}")
         if s.doing == LOCAL and s.given is None and s.snapshot is None:
-            raise LocalProtocolError(f"{self.name}: a phase about nothing")
+            raise LocalProtocolError(f"{self.name}: a phase without a gradient or snapshot")
         if local.limit and local.steps > local.limit:
             raise LocalProtocolError(f"{self.name}: {local.steps} steps of at most {local.limit}")
 

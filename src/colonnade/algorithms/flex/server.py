@@ -158,10 +158,12 @@ class Server(TablesInFiles, Coordinator[State]):
         steps, step_s, held_s, begun = message.steps, message.step_s, message.held_s, self.state.unreported.get(sender)
         most = begun.limit if begun is not None and begun.phase == message.phase and begun.limit else STEPS
         if not 1 <= steps <= most:
-            raise RemoteProtocolError(sender, f"reports τ = {steps} local steps; one is the least, {most} the most")
+            raise RemoteProtocolError(
+                sender, f"reports τ = {steps} local steps; it must be 1 or more, and at most {most}"
+            )
         weight = self._rules[self.index[sender]].largest_weight(steps)
         if not abs(message.weight - weight) <= ROUNDING * weight:
-            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; after {steps} steps it is {weight}")
+            raise RemoteProtocolError(sender, f"reports w̄ = {message.weight}; after {steps} steps it must be {weight}")
         if not (0 <= step_s <= LONGEST_S and 0 <= held_s <= LONGEST_S and steps * step_s <= held_s + ROUNDING):
             raise RemoteProtocolError(sender, f"reports steps of {step_s} s, {steps} of them, {held_s} s in all")
 
@@ -197,7 +199,9 @@ class Server(TablesInFiles, Coordinator[State]):
         known = [self.pacing.step_s[name] for name in self.names if name in self.pacing.step_s]
         quickest = min(known, default=0.0)
         if not isinstance(timeout_s, str) and quickest > timeout_s:
-            advice = f"no party finished a step within it: the quickest took {quickest:.3g} s; give more, or use 'auto'"
+            advice = (
+                f"no party finished a step in this time: the fastest took {quickest:.3g} s; raise it, or use 'auto'"
+            )
             raise ConfigError("protocol.timeout_s", timeout_s, advice)
 
     @property

@@ -28,8 +28,8 @@ METHODS = (
     Method(
         "centralised",
         "the oracle",
-        "one model over all columns, no federation: the others are measured against it",
-        "everything: all columns and labels lie in one place",
+        "one model over all columns, without a federation: a reference for the other methods",
+        "everything: all columns and labels are in one place",
         CentralisedOptions,
         CENTRALISED_PAYLOADS + EVALUATION_PAYLOADS,
         server=None,

@@ -40,7 +40,7 @@ class LockStepWalker(Walker[T], Generic[T]):
         """Move to the server's step, forward or back, without learning from the batches between."""
         s = self.state
         if not is_step(message.step):
-            raise RemoteProtocolError(sender, f"says that the others are at step {message.step}")
+            raise RemoteProtocolError(sender, f"sends a Skip to step {message.step}")
         if not s.uploaded or s.busy or message.step == s.step:
             s.dropped += 1  # out of date; if the steps still differ, the next upload is answered with a Skip
             return

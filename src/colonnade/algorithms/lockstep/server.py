@@ -57,9 +57,11 @@ class LockStepServer(Stepping[T], Generic[T]):
         super().check_upload(sender, message)
         rows = len(message.rows)
         if message.batch != rows or rows != self.walk.size(message.step):
-            raise RemoteProtocolError(sender, f"a batch of {message.batch} among {rows} rows for step {message.step}")
+            raise RemoteProtocolError(
+                sender, f"sent a batch of {message.batch} among {rows} rows for step {message.step}"
+            )
         if message.step == self.state.round and not are_same(message.rows, self.walk.batch(message.step)):
-            raise RemoteProtocolError(sender, f"sent other rows for step {message.step} than the walk has")
+            raise RemoteProtocolError(sender, f"sent rows for step {message.step} that differ from the agreed walk")
 
     def request_of(self, party: int, message: Embeddings) -> QueuedRequest:
         """Return a request that keeps the values, since there is no table."""

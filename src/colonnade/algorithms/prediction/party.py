@@ -47,7 +47,7 @@ class AnsweringParty(Chassis[S], Generic[S]):
         ids = message.ids
         if not 0 < len(ids) <= MAX_ASKED or max(map(len, ids)) > MAX_ID_BYTES:
             raise RemoteProtocolError(
-                SERVER, f"asks for {len(ids)} ids; 1 to {MAX_ASKED} of {MAX_ID_BYTES} bytes may be"
+                SERVER, f"asks for {len(ids)} ids; the limit is {MAX_ASKED} ids of {MAX_ID_BYTES} bytes"
             )
         self.aside(Find(self.state.jobs + 1, message.number, message.start, ids))
 
@@ -109,7 +109,7 @@ class PredictParty(AnsweringParty[PredictPartyState]):
         for start in range(0, len(self._train), READ_ROWS):
             rows = np.arange(start, min(start + READ_ROWS, len(self._train)))
             values = self._read(self._train, rows, -1 - start)
-            assert values is not None, "no mean is told of uploads that are accounted"
+            assert values is not None, "a party that accounts for its uploads sends no mean"
             total += values.sum(0, dtype=np.float64)
         return Mean((total / len(self._train)).astype(np.float32))
 
@@ -128,5 +128,8 @@ class PredictParty(AnsweringParty[PredictPartyState]):
             return self._nothing
         values = self._trained.embed(x, rows, number)
         if values is not None and not are_sane(values):
-            raise TrainingDiverged(f"{self.name}: its embeddings are absurd; are these the rows it was trained on?")
+            raise TrainingDiverged(
+                f"{self.name}: its embeddings are not finite or far too large; check that its table has the "
+                "columns and units of the training"
+            )
         return values

@@ -77,5 +77,5 @@ def _embedded(party: Showing, block: Array, number: int) -> Array:
     rows = [first.setdefault(row.tobytes(), place) for place, row in enumerate(block + np.float32(0))]  # −0 becomes 0
     values = party.embed(block, np.array(rows, np.int64), number)
     if values is None:
-        raise ColonnadeError(f"predict: {party.name} gives no more: {party.guard.why()}")
+        raise ColonnadeError(f"predict: {party.name} answers no more requests: {party.guard.why()}")
     return values

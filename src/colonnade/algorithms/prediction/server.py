@@ -133,7 +133,7 @@ class AskingServer(Chassis[S], Generic[S]):
     def _check(self, sender: str, found: Found, rows: int) -> None:
         has, values, width = found.has, found.values, self._widths[self.index[sender]]
         if has.shape != (rows,) or has.dtype != np.bool_:
-            raise RemoteProtocolError(sender, f"says of {has.shape} ids whether it has them, asked for {rows}")
+            raise RemoteProtocolError(sender, f"answers for {has.shape} ids, but was asked for {rows}")
         expected = (int(has.sum()), width)
         if values.shape != expected or values.dtype != np.float32 or not are_sane(values):
             raise RemoteProtocolError(sender, f"embeddings of shape {values.shape}, expected {expected} sane float32")

@@ -96,4 +96,7 @@ def why_refused(what: Array, parties: Sequence[str], away: Sequence[str]) -> str
     if not (what <= CACHED).any():
         return "no party has this id" if not away else f"no party that answered has this id; away: {', '.join(away)}"
     missing = [name for name, code in zip(parties, what, strict=True) if code > CACHED]
-    return f"rests on too few parties: nothing stands in for {', '.join(missing)} (predict.away, predict.min_parties)"
+    return (
+        f"too few parties have this id, and nothing replaces {', '.join(missing)}; see predict.away and "
+        "predict.min_parties"
+    )

@@ -58,7 +58,9 @@ class SumParty(AnsweringParty[P], Generic[P]):
     def check_sum(self, ids: list[str]) -> None:
         """Raise RemoteProtocolError for a sum over too many ids, or over ids that the party lacks."""
         if not 0 < len(ids) <= MAX_ASKED or (self.table.find(ids) < 0).any():
-            raise RemoteProtocolError(SERVER, f"asks for a sum of {len(ids)} ids, too many or not all of this party")
+            raise RemoteProtocolError(
+                SERVER, f"asks for a sum of {len(ids)} ids: too many, or this party does not have all of them"
+            )
 
 
 @dataclass(slots=True)

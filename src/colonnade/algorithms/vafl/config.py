@@ -40,7 +40,7 @@ class VaflOptions(Options, frozen=True):
             raise ConfigError("protocol.extra_rows", self.extra_rows, "must be 0 or more batches")
         self._check_in_flight()
         if self.smaller_batches and self.extra_rows:
-            advice = "further rows go with whole batches; leave protocol.extra_rows at 0"
+            advice = "extra rows are sent with whole batches only; set protocol.extra_rows = 0"
             raise ConfigError("protocol.smaller_batches", self.smaller_batches, advice)
         pauses = self.pause_s if isinstance(self.pause_s, list) else [self.pause_s]
         if isinstance(self.pause_s, list) and len(self.pause_s) != parties:
@@ -55,11 +55,11 @@ class VaflOptions(Options, frozen=True):
         if most == 1:
             return
         if self.order == "query-first":
-            raise ConfigError(key, most, "a party queries the batch that it uploaded last; use order = 'upload-first'")
-        if self.pause_s:
             raise ConfigError(
-                key, most, "batches that overlap have no pauses between them; leave protocol.pause_s at 0"
+                key, most, "a party can only query the batch that it uploaded last; set protocol.order = 'upload-first'"
             )
+        if self.pause_s:
+            raise ConfigError(key, most, "batches that overlap have no pauses between them; set protocol.pause_s = 0")
 
 
 class TSyncOptions(VaflOptions, frozen=True, kw_only=True):
@@ -77,4 +77,6 @@ class TSyncOptions(VaflOptions, frozen=True, kw_only=True):
         if not 1 <= self.threshold(parties) <= parties:
             raise ConfigError("protocol.t", self.t, f"must be between 1 and the number of parties, {parties}")
         if self.order != "upload-first":
-            raise ConfigError("protocol.order", self.order, "t-sync answers uploads, so only 'upload-first' works")
+            raise ConfigError(
+                "protocol.order", self.order, "t-sync answers uploads; set protocol.order = 'upload-first'"
+            )

@@ -26,7 +26,7 @@ __all__ = [
 
 REVEALS = (
     "server: every party's embeddings and row numbers; each party: the loss gradient of its own embeddings "
-    "(which tells labels to a party that looks); parties learn nothing of each other directly"
+    "(from which a curious party can infer labels); parties learn nothing of each other directly"
 )
 
 

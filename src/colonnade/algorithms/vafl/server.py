@@ -101,9 +101,11 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         """
         rows, most = message.rows, self.most_rows
         if message.batch != len(rows) or len(rows) > most:
-            raise RemoteProtocolError(sender, f"a batch of {message.batch} among {len(rows)} rows, of at most {most}")
+            raise RemoteProtocolError(
+                sender, f"sent a batch of {message.batch} among {len(rows)} rows; {most} is the most"
+            )
         if not are_distinct(rows):
-            raise RemoteProtocolError(sender, f"a row twice in the batch of step {message.step}")
+            raise RemoteProtocolError(sender, f"sent a row twice in the batch of step {message.step}")
 
     @property
     def most_rows(self) -> int:
@@ -114,22 +116,24 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         """A party's batches are consecutive steps. After a reset, some of those in flight may have their answers."""
         last = self.state.steps.get(self.index[sender])
         if last is not None and not last < step <= last + self.state.queue.most:
-            raise RemoteProtocolError(sender, f"a batch of step {step} after that of step {last}")
+            raise RemoteProtocolError(sender, f"sent the batch of step {step} after that of step {last}")
 
     def _check_fresh(self, sender: str, message: Embeddings) -> None:
         owed = self.state.owed.get(sender, {}).get(message.request)
         if message.batch or owed is None:
-            raise RemoteProtocolError(sender, f"answers request {message.request}, which waits for no answer of it")
+            raise RemoteProtocolError(
+                sender, f"answers request {message.request}, which it was not asked or has answered"
+            )
         if not are_same(message.rows, owed):
-            raise RemoteProtocolError(sender, f"sent other rows than request {message.request} asks for")
+            raise RemoteProtocolError(sender, f"sent rows that differ from those of request {message.request}")
 
     def _check_warm_up(self, sender: str, rows: Rows) -> None:
         party = self.index[sender]
         begun, done = party in self.state.steps, self.state.warmed.get(party, 0)
         if not self.warm or begun or not len(rows):
-            raise RemoteProtocolError(sender, f"{len(rows)} rows without a batch, though no warm-up is due")
+            raise RemoteProtocolError(sender, f"sent {len(rows)} rows without a batch, although no warm-up is due")
         if not are_same(rows, np.arange(done, done + len(rows), dtype=np.int32)):
-            raise RemoteProtocolError(sender, f"rows of a warm-up that do not follow the first {done}")
+            raise RemoteProtocolError(sender, f"sent rows of the warm-up that do not follow the first {done}")
 
     @on(Query, PARTY)
     def query(self, sender: str, message: Query) -> None:
@@ -267,7 +271,7 @@ class TableServer(TablesInFiles, Stepping[T], Generic[T]):
         """Raise LocalProtocolError if an invariant between two events is broken."""
         super().validate()
         if self.state.asked and self.state.working:
-            raise LocalProtocolError("server: a step is running although fresh rows are outstanding")
+            raise LocalProtocolError("server: a step is running although requested rows have not arrived")
         if self.k < self.table.newest():
             raise LocalProtocolError("server: a row was renewed in the future")
 
@@ -306,11 +310,13 @@ class Server(TableServer[TableState]):
             return super().check_batch(sender, message)
         step, batch, walk = message.step, message.batch, self.walks[self.index[sender]]
         if not are_same(message.rows[:batch], walk.batch(step)):
-            raise RemoteProtocolError(sender, f"sent other rows for step {step} than its walk has")
+            raise RemoteProtocolError(sender, f"sent rows for step {step} that differ from the agreed walk")
         if len(message.rows) > batch:
             ahead = walk.following if self.shared else walk.opposite
             if not self.extra or not are_same(message.rows[batch:], ahead(step, self.extra)):
-                raise RemoteProtocolError(sender, f"sent other further rows with step {step} than are agreed")
+                raise RemoteProtocolError(
+                    sender, f"sent further rows with step {step} that differ from the agreed ones"
+                )
 
     def lost(self, peer: str) -> None:
         """Exclude the party's absence from its pace."""

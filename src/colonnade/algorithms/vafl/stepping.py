@@ -149,7 +149,7 @@ class Stepping(Coordinator[T], Generic[T]):
     def validate(self) -> None:
         """Raise LocalProtocolError if an invariant between two events is broken."""
         if self.state.working and not self.state.taken:
-            raise LocalProtocolError("server: a step is running about nothing")
+            raise LocalProtocolError("server: a step is running without a batch")
         parties = [request.party for request in self.state.taken]
         if len(set(parties)) != len(parties):
             raise LocalProtocolError("server: a party was taken twice for one step")

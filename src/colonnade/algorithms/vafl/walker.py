@@ -174,7 +174,7 @@ class Walker(Member[W], Generic[W]):
 
     def batch_embedded(self, result: Embedded) -> None:
         """Alg. 1 l. 5, for parties that embed their batch with an `Embed`."""
-        raise LocalProtocolError(f"{self.name}: embeddings that nothing waits for")
+        raise LocalProtocolError(f"{self.name}: computed embeddings that no step waits for")
 
     @done_blind(Refined)
     def refined(self, token: int, result: Refined | Promised) -> None:

@@ -27,8 +27,9 @@ __all__ = ["METHODS"]
 _PAPER = "Wang et al.: cascaded hybrid optimisation (2023)"
 _REVEALS = (
     "server: every party's embeddings, perturbed ones too, and row numbers; each party: the mean loss of its own "
-    "batches, no gradient: an honest party learns no label from it, but one that makes up its embeddings reads labels "
-    "off the losses, rules or not (docs/attacks.md); parties learn nothing of each other directly"
+    "batches, no gradient: an honest party learns no label from it, but a party that sends made-up embeddings "
+    "can read labels off the losses, with or without the rules (docs/attacks.md); parties learn nothing of each "
+    "other directly"
 )
 _PAYLOADS = VAFL_PAYLOADS + ZEROTH_PAYLOADS + EVALUATION_PAYLOADS
 _PAGE = "zeroth.md"
@@ -58,7 +59,7 @@ METHODS = (
     Method(
         "zoo",
         "Zhang et al.: ZOO-VFL (2021), as in Wang et al.",
-        "asynchronous; both sides step by loss differences",
+        "asynchronous; parties and server step by loss differences",
         _REVEALS,
         ZooOptions,
         _PAYLOADS,
@@ -74,7 +75,7 @@ METHODS = (
     Method(
         "syn-zoo",
         f"{_PAPER}, App. B Alg. 2",
-        "both sides step by loss differences, in rounds that wait for every party",
+        "parties and server step by loss differences, in rounds that wait for every party",
         _REVEALS,
         SynZooOptions,
         _PAYLOADS,

@@ -35,7 +35,7 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
     def check_estimate(self) -> None:
         """Raise ConfigError for a useless μ, or for no direction (nothing is learned) or too many (memory)."""
         if not 0 < self.smoothing < float("inf"):
-            raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper takes 0.001")
+            raise ConfigError("protocol.smoothing", self.smoothing, "must be above 0; the paper uses 0.001")
         if not 1 <= self.directions <= MAX_DIRECTIONS:
             raise ConfigError("protocol.directions", self.directions, f"must be between 1 and {MAX_DIRECTIONS}")
         if self.server_zeroth and not 1 <= self.server_directions <= MAX_DIRECTIONS:
@@ -45,7 +45,10 @@ class ZerothOptions(Options, frozen=True, kw_only=True):
     def check_batch(self, size: int) -> None:
         """Raise ConfigError for batches that the server would not answer. Called when roles are made and rows known."""
         if size < self.min_batch:
-            advice = f"the server answers no batch of fewer than protocol.min_batch = {self.min_batch} rows"
+            advice = (
+                f"the server refuses batches of fewer than protocol.min_batch = {self.min_batch} rows; raise "
+                "train.batch_size"
+            )
             raise ConfigError("train.batch_size", size, advice)
 
 
@@ -76,7 +79,9 @@ class TableOptions(ZerothOptions, frozen=True, kw_only=True):
             raise ConfigError("protocol.t", self.t, f"must be between 1 and the number of parties, {parties}")
         pauses = self.pause_s if isinstance(self.pause_s, list) else [self.pause_s] * parties
         if len(pauses) != parties or not all(0 <= pause < float("inf") for pause in pauses):
-            raise ConfigError("protocol.pause_s", self.pause_s, f"one value, or {parties}, of 0 or more seconds")
+            raise ConfigError(
+                "protocol.pause_s", self.pause_s, f"give one value, or {parties} values, of 0 or more seconds"
+            )
 
 
 class FrozenOptions(TableOptions, frozen=True, kw_only=True):

@@ -94,9 +94,7 @@ def _asking_all(options: SynZooOptions) -> Asking:
 
 
 def _no_differences(options: TableOptions) -> None:
-    advice = (
-        "its parties send no perturbed embeddings, and the attackers here read differences of losses; take cascaded"
-    )
+    advice = "its parties send no perturbed embeddings, which these attackers need; use 'cascaded'"
     raise ConfigError("--protocols", "frozen", advice)
 
 

@@ -113,15 +113,15 @@ class Probing(Stepping[T], Generic[T]):
         options, party = self.options, self.index[sender]
         rows = message.rows[: message.batch]
         if len(rows) < options.min_batch:
-            cause = f"asks about {len(rows)} rows at once; the rule protocol.min_batch wants {options.min_batch}"
+            cause = f"asks about {len(rows)} rows at once; protocol.min_batch = {options.min_batch}"
             raise RemoteProtocolError(sender, cause)
         if len(np.unique(rows)) < len(rows):
-            raise RemoteProtocolError(sender, "asks about a row twice in one batch; every row once is the rule")
+            raise RemoteProtocolError(sender, "asks about a row twice in one batch; each row may occur once")
         asked = self.questions.counts[party]
         allowed = int(asked.sum() // len(asked)) + 1 + options.extra_queries
         most = int(asked[rows].max(initial=0)) + 1
         if most > allowed:
-            cause = f"asks about a row {most} times; the rule protocol.extra_queries allows {allowed} by now"
+            cause = f"asks about a row {most} times; protocol.extra_queries allows {allowed} so far"
             raise RemoteProtocolError(sender, cause)
 
     def request_of(self, party: int, message: Embeddings) -> QueuedRequest:
@@ -233,11 +233,9 @@ class TableProbing(Probing[TableState], TableServer[TableState]):
 
     def check_batch(self, sender: str, message: Embeddings) -> None:
         """Raise RemoteProtocolError for more rows than a batch of the walk has. The rules decide about the rows."""
-        rows = len(message.rows)
-        if message.batch != rows or (self.rules and rows > self.most_rows):
-            raise RemoteProtocolError(
-                sender, f"a batch of {message.batch} among {rows} rows, of at most {self.most_rows}"
-            )
+        rows, most = len(message.rows), self.most_rows
+        if message.batch != rows or (self.rules and rows > most):
+            raise RemoteProtocolError(sender, f"sent a batch of {message.batch} among {rows} rows; {most} is the most")
 
     @property
     def most_rows(self) -> int:

@@ -43,7 +43,7 @@ def read_certificate(key: str, path: Path) -> x509.Certificate:
         raise ConfigError(key, str(path), "is not a certificate in PEM") from error
     if len(certificates) != 1:
         # A bundle would be trusted as a whole, although only the first certificate was checked.
-        raise ConfigError(key, str(path), f"holds {len(certificates)} certificates; one is wanted")
+        raise ConfigError(key, str(path), f"holds {len(certificates)} certificates; it must hold one")
     return certificates[0]
 
 
@@ -52,11 +52,13 @@ def read_key(key: str, path: Path) -> PrivateKeyTypes:
     with _os_errors(key, path, "read"), path.open("rb") as file:
         mode, data = os.fstat(file.fileno()).st_mode, file.read()
     if os.name == "posix" and mode & 0o077:
-        raise ConfigError(key, str(path), f"others can read this private key; `chmod 600 {path}`")
+        raise ConfigError(key, str(path), f"other users can read this private key; run `chmod 600 {path}`")
     try:
         return load_pem_private_key(data, password=None)
     except TypeError as error:
-        raise ConfigError(key, str(path), "is protected by a passphrase, which cannot be typed here") from error
+        raise ConfigError(
+            key, str(path), "is protected by a passphrase; remove the passphrase, because nodes start without a prompt"
+        ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(key, str(path), "is not a private key in PEM") from error
 

@@ -96,7 +96,8 @@ def init(
             paths.server_certificate: pem(certificate),
             paths.members: members_toml({SERVER: fingerprint(certificate)}),
         },
-        "a federation lies there already; choose another folder, or renew its server with `certs init --renew`",
+        "this folder already holds a federation; choose another folder, or renew its server with `colonnade "
+        "certs init --renew`",
     )
     return paths
 
@@ -124,7 +125,8 @@ def request(name: str, dir: Path = Path()) -> Path:
     path = dir / f"{name}.csr"
     write_new(
         {dir / f"{name}.key": pem_of_key(key), path: csr.public_bytes(Encoding.PEM)},
-        f"a key made twice would leave its certificate behind; send {name}.csr as it is, or move both files away first",
+        f"a new key would make the old certificate useless; send the existing {name}.csr, or move both files "
+        "away first",
     )
     return path
 
@@ -146,11 +148,13 @@ def _check_standing(name: str, members: Mapping[str, str], path: Path, renew: bo
     """Raise ConfigError if a new member would replace a known one, or a renewal would add a new one."""
     known = name in members or path.exists()
     if twin := next((other for other in members if other != name and other.lower() == name.lower()), None):
-        raise ConfigError("name", name, f"differs from the member {twin!r} by capitals alone; choose another name")
+        raise ConfigError(
+            "name", name, f"differs from the member {twin!r} only by upper and lower case; choose another name"
+        )
     if known and not renew:
-        raise ConfigError("name", name, f"was signed already ({path}); `--renew` replaces the certificate")
+        raise ConfigError("name", name, f"was signed already ({path}); to replace the certificate add --renew")
     if renew and not known:
-        raise ConfigError("name", name, "has nothing to renew; without --renew it becomes a new member")
+        raise ConfigError("name", name, "has no certificate to renew; to add a new member remove --renew")
 
 
 def throw_away(names: Iterable[str], dir: Path, days: int = 30, *, now: datetime | None = None) -> None:
@@ -167,7 +171,7 @@ def throw_away(names: Iterable[str], dir: Path, days: int = 30, *, now: datetime
         files |= {dir / f"{name}.key": pem_of_key(key), dir / f"{name}.pem": pem(certificate)}
         members[name] = fingerprint(certificate)
     files[dir / "members.toml"] = members_toml(members)
-    write_new(files, "certificates lie there already; choose another folder")
+    write_new(files, "this folder already holds certificates; choose another folder")
 
 
 def describe(path: Path) -> dict[str, str]:

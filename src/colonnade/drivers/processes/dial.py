@@ -90,7 +90,7 @@ class Dialler:
                 break
             gone_s = time.monotonic() - since
             if gone_s > self._node.limits.give_up_s:
-                raise ServerGone(f"the server at {self._address} was not reached for {gone_s:.0f} s: {cause}")
+                raise ServerGone(f"the server at {self._address} could not be reached for {gone_s:.0f} s: {cause}")
             self._complaints.warning("not connected, trying again", server=self._address, cause=cause)
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -162,7 +162,7 @@ class Dialler:
         while True:
             data = await call.read()
             if data is grpc.aio.EOF:
-                return "the server hung up"
+                return "the server closed the connection"
             kind = stream.take(data)
             if kind == Kind.MESSAGE:
                 await stream.answer()
@@ -181,7 +181,7 @@ class Dialler:
     def _hear_of_others(self, data: bytes) -> None:
         envelope = open_envelope(data, SERVER_NAME)
         if self._switchboard is None:
-            cause = f"frame of kind {Kind(envelope.kind).name} where parties do not talk to each other"
+            cause = f"frame of kind {Kind(envelope.kind).name}, but in this method parties do not talk to each other"
             raise RemoteProtocolError(SERVER_NAME, cause)
         if envelope.kind == Kind.RELAY:
             self._switchboard.take(envelope)

@@ -40,7 +40,7 @@ SERVER = "server"
 _RESERVED = {SERVER, "ca"}  # their files are in the same folder as the parties'
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
-_MEMBERS_HEADER = "# Who may take part: name = SHA-256 fingerprint of the certificate.\n"
+_MEMBERS_HEADER = "# The members of the federation: name = SHA-256 fingerprint of the certificate.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,9 @@ def read_members(path: Path) -> dict[str, str]:
         if not _NAME.fullmatch(name):
             raise ConfigError(key, str(path), f"{name!r} is not a member's name")
         if not isinstance(value, str) or not _FINGERPRINT.fullmatch(value):
-            raise ConfigError(key, str(path), f"{name}: 64 small hex digits are wanted, as `certs show` prints them")
+            raise ConfigError(
+                key, str(path), f"{name}: must be 64 lower-case hex digits, as `colonnade certs show` prints them"
+            )
     if len(set(members.values())) < len(members):
         raise ConfigError(key, str(path), "two members have the same fingerprint; each needs its own certificate")
     return members
@@ -113,14 +115,14 @@ def check_party_name(name: str) -> None:
             "name", name, "a party's name has 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit"
         )
     if name.lower() in _RESERVED:
-        raise ConfigError("name", name, "is the federation's own; choose another name for the party")
+        raise ConfigError("name", name, "is reserved; choose another name for the party")
 
 
 def common_name(key: str, path: Path, subject: x509.Name) -> str:
     """The name in a certificate or request; raises ConfigError unless there is exactly one valid name."""
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1 or not _NAME.fullmatch(str(names[0].value)):
-        raise ConfigError(key, str(path), f"must have one name that a member can bear, has {names_in(subject)!r}")
+        raise ConfigError(key, str(path), f"must have one valid member name, but has {names_in(subject)!r}")
     return str(names[0].value)
 
 
@@ -133,7 +135,9 @@ def _check_issued_by(key: str, path: Path, certificate: x509.Certificate, ca: x5
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise ConfigError(key, str(path), f"was not signed by {ca_path}; both must be of one federation") from error
+        raise ConfigError(
+            key, str(path), f"was not signed by {ca_path}; both must belong to the same federation"
+        ) from error
 
 
 def check_authority(key: str, path: Path, ca: x509.Certificate, now: datetime) -> None:
@@ -153,7 +157,9 @@ def _check_dates(key: str, path: Path, certificate: x509.Certificate, now: datet
         raise ConfigError(key, str(path), f"expired on {date_in_words(until)}; {remedy}")
     if now < since:
         raise ConfigError(
-            key, str(path), f"is valid only from {date_in_words(since)}, and the clock says {date_in_words(now)}"
+            key,
+            str(path),
+            f"is valid only from {date_in_words(since)}, but this machine's clock shows {date_in_words(now)}",
         )
 
 

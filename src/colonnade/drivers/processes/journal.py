@@ -137,7 +137,7 @@ def read_journal(path: Path, codec: Codec, number: int = 0) -> tuple[bool, list[
             return False, []
         magic, found, boot, _ = _HEADER.unpack(header)
         if magic != _MAGIC:
-            raise CheckpointError(f"{path}: not a log of this release")
+            raise CheckpointError(f"{path}: not a journal of this release")
         if found != number:
             return False, []
         seed = xxh3_64_intdigest(header)

@@ -90,5 +90,5 @@ class Once:
             self._since, self._lines = now, 0
         self._lines += 1
         if self._lines == self.MAX_LINES:
-            self._log.warning("many different complaints: for a while no more are written")
+            self._log.warning("many different warnings: further ones are not written for a while")
         return self._lines < self.MAX_LINES

@@ -12,17 +12,17 @@ _RUN = {
     "updates": "Updates of the global model.",
     "epochs": "Epochs: N·M party-rows each.",
     "clock_s": "Seconds of training.",
-    "fraction": "How much of the run is done, from 0 to 1.",
+    "fraction": "The finished part of the run, from 0 to 1.",
     "waited_s": "Seconds since the last update.",
     "value": "The metric at the last evaluation: on the validation rows, if there are any.",
 }
 _PARTY = {
-    "steps_per_s": "Uploads per second, of late.",
+    "steps_per_s": "Recent uploads per second.",
     "staleness": "Mean staleness of its embeddings at the last evaluation.",
     "bytes_up": "Bytes of its messages to the server.",
     "bytes_down": "Bytes of the server's messages to it.",
     "bytes_eval": "Bytes of evaluation, both ways.",
-    "last_seen_s": "Seconds since it was heard of.",
+    "last_seen_s": "Seconds since the party's last message.",
 }
 
 
@@ -70,7 +70,7 @@ class _Collector:
                 if party[key] is not None:
                     gauge.add_metric([party["name"]], party[key])
             yield gauge
-        connected = GaugeMetricFamily("colonnade_party_connected", "Whether it is connected.", labels=["party"])
+        connected = GaugeMetricFamily("colonnade_party_connected", "Whether the party is connected.", labels=["party"])
         for party in status["parties"]:
             connected.add_metric([party["name"]], float(party["state"] == "connected"))
         yield connected

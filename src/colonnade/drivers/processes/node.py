@@ -253,7 +253,9 @@ class Node:
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:
             raise CheckpointError(f"{path}: not a checkpoint of this release")
         if set(saved["peers"]) != set(self.peers):
-            raise CheckpointError(f"{path}: of a federation with {', '.join(saved['peers'])}; use another folder")
+            raise CheckpointError(
+                f"{path}: belongs to a federation with {', '.join(saved['peers'])}; use another folder"
+            )
         for name in _PLAIN:
             setattr(self, name, saved[name])
         self.role.load(saved["role"])
@@ -473,7 +475,7 @@ class Node:
         self.log.warning("too many messages wait: the conversation will restart", peer=peer.name)
         peer.conversation.give_up()
         if peer.stream is not None:
-            peer.stream.drop("too many messages wait for it")
+            peer.stream.drop("too many messages wait for this peer")
 
     def _count_evaluation(self, peer: Peer, size: int) -> None:
         self.traffic.evaluation_bytes += size

@@ -170,7 +170,7 @@ class Stream:
         peer.last_heard = time.monotonic()
         if envelope.kind in (_MESSAGE, _ACK) and not self.dropped.done():
             if envelope.acknowledged >= self._next:
-                raise RemoteProtocolError(peer.name, "acknowledges what was not yet sent to it")
+                raise RemoteProtocolError(peer.name, "acknowledges a message that was not sent to it yet")
             conversation.heard(envelope.acknowledged)
             if envelope.kind == _MESSAGE:
                 self._taking = True

@@ -14,8 +14,8 @@ from colonnade.protocol.errors import RemoteProtocolError
 __all__ = ["CLOSED", "NOBODY", "NOT_OURS", "cause_in_words", "pinned_certificate"]
 
 NOBODY = "no server listens there"
-NOT_OURS = "the server's certificate is not of this federation (network.authority)"
-CLOSED = "it closed the connection; if this goes on, it may not accept this certificate: see its log"
+NOT_OURS = "the server's certificate was not signed by network.authority"
+CLOSED = "the server closed the connection; if this repeats, the server may not accept this certificate: see its log"
 
 
 async def pinned_certificate(identity: Identity, address: str, wanted: str) -> bytes:
@@ -43,7 +43,7 @@ def cause_in_words(error: OSError) -> str:
         case ssl.SSLCertVerificationError():
             return NOT_OURS
         case TimeoutError():
-            return "no answer to the first word of TLS"
+            return "the server did not answer the TLS handshake"
         case ssl.SSLError() | ConnectionError():
             return CLOSED
     return error.strerror or type(error).__name__

@@ -75,13 +75,13 @@ class Relay:
         """Pass a RELAY frame on; raises RemoteProtocolError if it is not addressed to another party."""
         name, content = read_relay(body, sender)
         if name not in self._node.peers or name == sender:
-            raise RemoteProtocolError(sender, "RELAY to a name that is no other party")
+            raise RemoteProtocolError(sender, "RELAY to a name that is not another party")
         frame = relay(sender, content)
         outlet = self.outlets.get(name)
         if outlet is None or not outlet.put(sender, frame):
             self.dropped += 1
             if outlet is not None:
-                self._complaints.warning("more is sent than is taken: dropped", peer=sender, to=name)
+                self._complaints.warning("dropped a relayed frame: the receiver is too slow", peer=sender, to=name)
             return
         self._node.traffic.count_relayed(len(frame))
 

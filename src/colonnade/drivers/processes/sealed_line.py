@@ -101,7 +101,7 @@ class SealedLine:
         elif kind == SEALED:
             self._take_sealed(body)
         else:
-            raise RemoteProtocolError(self._peer.name, "a relayed frame of no kind that it may send")
+            raise RemoteProtocolError(self._peer.name, "a relayed frame of a kind that it may not send")
 
     def next_frame(self) -> tuple[bytes, bytes] | None:
         """The kind and content of the next frame to write; None if there is none."""
@@ -264,7 +264,7 @@ class SealedLine:
         peer, conversation = self._peer, self._peer.conversation
         peer.last_heard = time.monotonic()
         if envelope.acknowledged >= self._next:
-            raise RemoteProtocolError(peer.name, "acknowledges what was not yet sent to it")
+            raise RemoteProtocolError(peer.name, "acknowledges a message that was not sent to it yet")
         conversation.heard(envelope.acknowledged)
         self._arrived(envelope.acknowledged)
         if envelope.kind == Kind.ACK:

@@ -116,7 +116,7 @@ class Session:
         try:
             secret = own.exchange(X25519PublicKey.from_public_bytes(theirs))
         except ValueError:  # of low order: the shared secret would be known to anyone
-            raise RemoteProtocolError(peer, "a key that is none") from None
+            raise RemoteProtocolError(peer, "an invalid key") from None
         info = msgspec.msgpack.encode([LABEL, run, *names, *keys])
         material = HKDF(hashes.SHA256(), 2 * 32 + SESSION_BYTES, None, info).derive(secret)
         ciphers = ChaCha20Poly1305(material[:32]), ChaCha20Poly1305(material[32:64])
@@ -139,12 +139,12 @@ class Session:
         if id != self.id:
             raise RemoteProtocolError(self._peer, "a frame of another session")
         if counter <= self.opened:
-            raise RemoteProtocolError(self._peer, "a sealed frame that came before, or comes too late")
+            raise RemoteProtocolError(self._peer, "a sealed frame that is a repetition, or comes too late")
         try:
             head, body = bytes(frame[: _HEAD.size]), frame[_HEAD.size :]
             content = self._opens.decrypt(_NONCE.pack(counter), body, head + self._from)
         except InvalidTag:
-            raise RemoteProtocolError(self._peer, "a sealed frame that does not open") from None
+            raise RemoteProtocolError(self._peer, "a sealed frame that cannot be decrypted") from None
         self.opened = counter
         return content
 

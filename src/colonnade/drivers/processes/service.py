@@ -146,7 +146,11 @@ class Service:
         except RuntimeError:
             port = 0
         if not port:
-            raise ConfigError("network.address", address, "cannot listen there: is another server running on it?")
+            raise ConfigError(
+                "network.address",
+                address,
+                "cannot listen there: another server may use this port; stop it, or choose another port",
+            )
         await self._server.start()
         return f"{address.rpartition(':')[0]}:{port}"
 
@@ -178,7 +182,7 @@ class Service:
         context.add_done_callback(lambda _: self._hung_up(caller))  # later than our end, if the guest does not read
         try:
             if self._calls[caller] > MAX_CALLS:
-                self._complaints.warning("refused", peer=name, cause="too many calls at the same time")
+                self._complaints.warning("refused", peer=name, cause="too many connections at the same time")
                 return  # without an answer: such a caller must not keep others out
             peer = self._known(name, context)
             hello = await self._hello(name, context)
@@ -208,7 +212,7 @@ class Service:
         async with asyncio.timeout(HANDSHAKE_S):
             data = await context.read()
         if data is grpc.aio.EOF:
-            raise Refused("left before it said hello", final=False)
+            raise Refused("closed the connection before its hello", final=False)
         hello = read_control(open_envelope(data, name), Kind.HELLO, Hello, name)
         differs = self._terms(name, hello)
         if differs:
@@ -229,7 +233,7 @@ class Service:
             async with asyncio.timeout(AT_DOOR_S):
                 await self._all_came.wait()
         except TimeoutError:
-            cause = f"training begins when all are here; missing: {', '.join(self._missing())}"
+            cause = f"the run begins when all parties are connected; missing: {', '.join(self._missing())}"
             raise Refused(cause, final=False, waited=True) from None
         finally:
             self._at_door.remove(name)
@@ -243,7 +247,7 @@ class Service:
         while peer.stream is not None:
             if self._instances.get(peer.name) != hello.instance or time.monotonic() > until:
                 raise Refused(f"{peer.name!r} is connected already", final=False)
-            peer.stream.drop("it has connected again")
+            peer.stream.drop("the party has connected again")
             await asyncio.sleep(0.005)
         self._instances[peer.name] = hello.instance
 
@@ -279,7 +283,7 @@ class Service:
         while True:
             data = await context.read()
             if data is grpc.aio.EOF:
-                return "it hung up"
+                return "the party closed the connection"
             kind = stream.take(data)
             if kind == Kind.MESSAGE:
                 await stream.answer()
@@ -289,7 +293,7 @@ class Service:
             elif kind == Kind.RELAY and self.relay is not None:
                 self.relay.forward(peer.name, open_envelope(data, peer.name).body)
             elif kind != Kind.ACK:
-                raise RemoteProtocolError(peer.name, f"frame of kind {Kind(kind).name} from a party that is welcome")
+                raise RemoteProtocolError(peer.name, f"unexpected frame of kind {Kind(kind).name}")
 
     # Refusals
 
@@ -323,7 +327,9 @@ class Service:
         name = _common_name(context)
         pinned = self._members.get(name or "", "")
         if (name != self._identity.name and name not in self._node.peers) or pinned not in ("", _fingerprint(context)):
-            self._complaints.warning("refused", peer=name, host=_host(context), cause="asks for status")
+            self._complaints.warning(
+                "refused", peer=name, host=_host(context), cause="asked for the status, but is not a member"
+            )
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is not a member")
         return msgspec.json.encode(self._status())
 

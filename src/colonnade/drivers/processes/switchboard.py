@@ -72,7 +72,7 @@ class Switchboard:
     def refused(self, error: RemoteProtocolError) -> None:
         """Drop the frame, count it and log it once."""
         self.refusals += 1
-        self._complaints.warning("refused what came over the relay", peer=error.peer, cause=error.cause)
+        self._complaints.warning("refused a relayed frame", peer=error.peer, cause=error.cause)
 
     def wants(self, line: SealedLine) -> None:
         """Tell that a line has something to write."""

@@ -225,4 +225,4 @@ def read_relay(body: memoryview, peer: str) -> tuple[str, memoryview]:
     try:
         return str(body[1:end], "utf-8"), body[end:]
     except UnicodeDecodeError:
-        raise CodecError(peer, "RELAY with a name that is none") from None
+        raise CodecError(peer, "RELAY with an invalid name") from None

@@ -83,7 +83,7 @@ def _refuse_silence(address: str) -> None:
     """Raise ConfigError soon if the address does not answer; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise ConfigError("--address", address, "write host:port, as `ray start --head` prints it")
+        raise ConfigError("--address", address, "must be host:port, as `ray start --head` prints it")
     try:
         socket.create_connection((host, int(port)), ANSWER_S).close()
     except OSError as error:
@@ -98,14 +98,15 @@ def _refuse_other_interfaces(address: str | None, found: list[str]) -> None:
         advice = f"its nodes are at {', '.join(others)}: give the address that `ray start --head` printed"
         raise ConfigError("--address", address, advice)
     raise ColonnadeError(
-        f"Ray would listen on all interfaces: it was imported too early; export {NO_CLUSTER}=0 and start again"
+        f"Ray was imported too early and would listen on all interfaces: export {NO_CLUSTER}=0 and run the "
+        "command again"
     )
 
 
 def _in_our_words(address: str | None, error: Exception) -> ConfigError:
     said = str(error)
     if "uthenticat" in f"{type(error).__name__} {error.__cause__}":
-        advice = "asks for its token: export RAY_AUTH_MODE=token, with the cluster's token in ~/.ray/auth_token"
+        advice = "requires a token: export RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token"
         return ConfigError("--address", address, advice)
     if said.startswith("Version mismatch"):
         told = " ".join(said.partition("mismatch: ")[2].split())

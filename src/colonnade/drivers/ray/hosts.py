@@ -137,7 +137,7 @@ def _fetch(reference: Any) -> Any:
     except RayError as error:
         cause = error
     _dismiss()
-    raise WorkerLost(f"a Ray worker is gone ({type(cause).__name__})")
+    raise WorkerLost(f"a Ray worker was lost ({type(cause).__name__})")
 
 
 def _cpus() -> float:
@@ -171,7 +171,7 @@ def _up(hosts: list[Any]) -> list[Any]:
     up = [asked[reference] for reference in done if _answers(reference)]
     if not up:
         _dismiss()
-        advice = f"no CPU of the cluster, which has {_cpus():g}, came free within {ROOM_S:.0f} s: try again later"
+        advice = f"none of the cluster's {_cpus():g} CPUs became free within {ROOM_S:.0f} s: try again later"
         raise ConfigError("--workers", "ray", advice)
     return up
 

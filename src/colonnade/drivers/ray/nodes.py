@@ -107,7 +107,7 @@ def refuse_unshared(file: Path) -> None:
     here = sha256(file.read_bytes()).hexdigest()
     without = [name for name, found in _ask_all(digest, str(file)).items() if found != here]
     if without:
-        advice = "is not there on {}: choose a folder on storage that all nodes of the cluster share"
+        advice = "does not exist on {}: choose a folder on storage that all nodes of the cluster share"
         raise ConfigError("--out", str(file.parent), advice.format(", ".join(without)))
 
 
@@ -139,13 +139,13 @@ def compare_resources(wanted: Mapping[str, Amounts], nodes: Mapping[str, Amounts
     for role, amounts in wanted.items():
         if not any(_fits(amounts, node) for node in nodes.values()):
             key = "resources.server" if role == "server" else f"resources.party (or resources.parties.{role})"
-            raise ConfigError(key, in_words(amounts), f"{role} would never start, as no node has that: {has}")
+            raise ConfigError(key, in_words(amounts), f"{role} could never start, because no node has this much: {has}")
     for name in sorted({name for amounts in wanted.values() for name in amounts}):
         asked = sum(amounts.get(name, 0.0) for amounts in wanted.values())
         there = sum(node.get(name, 0.0) for node in nodes.values())
         if asked > there + 1e-9:
             advice = (
-                f"{len(wanted)} roles run at the same time and ask for {asked:g} together, the cluster has {there:g}"
+                f"{len(wanted)} roles run at the same time and need {asked:g} together, but the cluster has {there:g}"
             )
             raise ConfigError("resources", name, f"{advice} ({has}): ask for less per role, or add nodes")
 

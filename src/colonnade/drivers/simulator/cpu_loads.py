@@ -81,8 +81,8 @@ def _in_percent(column: Column, unit: Unit | None, key: str, where: str) -> np.n
     largest = float(values.max())
     if unit is None and 0 < largest <= 1:
         advice = (
-            f"the largest value of {where} is {largest:g}, which could be {largest:g} % or {100 * largest:g} %: say "
-            "'percent' or 'fraction'"
+            f"the largest value of {where} is {largest:g}, which could be {largest:g} % or {100 * largest:g} %: set "
+            "unit = 'percent' or 'fraction'"
         )
         raise ConfigError(key, unit, advice)
     percent: np.ndarray = values * (100 / most)
@@ -105,7 +105,7 @@ def _from_csv(file: str, stamp: tuple[int, int]) -> Column:
     with Path(file).open("rb") as stream:
         content = _content(stream)
     if content.startswith(COMPRESSED):
-        raise ValueError("it is compressed; an archive of machines must be named *.tar.gz, a single file be unpacked")
+        raise ValueError("it is compressed; name an archive of machines *.tar.gz, or unpack a single file")
     return _csv_column(content)
 
 
@@ -120,7 +120,7 @@ def _csv_column(content: bytes) -> Column:
         if len(row) != len(rows[0][1]):
             expected = f"line {rows[0][0]} has {len(rows[0][1])}"
             raise ValueError(
-                f"line {number}: {len(row)} columns, where {expected}: rows must not differ in their number"
+                f"line {number}: {len(row)} columns, where {expected}: all rows must have the same number of columns"
             )
     return _column((number, row[-1]) for number, row in rows)
 
@@ -130,7 +130,10 @@ def _first_column(content: bytes) -> Column:
     rows: list[tuple[int, list[str]]] = []
     for number, line in enumerate(content.decode().splitlines(), start=1):
         if "," in line:
-            advice = "name the file *.csv if it is time, utilisation; else put spaces between CPU and memory"
+            advice = (
+                "name the file *.csv if its columns are time and utilisation; otherwise put spaces between CPU and "
+                "memory"
+            )
             raise ValueError(f"line {number}: {line.strip()[:40]!r} has commas: {advice}")
         if cells := line.partition("#")[0].split():
             rows.append((number, cells))
@@ -148,7 +151,7 @@ def _column(cells: Iterable[tuple[int, str]]) -> Column:
     places: list[str] = []
     for number, text in cells:
         if not _is_number(text):
-            found = f"{text[:40]!r} is no number" if text else "the cell is empty"
+            found = f"{text[:40]!r} is not a number" if text else "the cell is empty"
             raise ValueError(f"line {number}: {found}; every interval needs the CPU use of the machine")
         values.append(float(text))
         places.append(f"line {number}")
@@ -176,7 +179,7 @@ def _opened(content: bytes) -> tarfile.TarFile:
     try:
         return tarfile.open(fileobj=BytesIO(content), mode="r:")
     except tarfile.ReadError:
-        raise ValueError("what it unpacks to is no archive; make one with: tar czf NAME.tar.gz FOLDER") from None
+        raise ValueError("it does not unpack to an archive; make one with: tar czf NAME.tar.gz FOLDER") from None
 
 
 def _from_archive(

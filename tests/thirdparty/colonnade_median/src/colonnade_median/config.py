@@ -7,7 +7,7 @@ __all__ = ["MedianOptions"]
 
 
 class MedianOptions(Options, frozen=True):
-    """How much of the middle is taken."""
+    """How many of the parties' numbers are averaged."""
 
     taken: int | None = None  # of the parties' numbers; left out: the median
 

@@ -21,20 +21,20 @@ class Gradient(Message, frozen=True):
 
 
 class GoOn(Message, frozen=True):
-    """Server → party: that round is over, go on at this one."""
+    """Server → party: that round is over; continue with this one."""
 
     round: int
 
 
 class Embed(Payload, frozen=True):
-    """Party's job."""
+    """A party's job: h_m of a round's batch."""
 
     round: int
     x: Array
 
 
 class Embedded(Payload, frozen=True):
-    """Its result."""
+    """The result of `Embed`: h_m."""
 
     values: Array
 
@@ -49,7 +49,7 @@ class Learn(Payload, frozen=True):
 
 
 class Learned(Payload, frozen=True):
-    """Its result."""
+    """The result of `Learn`."""
 
     update: int
     gradient: Array
@@ -65,7 +65,7 @@ class Center(Payload, frozen=True):
 
 
 class Centered(Payload, frozen=True):
-    """Its result."""
+    """The result of `Center`."""
 
     round: int
     loss: float

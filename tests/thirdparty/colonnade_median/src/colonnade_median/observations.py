@@ -18,7 +18,7 @@ class MedianPen(Pen):
 
 
 def read_upload(message: Message, walk: Batches) -> Upload | None:
-    """The rows are those of the walk."""
+    """The rows follow from the walk."""
     if not isinstance(message, UploadMessage):
         return None
     return Upload(message.round, walk.batch(message.round), message.values)

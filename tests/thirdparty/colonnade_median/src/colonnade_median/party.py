@@ -19,7 +19,7 @@ __all__ = ["Party"]
 
 @dataclass(slots=True, kw_only=True)
 class State(MemberState):
-    """Where the party is."""
+    """The party's place in training."""
 
     round: int = 0
     waiting: bool = False  # for the gradient of what it uploaded
@@ -38,18 +38,16 @@ class Party(Member[State]):
         self.layers = derive(seed, "layers", m)
 
     def begin(self) -> None:
-        """Embed the round's batch; the time of a whole local step is charged here."""
+        """Embed the round's batch; its charge covers a whole local step."""
         rows, self.state.waiting = self.walk.batch(self.state.round), False
         self.work("step", len(rows) / self.training.batch_size, Embed(self.state.round, self.x[rows]))
 
     @job(Embed)
     def embed_rows(self, job: Embed) -> Embedded:
-        """h_m."""
         return Embedded(self.network.forward(job.x, job.round, (self.layers + job.round) % 2**63))
 
     @done(Embedded)
     def embedded(self, token: int, result: Embedded) -> None:
-        """The upload."""
         if not are_sane(result.values):
             raise TrainingDiverged(f"{self.name}: its embeddings are absurd; lower train.learning_rate")
         self.state.waiting = True
@@ -57,7 +55,7 @@ class Party(Member[State]):
 
     @on(Gradient, SERVER)
     def gradient(self, sender: str, message: Gradient) -> None:
-        """Learn from it, if it is still of use."""
+        """Start the gradient job if the answer is still of use."""
         s, values = self.state, message.values
         if message.round != s.round or not s.waiting:
             return
@@ -75,7 +73,7 @@ class Party(Member[State]):
 
     @done(Learned)
     def learned(self, token: int, result: Learned) -> None:
-        """The step of θ_m, and the next round."""
+        """Step θ_m and start the next round."""
         rate = self.training.rule.rate(self.training.party_rates[self.index], result.update)
         self.network.apply(result.gradient, rate, result.buffers)
         self.state.round += 1
@@ -83,7 +81,7 @@ class Party(Member[State]):
 
     @on(GoOn, SERVER)
     def go_on(self, sender: str, message: GoOn) -> None:
-        """The others are further; if this party is busy, its next upload is answered so, too."""
+        """The others are further. If this party is busy, its next upload gets this answer, too."""
         if self.state.waiting and message.round > self.state.round:
             self.state.round = message.round
             self.begin()

@@ -29,7 +29,7 @@ def middle(h: Array, taken: int) -> tuple[Array, Array]:
 
 
 class MiddleEvaluation(Evaluation):
-    """Judges the middle; predictions take it, too."""
+    """Evaluates and predicts with the middle."""
 
     taken = 1
 
@@ -40,7 +40,7 @@ class MiddleEvaluation(Evaluation):
 
 @dataclass(slots=True, kw_only=True)
 class State(CoordinatorState):
-    """The round that is gathered; the one before it may still be computed."""
+    """The round being gathered; the previous one may still be computed."""
 
     round: int = 0
     uploads: dict[str, Array] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Server(Coordinator[State]):
 
     @on(Upload, PARTY)
     def upload(self, sender: str, message: Upload) -> None:
-        """Keep it until all are here; the party or this server may have forgotten some rounds."""
+        """Keep an upload until all are here; the party or this server may have forgotten some rounds."""
         s, values, round = self.state, message.values, message.round
         expected = (len(self.walk.batch(round)) if 0 <= round < 2**53 else 0, self.width)
         if values.shape != expected or values.dtype != np.float32 or not are_sane(values):
@@ -81,7 +81,7 @@ class Server(Coordinator[State]):
         self.advance()
 
     def advance(self) -> None:
-        """One pass, once all embeddings are here; what is due comes first."""
+        """Start one pass once all embeddings are here; a due evaluation or end comes first."""
         s = self.state
         if s.working or self.progress.ending or self.judging() or len(s.uploads) < len(self.names):
             return
@@ -101,7 +101,7 @@ class Server(Coordinator[State]):
 
     @done(Centered)
     def centered(self, token: int, result: Centered) -> None:
-        """The step of θ_0, and the answers."""
+        """Step θ_0 and answer."""
         s, training, k = self.state, self.training, self.k
         if not isfinite(result.loss):
             raise TrainingDiverged(f"server: the loss is not finite at update {k}; lower train.learning_rate")
@@ -113,7 +113,7 @@ class Server(Coordinator[State]):
         self.advance()
 
     def forget(self, peer: str) -> None:
-        """It sends its embeddings again."""
+        """The party sends its embeddings again."""
         self.state.uploads.pop(peer, None)
 
     def waits_for(self) -> list[str]:
