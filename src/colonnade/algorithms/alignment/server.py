@@ -109,9 +109,7 @@ class AligningServer(Chassis[State]):
         """Begin when the last party has declared."""
         state = self.state
         if state.ring is not None or sender in state.counts or not 1 <= message.count <= MOST_IDS:
-            raise RemoteProtocolError(
-                sender, f"declares {message.count} ids; each party declares 1 or more ids, once"
-            )
+            raise RemoteProtocolError(sender, f"declares {message.count} ids; each party declares 1 or more ids, once")
         state.counts[sender] = message.count
         if len(state.counts) < len(self.members):
             return
