@@ -51,8 +51,8 @@ def opened(name: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("steps", "weight", "step_s", "held_s", "cause"),
     [
-        (5, 5.0, 0.1, 1.0, "party-1: reports τ = 5 local steps; .* at most 4"),
-        (2, 1e-9, 0.1, 1.0, "party-1: reports w̄ = 1e-09; after 2 steps it must be 1.5"),
+        (5, 1.0, 0.1, 1.0, "party-1: reports τ = 5 local steps; .* at most 4"),
+        (2, 1e-9, 0.1, 1.0, "party-1: reports w̄ = 1e-09; it must be from 1 to τ = 2"),
         (2, 1e5, 0.1, 1.0, "party-1: reports w̄ = 100000"),
         (2, 1.5, 1.0, 1.0, "party-1: reports steps of 1.0 s, 2 of them, 1.0 s in all"),
     ],
