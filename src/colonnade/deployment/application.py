@@ -16,7 +16,7 @@ from colonnade.drivers.processes.node import Node
 from colonnade.drivers.processes.peer import Peer
 from colonnade.drivers.processes.service import Service
 from colonnade.drivers.processes.wire import Bye, End, Hello, Position
-from colonnade.protocol.errors import TrainingDiverged
+from colonnade.protocol.errors import PartyDiverged, TrainingDiverged
 
 __all__ = ["Pace", "PartyApplication", "ServerApplication", "Stalled", "end_of", "parties_now"]
 
@@ -145,6 +145,8 @@ class Stalled(Exception):
 def end_of(node: Node) -> End:
     """How a node's run ended, as status and note; raises an error that is no end of a run."""
     error = node.error
+    if isinstance(error, PartyDiverged):
+        return End("stalled", str(error))  # one party's word: the run may be started again
     if isinstance(error, TrainingDiverged):
         return End("diverged", str(error))
     if isinstance(error, Stalled):

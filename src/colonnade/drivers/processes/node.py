@@ -39,7 +39,9 @@ from colonnade.protocol.codec import Codec
 from colonnade.protocol.errors import (
     CheckpointError,
     DamagedFile,
+    DataError,
     LocalProtocolError,
+    PartyDiverged,
     RemoteProtocolError,
     TrainingDiverged,
 )
@@ -268,8 +270,23 @@ class Node:
             self._handle(record)
         except RemoteProtocolError:
             pass  # it was refused at that time, too
+        except PartyDiverged as error:
+            self._try_again(error.peer, error)
+        except DataError as error:
+            if not isinstance(record.event, Received):
+                raise
+            self._try_again(record.event.sender, error)
         except TrainingDiverged as error:
             self.fail(error)
+
+    def _try_again(self, peer: str, error: Exception) -> None:
+        """Continue after an error whose cause may lie with a peer, or may be mended by now.
+
+        It ended this process, and the operator has started it again. The conversation restarts, so that both sides say
+        again what they have to say. If the cause is still there, the error comes again.
+        """
+        self.log.warning("an earlier start ended here: trying again", cause=str(error))
+        self.peers[peer].conversation.give_up()
 
     def checkpoint(self) -> None:
         """Write a checkpoint and begin a journal. A kill in between leaves files that belong together."""
