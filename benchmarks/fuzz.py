@@ -213,7 +213,7 @@ class Arena:
             "data": {"parties": 1 + hostile},
             "train": {"seconds": 3600.0, "learning_rate": 1e-4, "eval_every": 200, "checkpoint_every": 1000},
             "protocol": {"name": "vafl", "table": "zeros", "pause_s": 0.005},
-            "network": {"heartbeat_s": 0.5, "lost_after_s": 20.0, "max_message_mb": 1.0, **network},
+            "network": {"heartbeat_s": 0.5, "lost_after_s": 20.0, "max_message_mb": 1.0, "max_joins": 10**9, **network},
         }
         self.up = prepare_up(from_dict(tables), folder)
         self.honest, *self.hostile = self.up.parties
