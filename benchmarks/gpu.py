@@ -1,10 +1,12 @@
 """Split ResNet-18 on a GPU against the same network trained jointly: images per second, as a ratio of one run.
 
-    python benchmarks/gpu.py [--device cuda] [--batch 128] [--updates 100] [--rounds 5] [--profile FILE]
+    python benchmarks/gpu.py [--device cuda] [--batch 128] [--updates 100] [--rounds 5] [--rows 8192]
+        [--methods sync,vafl] [--profile FILE]
 
 Two parties hold the halves of made-up 32 × 32 colour images and the first convolution of ResNet-18, the server the
-rest. `sync` trains it in the simulator, everything on the device; the other side is one plain torch loop over the same
-three modules: as many rows, SGD with momentum, no evaluation. They take turns; the ratio of the medians counts.
+rest. `sync`, or each method of `--methods`, trains it in the simulator, everything on the device; the other side is
+one plain torch loop over the same three modules: as many rows, SGD with momentum, no evaluation. They take turns; the
+ratio of the medians counts.
 Colonnade records a network's passes as CUDA graphs, so a second loop does the same.
 """
 

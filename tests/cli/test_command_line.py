@@ -503,7 +503,7 @@ def test_the_command_and_the_winners_are_kept_and_said(colonnade, config, tmp_pa
     "words, cause",
     [
         (["--workers", "2", "--driver", "processes"], "is for the simulator"),
-        (["--workers", "many"], "give a number of threads, or 'ray'"),
+        (["--workers", "many"], "give a number, or 'ray'"),
         (["--workers", "0"], "1 or more"),
         (["--address", "127.0.0.1:1"], "add --workers ray"),
         (["--workers", "2", "--driver", "ray"], "with --driver ray every role has its own"),

@@ -1,9 +1,14 @@
 """docs/data.md: `colonnade data` and other dialects work as the page says."""
 
+import gzip
 import json
 import re
+import shlex
 from pathlib import Path
 
+import numpy as np
+import polars
+import pytest
 from typer.testing import CliRunner
 
 from colonnade.cli.main import app
@@ -29,3 +34,52 @@ def test_the_census_data_as_they_are_published_train(tmp_path, monkeypatch):
     )
     assert made.exit_code == 0, made.output
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["test_rows"] == 16
+
+
+def made_up_files(folder):
+    """Files under the names and with the columns that the commands of the page name."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(60, 4)).astype(np.float32), random.integers(0, 2, 60)
+    bank = polars.DataFrame({"nr": np.arange(60), "age": x[:, 0], "income": x[:, 1], "bought": y})
+    bank.write_csv(folder / "bank.csv")
+    bank.drop("nr").write_parquet(folder / "bank.parquet")
+    np.savez(folder / "bank.npz", x=x, y=y)
+    np.savez(folder / "two.npz", x_bank=x[:, :2], x_shop=x[:, 2:], y=y)
+    lines = "".join(f"{2 * label - 1} 1:{row[0]:.3f} 3:{row[1]:.3f}\n" for row, label in zip(x, y, strict=True))
+    with gzip.open(folder / "rows.svm.gz", "wt") as file:
+        file.write(lines)
+    (folder / "downloads").mkdir()
+    for name in ("a9a", "a9a.t"):
+        (folder / "downloads" / name).write_text(lines)
+    names = ["ID", "LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "default.payment.next.month"]
+    codes = np.column_stack([np.arange(60), random.integers(1, 9, 60), random.integers(1, 3, (60, 3)), y])
+    (folder / "data/uci-credit-card").mkdir(parents=True)
+    with gzip.open(folder / "data/uci-credit-card/UCI_Credit_Card.csv.gz", "wt") as file:
+        file.write(polars.DataFrame(codes, schema=names, orient="row").write_csv())
+
+
+BLOCKS = re.sub(r"\\\n *", "", PAGE)
+RUNS = re.findall(r"(?:^    |\| `)colonnade (run --set data.source=[^`|\n]*)", BLOCKS, re.MULTILINE)
+# Files that their owners publish: the repository does not have them.
+PUBLISHED = ("mnist", "a9a --set data.dir", "mfeat", "physionet2012", "adult.data")
+
+
+def test_the_page_has_these_commands():
+    assert len(RUNS) == 13 and sum(f"data.source={name}" in run for run in RUNS for name in PUBLISHED) == 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    made_up_files(folder)
+    return folder
+
+
+def test_the_commands_of_the_page_train(folder, monkeypatch):
+    """Those of the table of sources, too."""
+    monkeypatch.chdir(folder)
+    short = ["--set", "train.updates=2", "--set", "model.party=linear", "--set", "data.parties=2"]
+    for run in RUNS:
+        if not any(f"data.source={name}" in run for name in PUBLISHED):
+            made = CliRunner().invoke(app, [*shlex.split(run), *short])
+            assert made.exit_code == 0, f"{run}\n{made.output}{made.exception}"

@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,32 @@ def test_without_the_extra_align_names_it(colonnade, monkeypatch, tmp_path):
     code, _, err = colonnade("align", "server.toml")
     assert code == 2
     assert "colonnade align needs private_set_intersection" in err and "pip install 'colonnade[align]'" in err
+
+
+def test_the_commands_of_the_install_page(colonnade, monkeypatch, tmp_path):
+    """install.md: what can be typed without the internet prints what the page shows."""
+    page = (Path(__file__).parents[2] / "docs" / "install.md").read_text(encoding="utf-8")
+    typed = re.findall(r"^    (?:\$ |\.venv/bin/)?colonnade ((?:\w+|--)\S*(?: server.toml)?)", page, re.MULTILINE)
+    typed = [words for words in typed if not words[0].isdigit() and words != "ok"]
+    assert typed == [
+        "align server.toml", "run", "run", "--version", "--install-completion", "--show-completion", "doctor",
+    ]  # fmt: skip
+    (refusal,) = re.findall(r"^    Error: (colonnade align needs .*)$", page, re.MULTILINE)
+    with monkeypatch.context() as without:
+        hide(without, "private_set_intersection")
+        assert colonnade("align", "server.toml") == (2, "", f"Error: {refusal}\n")
+    code, out, _ = colonnade("run", "--set", "train.updates=2")
+    assert code == 0 and "Folder: runs/" in out
+    code, out, _ = colonnade("--version")
+    assert code == 0 and re.fullmatch(r"colonnade \d+\.\d+\.\d+( \(commit [0-9a-f]{12}(-dirty)?\))?\n", out)
+    shown = re.findall(r"^    (\w+) +(?:ok|note) ", page, re.MULTILINE)
+    code, out, _ = colonnade("doctor")
+    assert code == 0 and set(shown) <= set(re.findall(r"^(\w+) +(?:ok|note) ", out, re.MULTILINE))
+    monkeypatch.setenv("HOME", str(tmp_path))  # the script is installed there
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    for option in ("--install-completion", "--show-completion"):
+        code, out, err = colonnade(option, "bash")
+        assert code == 0, err
 
 
 def test_without_the_extra_serve_metrics_name_it(monkeypatch):

@@ -10,8 +10,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from colonnade.experiments.compare import compare
+import pytest
+
+from colonnade.config.resolve import load_partition
+from colonnade.experiments.compare import Entry, compare, contestants, entries_of, race
 from colonnade.experiments.interrupt import on_first_interrupt
+from colonnade.experiments.run import Standing, reopen
 
 TABLES: dict[str, Any] = {
     "data": {"source": "digits", "parties": 3},
@@ -39,7 +43,14 @@ def ends(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "race"
+    compare(TABLES, LABELS, 1, folder)
+    return ends(folder)
+
+
+def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     folder = tmp_path / "race"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", RACE, json.dumps(TABLES), ",".join(LABELS), str(folder)]
@@ -60,9 +71,27 @@ def test_a_race_that_is_interrupted_goes_on_to_the_same_end(tmp_path: Path) -> N
     begun: list[float] = []
     compare(TABLES, LABELS, 1, folder, lambda _, entry, at: begun.append(at.clock_s) if at else None)
     assert begun[0] > 0, "the second did not begin again"
-    compare(TABLES, LABELS, 1, tmp_path / "undisturbed")
-    assert ends(folder) == ends(tmp_path / "undisturbed")
+    assert ends(folder) == undisturbed
     assert len(ends(folder)) == 3
+
+
+def test_a_race_in_processes_has_the_same_ends_and_after_ctrl_c_a_checkpoint(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    endless = {"protocol.name": "vafl", "train.updates": 10**7}
+    entries = entries_of(contestants(TABLES | {"methods": {"endless": endless}}, ["sync", "endless", "vafl"]), 1)
+    folder, ended, under_way = tmp_path / "race", set[str](), set[str]()
+
+    def press(_: list[Entry], entry: Entry, at: Standing | None) -> None:
+        (ended if at is None else under_way).add(entry.folder)
+        if ended == {"sync-seed0", "vafl-seed0"} and at is not None and at.updates:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        race(entries, folder, press, workers=2)
+    assert "endless-seed0" in under_way
+    assert ends(folder) == {name: undisturbed[name] for name in ended}
+    assert reopen(entries[1].config, folder / "endless-seed0", load_partition).standing.updates > 0
 
 
 def test_the_first_asks_and_the_second_is_as_usual() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, Setting, Workers, names_in
+from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, RaceWorkers, Setting, names_in
 
 __all__ = ["compare"]
 
@@ -21,7 +21,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Runs per method.")] = 1,
     settings: Setting = None,
     out: RaceOut = None,
-    workers: Workers = "1",
+    workers: RaceWorkers = "1",
     address: Address = None,
     resume: RaceResume = None,
 ) -> None:

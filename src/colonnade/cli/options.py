@@ -17,6 +17,7 @@ __all__ = [
     "Predict",
     "RaceOut",
     "RaceResume",
+    "RaceWorkers",
     "RunOut",
     "Seed",
     "Setting",
@@ -46,6 +47,10 @@ RaceResume = Annotated[
 Workers = Annotated[
     str,
     typer.Option(metavar="N|ray", help="How many threads compute, or ray for a Ray cluster. The result is the same."),
+]
+RaceWorkers = Annotated[
+    str,
+    typer.Option(metavar="N|ray", help="How many runs at once, or ray for a Ray cluster. The result is the same."),
 ]
 Address = Annotated[
     str | None, typer.Option(help="host:port of a running Ray cluster. Default: start one on this machine.")

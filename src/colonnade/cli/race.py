@@ -13,6 +13,7 @@ from colonnade.cli.progress_bars import RaceBoard, report_with_bar
 from colonnade.cli.workers import cluster, parse_workers
 from colonnade.experiments.compare import Contestant, Entry, entries_of, is_race, race, ranking_of, unsuitable
 from colonnade.experiments.ranking import Ranking, by_reason, in_words
+from colonnade.experiments.run import check_workers
 from colonnade.protocol.errors import ConfigError
 from colonnade.results.places import fresh_folder
 
@@ -34,8 +35,7 @@ def race_with_board(
     After Ctrl-C, finished runs are kept, the interrupted run has a checkpoint, and the exit code is 130.
     """
     entries, chosen = entries_of(racing, seeds), parse_workers(workers)
-    if chosen not in (1, "ray"):
-        raise ConfigError("--workers", workers, "a comparison runs on one thread; remove --workers, or use 'ray'")
+    check_workers(chosen)
     if resume is not None and out is not None:
         raise ConfigError("--out", str(out), "--resume continues in its own folder; remove --out")
     if resume is not None and not is_race(resume):

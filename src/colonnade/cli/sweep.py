@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, Setting, Workers, names_in
+from colonnade.cli.options import Address, ConfigFile, RaceOut, RaceResume, RaceWorkers, Setting, names_in
 from colonnade.cli.printing import say
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def sweep(
     ] = "metric",
     settings: Setting = None,
     out: RaceOut = None,
-    workers: Workers = "1",
+    workers: RaceWorkers = "1",
     address: Address = None,
     resume: RaceResume = None,
 ) -> None:

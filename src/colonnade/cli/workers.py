@@ -1,4 +1,4 @@
-"""`--workers` and `--address`: which threads or cluster compute in the simulator."""
+"""`--workers` and `--address`: which threads, processes or cluster compute in the simulator."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -8,11 +8,11 @@ __all__ = ["cluster", "parse_workers"]
 
 
 def parse_workers(text: str) -> int | str:
-    """Parse a number of threads, or "ray"."""
+    """Parse a number of threads (of a run) or processes (of a race), or "ray"."""
     if text == "ray":
         return text
     if not text.isdecimal():
-        raise ConfigError("--workers", text, "give a number of threads, or 'ray'")
+        raise ConfigError("--workers", text, "give a number, or 'ray'")
     return int(text)
 
 

@@ -7,10 +7,10 @@ cannot run on these data or with these settings takes no part, and the reason is
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from colonnade.config.schema import Config, DataConfig, apply_overrides, from_di
 from colonnade.config.settle import settled
 from colonnade.data import Partition
 from colonnade.drivers.files import CUT_OFF_S, lock_file
+from colonnade.drivers.tasks import in_turn
 from colonnade.experiments.ranking import Ranking, by_reason, rank
-from colonnade.experiments.run import RAY, Run, Standing, prepare, reopen
+from colonnade.experiments.run import RAY, Run, Standing, check_workers, prepare, reopen
 from colonnade.protocol.errors import ColonnadeError, ConfigError, DataError, ModelError
 from colonnade.results.folder import RunFolder, note_command
 from colonnade.results.summary import Summary
@@ -188,10 +189,12 @@ def race(
     Without a folder, run all.
 
     Entries of methods that cannot run are also returned, with the reason; if no method can run, their error is raised.
-    `load` returns the data of a run; by default each config names its own. With `workers` the runs are tasks of the Ray
-    cluster to which this process is connected; otherwise they run one after the other. `about` is a sentence for the
-    report. After Ctrl-C the current run has a checkpoint; raises KeyboardInterrupt.
+    `load` returns the data of a run; by default each config names its own. With more than one of `workers` the runs are
+    in that many processes, and each process loads its own data. With "ray" they are tasks of the Ray cluster to which
+    this process is connected. `about` is a sentence for the report. After Ctrl-C the runs in progress have checkpoints
+    (not on Ray); raises KeyboardInterrupt.
     """
+    check_workers(workers)
     if out is not None:
         _read_folder(out, entries)
     load = load or _Partitions().of
@@ -210,9 +213,9 @@ def race(
     for entry in racing:
         if entry.summary is not None:
             show(racing, entry, None)
-    if workers == RAY:
-        assert out is not None  # where the tasks write their results
-        _race_on_ray(racing, todo, out, show)
+    if workers == RAY or (isinstance(workers, int) and min(workers, len(todo)) > 1):
+        assert out is not None  # where the runs write their results
+        _race_elsewhere(racing, todo, out, show, workers)
         return entries
     for entry in todo:
         watch = partial(_show_run, show, racing, entry)
@@ -268,36 +271,56 @@ def _show_run(show: OnProgress, entries: list[Entry], entry: Entry, run: Run) ->
     show(entries, entry, run.standing)
 
 
-def _race_on_ray(entries: list[Entry], todo: list[Entry], out: Path, show: OnProgress) -> None:
-    """Run the entries as tasks of Ray; reads their progress from their folders."""
-    from colonnade.drivers.ray.nodes import refuse_unshared  # noqa: PLC0415 - an extra
-    from colonnade.drivers.ray.tasks import in_turn  # noqa: PLC0415
-
-    if todo:
-        refuse_unshared((out / COMPARISON).resolve())
+def _race_elsewhere(entries: list[Entry], todo: list[Entry], out: Path, show: OnProgress, workers: int | str) -> None:
+    """Run the entries in other processes, of this machine or of Ray; reads their progress from their folders."""
     metrics = {entry.folder: out / entry.folder / "metrics.jsonl" for entry in todo}
     before = {name: _touched(path) for name, path in metrics.items()}
     running = list(todo)
-    for ended in in_turn(_run_elsewhere, [(to_dict(one.config), str((out / one.folder).resolve())) for one in todo]):
-        if ended is not None:
-            index, outcome = ended
-            todo[index].take(outcome)
-            running.remove(todo[index])
-            _write(out, entries)
-            show(entries, todo[index], None)
-        for entry in running:
-            if _touched(metrics[entry.folder]) in (None, before[entry.folder]):
-                continue  # not started
-            with suppress(FileNotFoundError):  # the folder is being made again
-                rows = RunFolder(out / entry.folder).rows()
-                show(entries, entry, Standing.of(settled(entry.config).train, rows[-1] if rows else NOTHING))
+    with closing(_ends_of(todo, out, workers)) as ends:
+        for ended in ends:
+            if ended is not None:
+                index, outcome = ended
+                todo[index].take(outcome)
+                running.remove(todo[index])
+                _write(out, entries)
+                show(entries, todo[index], None)
+            for entry in running:
+                if _touched(metrics[entry.folder]) in (None, before[entry.folder]):
+                    continue  # not started
+                with suppress(FileNotFoundError):  # the folder is being made again
+                    rows = RunFolder(out / entry.folder).rows()
+                    show(entries, entry, Standing.of(settled(entry.config).train, rows[-1] if rows else NOTHING))
+
+
+def _ends_of(todo: list[Entry], out: Path, workers: int | str) -> Generator[tuple[int, Outcome] | None]:
+    """Yield the index and the outcome of each run as it ends, and None from time to time."""
+    calls = [(to_dict(one.config), str((out / one.folder).resolve())) for one in todo]
+    if isinstance(workers, int):
+        yield from in_turn(_run_in_process, calls, workers)
+        return
+    from colonnade.drivers.ray.nodes import refuse_unshared  # noqa: PLC0415 - an extra
+    from colonnade.drivers.ray.tasks import in_turn as in_turn_on_ray  # noqa: PLC0415
+
+    if todo:
+        refuse_unshared((out / COMPARISON).resolve())
+    yield from in_turn_on_ray(_run_on_ray, calls)
 
 
 def _touched(path: Path) -> int | None:
     return path.stat().st_mtime_ns if path.is_file() else None
 
 
-def _run_elsewhere(tables: dict[str, Any], folder: str) -> Outcome:
+def _run_in_process(tables: dict[str, Any], folder: str) -> Outcome:
+    return _outcome(from_dict(tables), Path(folder), _own_partitions().of, lambda run: None)
+
+
+@cache
+def _own_partitions() -> "_Partitions":
+    """The data of this process, for its next run."""
+    return _Partitions()
+
+
+def _run_on_ray(tables: dict[str, Any], folder: str) -> Outcome:
     """Run as a task of Ray; a second try, after a node was lost, waits for the first and then continues its run."""
     path = Path(folder)
     lock = lock_file(path.with_name(f".{path.name}.lock"), CUT_OFF_S)

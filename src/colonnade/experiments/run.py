@@ -44,7 +44,7 @@ from colonnade.results.summary import (
 from colonnade.results.track import Tracking
 from colonnade.results.verdict import commonest
 
-__all__ = ["RAY", "Run", "Standing", "one_thread", "prepare", "reopen"]
+__all__ = ["RAY", "Run", "Standing", "check_workers", "one_thread", "prepare", "reopen"]
 
 RAY = "ray"  # as `workers`: those of the cluster to which this process is connected
 SLICE_EVENTS = 500  # between two updates of the progress bar
@@ -363,7 +363,7 @@ def prepare(
     workers: int | str = 1,
 ) -> Run:
     """Prepare a run; everything that can be refused is refused here."""
-    _check_workers(workers)
+    check_workers(workers)
     if out is not None:
         RunFolder.refuse_used(out)
     run = Run(federation(config, data, load_data), None, workers)  # builds the models, which may also be refused
@@ -380,7 +380,7 @@ def reopen(
     workers: int | str = 1,
 ) -> Run:
     """Open a run that continues from its folder's checkpoint."""
-    _check_workers(workers)
+    check_workers(workers)
     opened = RunFolder.reopen(folder, config)
     run = Run(federation(config, None, load_data), opened, workers)
     try:
@@ -391,7 +391,8 @@ def reopen(
     return run
 
 
-def _check_workers(workers: int | str) -> None:
+def check_workers(workers: int | str) -> None:
+    """Raise ConfigError for a number of workers that cannot be."""
     if workers != RAY and not (isinstance(workers, int) and workers >= 1):
         raise ConfigError("--workers", workers, f"must be 1 or more, or {RAY!r}")
 
