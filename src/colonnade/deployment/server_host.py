@@ -146,6 +146,7 @@ class ServerHost(Generic[A_co]):
             "waits_for": self.application.waits_for(),
             "waited_s": round(pace.waited_s, 1),
             "refused": dict(self.node.refused),
+            "damaged_files": self.node.damaged_files,
             "digest": shared_digest(self.application.shared),
             **self.application.status(pace),
         }
