@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from colonnade.drivers.processes import connections, service
-from colonnade.drivers.processes.bucket import Bucket
 from colonnade.drivers.processes.certificates import Identity, throw_away
 from colonnade.drivers.processes.connections import Connections
 from colonnade.drivers.processes.conversation import Conversation
@@ -230,17 +229,6 @@ def test_the_oldest_strangers_of_a_crowded_address_are_hung_up_on() -> None:
 )
 def test_a_peer_is_found_by_address_and_port(peer: str, plain: str) -> None:
     assert connections._plain(peer) == plain
-
-
-def test_joins_are_counted_by_the_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    joins = Bucket(3, 60.0)
-    assert [joins.take() for _ in range(5)] == [True, True, True, False, False]
-    clock[0] += 20.0
-    assert [joins.take(), joins.take()] == [True, False]
-    clock[0] += 3600.0
-    assert [joins.take() for _ in range(4)] == [True, True, True, False]
 
 
 def test_changes_of_one_peer_fill_no_log(monkeypatch: pytest.MonkeyPatch) -> None:

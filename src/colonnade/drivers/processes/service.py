@@ -18,7 +18,6 @@ from typing import Any
 import grpc
 import msgspec
 
-from colonnade.drivers.processes.bucket import Bucket
 from colonnade.drivers.processes.certificates import Identity, fingerprint
 from colonnade.drivers.processes.connections import Connections, connections_allowed, raise_descriptor_limit
 from colonnade.drivers.processes.conversation import NEVER_MET
@@ -41,6 +40,7 @@ from colonnade.drivers.processes.wire import (
     read_control,
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.quota import MINUTE_S, Bucket, take_from_all
 
 __all__ = [
     "BROKEN",
@@ -127,7 +127,7 @@ class Service:
         self._delayed = 0
         self._calls: Counter[str] = Counter()  # in progress, by member; "": of callers that are not members
         self._open: set[Any] = set()  # contexts of these calls
-        self._joins = {name: Bucket(node.limits.max_joins, 60.0) for name in node.peers}
+        self._joins = {name: Bucket(node.limits.max_joins, MINUTE_S) for name in node.peers}
         self._connections: Connections | None = None
         self._watch: asyncio.Future[None] | None = None
         self._instances: dict[str, int] = {}
@@ -264,7 +264,7 @@ class Service:
             asyncio.get_running_loop().call_later(FAREWELL_S, self._cut_if_open, context)
 
     def _admits_join(self, peer: Peer) -> None:
-        if not self._joins[peer.name].take():
+        if take_from_all([self._joins[peer.name]], 1, time.monotonic_ns()):
             self._node.refused["joins"] += 1
             raise Refused(f"joins more than {self._node.limits.max_joins} times a minute", final=False)
 
