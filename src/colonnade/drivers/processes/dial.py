@@ -18,7 +18,6 @@ from colonnade.drivers.processes.pin import CLOSED, NOBODY, NOT_OURS, cause_in_w
 from colonnade.drivers.processes.service import (
     BROKEN,
     FAREWELL_S,
-    HANDSHAKE_S,
     JOIN,
     SERVICE,
     STATUS,
@@ -106,7 +105,8 @@ class Dialler:
         self._address = self._where if isinstance(self._where, str) else self._where()
         if self._pinned and not self._certificate:
             try:
-                self._certificate = await pinned_certificate(self._identity, self._address, self._pinned)
+                within_s = self._node.limits.handshake_s
+                self._certificate = await pinned_certificate(self._identity, self._address, self._pinned, within_s)
             except OSError as error:
                 return cause_in_words(error)
         async with open_channel(self._identity, self._address, self._node.limits, self._certificate) as channel:
@@ -137,7 +137,8 @@ class Dialler:
                 call.cancel()
 
     async def _welcome(self, call: Any) -> Welcome:
-        async with asyncio.timeout(HANDSHAKE_S + 2 * self._node.limits.lost_after_s):  # 3.11's wait_for loses a cancel
+        limits = self._node.limits
+        async with asyncio.timeout(limits.handshake_s + 2 * limits.lost_after_s):  # 3.11's wait_for loses a cancel
             data = await call.read()
         if data is grpc.aio.EOF:
             raise TimeoutError

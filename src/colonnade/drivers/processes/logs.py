@@ -58,16 +58,32 @@ def _short(value: Any) -> str:
 class Once:
     """Logs the same complaint once, and then once a minute with its count.
 
-    The number of different complaints per minute is limited, too, so that no peer can fill the log.
+    The number of different complaints per minute is limited, too, so that no peer can fill the log. So is the number of
+    lines about changes of one peer.
     """
 
     MAX_KEYS = 1000
-    MAX_LINES = 100  # within `every_s`
+    MAX_LINES = 100  # complaints within `every_s`
+    MAX_CHANGES = 20  # of one kind and one peer within `every_s`
 
     def __init__(self, log: Log, every_s: float = 60.0) -> None:
         self._log, self._every_s = log, every_s
         self._seen: dict[str, tuple[float, int]] = {}
         self._since, self._lines = time.monotonic(), 0
+        self._changes: dict[tuple[str, str], tuple[float, int]] = {}  # since when, and how many
+
+    def info(self, what: str, *, peer: str, **fields: Any) -> None:
+        """Log a change of a peer, or only count it if there are too many."""
+        now = time.monotonic()
+        since, count = self._changes.get((what, peer), (now, 0))
+        repeated = 0
+        if now - since >= self._every_s:
+            since, count, repeated = now, 0, max(0, count - self.MAX_CHANGES)
+        self._changes[what, peer] = since, count + 1
+        if count < self.MAX_CHANGES:
+            self._log.info(what, peer=peer, **fields, **({"repeated": repeated} if repeated else {}))
+        elif count == self.MAX_CHANGES:
+            self._log.warning("many changes of one peer: for a while no more are written", of=what, peer=peer)
 
     def warning(self, what: str, **fields: Any) -> None:
         """Log the complaint, or only count it."""
