@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+import msgspec
 
 from colonnade.drivers.processes.certificates import Identity
 from colonnade.drivers.processes.logs import Once
@@ -39,6 +40,7 @@ from colonnade.drivers.processes.wire import (
     read_control,
 )
 from colonnade.protocol.errors import ColonnadeError, ConfigError, RemoteProtocolError
+from colonnade.protocol.foreign import clean_tree, harmless
 
 __all__ = ["Dialler", "ServerGone", "ask_status"]
 
@@ -218,14 +220,20 @@ def explain(error: grpc.aio.AioRpcError) -> str:
         return NOT_OURS
     if "Socket closed" in details or "Connection reset" in details:
         return CLOSED
-    return details.rpartition("last error: ")[2][:200] or str(error.code())
+    return harmless(details.rpartition("last error: ")[2], 200) or str(error.code())
 
 
 async def ask_status(identity: Identity, address: str, limits: Any, timeout_s: float = 5.0) -> bytes:
-    """A running server's status as JSON; raises ConfigError if the server does not answer."""
+    """A running server's status as JSON with harmless texts.
+
+    Raises ConfigError if the server does not answer, and RemoteProtocolError if its answer is not JSON.
+    """
     async with open_channel(identity, address, limits) as channel:
         try:
             answer: bytes = await channel.unary_unary(f"/{SERVICE}/{STATUS}")(b"", timeout=timeout_s)
-            return answer
         except grpc.aio.AioRpcError as error:
             raise ConfigError("ADDRESS", address, explain(error)) from None
+    try:
+        return msgspec.json.encode(clean_tree(msgspec.json.decode(answer)))
+    except (msgspec.MsgspecError, RecursionError):
+        raise RemoteProtocolError(SERVER_NAME, "its status is not JSON") from None

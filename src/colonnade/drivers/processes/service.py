@@ -36,6 +36,7 @@ from colonnade.drivers.processes.wire import (
     read_control,
 )
 from colonnade.protocol.errors import ConfigError, RemoteProtocolError
+from colonnade.protocol.foreign import harmless
 
 __all__ = [
     "BROKEN",
@@ -56,7 +57,6 @@ MAX_ABSENT_S = 10.0  # extra time for parties that are away at the end
 REFUSAL_DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # by refusals of the same peer within a minute
 MAX_DELAYED = 64
 MAX_CALLS = 8  # at the same time, per party, and for all unlisted callers together
-MAX_CAUSE = 500  # characters of a cause, which a guest may choose
 MAX_GUESTS = 1000
 AT_DOOR_S = 5.0  # a party waits so long for the others, is told which are missing, and tries again
 
@@ -92,8 +92,8 @@ class Refused(Exception):
     """A caller that is refused; `final` if trying again is useless, `waited` if it needs no further delay."""
 
     def __init__(self, cause: str, final: bool = True, waited: bool = False) -> None:
-        super().__init__(cause)
-        self.cause = cause if len(cause) <= MAX_CAUSE else f"{cause[:MAX_CAUSE]}…"
+        self.cause = harmless(cause)  # a guest may have chosen a part of it
+        super().__init__(self.cause)
         self.final, self.waited = final, waited
 
 
@@ -355,7 +355,7 @@ async def until_it_ends(stream: Stream, reading: Any) -> str:
 
 def _common_name(context: Any) -> str | None:
     names = context.auth_context().get("x509_common_name") or [b""]
-    return names[0].decode("utf-8", "replace") or None
+    return harmless(names[0].decode("utf-8", "replace")) or None
 
 
 def _fingerprint(context: Any) -> str:
