@@ -7,7 +7,8 @@
     python benchmarks/fedvs.py tune --data DIR [--sets …] [--methods …]
 
 **round**: N = 14, K = 2, T = 1, 784 columns, h = 64, batch 256, one thread, all roles one after the other. The floor is
-N/K × 2 limbs of the plaintext forward product in float64. CPU time, lower quartiles of alternating rounds.
+N/K × 2 limbs of the plaintext forward product in float64. CPU time, lower quartiles of alternating rounds. A checked
+round (`spare = 2`) looks for wrong answers among R + 2; a round with a liar locates one.
 
 **slow**: one party is ten times slower, all work is charged. `fedvs` and `wait` with the defaults of both on 4,000 rows
 of the credit card data: the time of a round, the time of as many rounds with the sharing of data at the start, and the
@@ -29,6 +30,7 @@ edge), in shorter runs. `factors` of `SETS` holds what it found.
 
 import argparse
 import json
+import os
 import time
 from dataclasses import dataclass, replace
 from math import nan
@@ -98,14 +100,20 @@ class Stage:
         w, blinding = np.concatenate([models[n] for models, _ in shares]), total([own[n] for _, own in shares])
         return coded_sum(self.held[n][self.places], w, blinding)
 
-    def decode(self, answers: list[np.ndarray]) -> torch.Tensor:
-        summed = self.code.decode(answers[: self.code.needed], range(self.code.needed))
+    def decode(self, answers: list[np.ndarray], spare: int = 0) -> torch.Tensor:
+        """The server's average, of R answers; with `spare` more of them, it is checked."""
+        count = self.code.needed + spare
+        taken, who = answers[:count], list(range(count))
+        if spare:
+            wrong = self.code.wrong(np.stack(taken), who, os.urandom(32)) or []
+            taken, who = [taken[n] for n in who if n not in wrong], [n for n in who if n not in wrong]
+        summed = self.code.decode(taken, who)
         return torch.from_numpy(average(summed.reshape(BATCH, WIDTH), PARTIES, OPTIONS.l_x + OPTIONS.l_w))
 
-    def secure(self) -> None:
+    def secure(self, spare: int = 0) -> None:
         """A secure round, with the answers of all parties."""
         shares = self.share()
-        self.learn(self.step(self.decode([self.evaluate(shares, n) for n in range(PARTIES)])))
+        self.learn(self.step(self.decode([self.evaluate(shares, n) for n in range(PARTIES)], spare)))
 
 
 def time_a_round(rounds: int) -> None:
@@ -117,9 +125,12 @@ def time_a_round(rounds: int) -> None:
         {
             "plaintext round": stage.plain,
             "secure round, all roles": stage.secure,
+            "secure round, checked": lambda: stage.secure(2),
             "  sharing models, all parties": stage.share,
             "  evaluating, all parties": lambda: [stage.evaluate(shares, n) for n in range(PARTIES)],
             "  decoding": lambda: stage.decode(answers),
+            "  decoding, checked": lambda: stage.decode(answers, 2),
+            "  decoding, one answer wrong": lambda: stage.decode([*answers[:3], answers[0], *answers[4:]], 2),
             "one plaintext forward product, float64": lambda: left @ right,
         },
         rounds,
@@ -130,6 +141,10 @@ def time_a_round(rounds: int) -> None:
     print(f"{'floor: N/K × limbs of the forward product':<42} {1e3 * floor:8.2f} ms")
     print(f"evaluating is {took['  evaluating, all parties'] / floor:.2f} × the floor, "
           f"the whole round {took['secure round, all roles'] / floor:.2f} ×")  # fmt: skip
+    unchecked = took["secure round, all roles"]
+    more = took["  decoding, checked"] - took["  decoding"]
+    print(f"the check adds {1e3 * more:.2f} ms, {more / unchecked:.2%} of the round; the two rounds as measured: "
+          f"{took['secure round, checked'] / unchecked:.3f}")  # fmt: skip
 
 
 # --- one slow party -------------------------------------------------------------------------------------------------

@@ -150,7 +150,10 @@ EXECUTED = {
         ("colonnade run CONFIG.toml", TYPED),
         ("from colonnade.linear import", HERE + "test_the_linear_model_fits"),
     ],
-    "docs/methods/fedvs.md": [("colonnade run --set protocol.name=fedvs", TYPED)],
+    "docs/methods/fedvs.md": [
+        ("colonnade run --set protocol.name=fedvs", TYPED),
+        ("colonnade run --set protocol.name=fedvs --set data.parties=7", TYPED),
+    ],
     "docs/methods/flex.md": [("colonnade compare examples/flex.toml", TYPED)],
     "docs/methods/swift.md": [("python benchmarks/transfer.py", MINUTES_AND_DATA)],
     "docs/predict.md": [

@@ -65,13 +65,19 @@ def resolve(partition):
 
 @pytest.fixture(scope="session")
 def simulate(resolve):
-    """Run a config to the end and check every invariant; return events, records, roles and the simulator."""
+    """Run a config to the end and check every invariant; return events, records, roles and the simulator.
 
-    def run(tables, source="digits", parties=4, data=None, until=None):
+    `changed` gets every role before the run, e.g. to make one of them lie.
+    """
+
+    def run(tables, source="digits", parties=4, data=None, until=None, changed=lambda role: None):
         setting = resolve(tables, source, parties, data)
+        roles = setting.roles()
+        for role in roles:
+            changed(role)
         found = types.SimpleNamespace(events=[], records=[], federation=setting)
         simulator = Simulator(
-            setting.roles(),
+            roles,
             Codec(setting.method.payloads),
             setting.config.clock,
             setting.config.train.seed,

@@ -181,6 +181,7 @@ def test_data_shares(world):
         (DataShare(version + 1, 5, elements(2, terms)), "before the preceding places"),
         (DataShare(version, 0, too_large(2, terms)), "outside the field"),
         (DataShare(version, 0, elements(2)), "coded data of shape"),
+        (DataShare(version + 1, 0, elements(2, terms + 1)), "columns, expected .* as before"),
     ]
     same = unchanged(party)
     for message, words in wrong:

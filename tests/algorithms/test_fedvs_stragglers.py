@@ -136,7 +136,7 @@ def test_too_few_answers_are_tried_again_with_fresh_masks_and_names(resolve, by_
     assert world.finished and method["retries"] == 1
     assert method["missing_at_retries"] == dict.fromkeys(silent, 1)
     note = world.server.summary()["note"]
-    assert "tried again 1×" in note and "missing: party-1 (1×), party-3 (1×), party-4 (1×)" in note
+    assert "repeated 1 times" in note and "missing: party-1 (1×), party-3 (1×), party-4 (1×)" in note
     assert "protocol.deadline_s" in note
     shares = [m for s, to, m in world.counted if (s, to) == ("party-1", "party-2") and type(m) is ModelShare]
     first, second = ([m for m in shares if m.round == 0 and m.attempt == attempt] for attempt in (1, 2))

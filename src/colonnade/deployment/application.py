@@ -7,6 +7,7 @@ protocols here are everything that a host needs from an application.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from colonnade.deployment.own_side import OwnSide
@@ -153,7 +154,9 @@ def end_of(node: Node) -> End:
     return End("finished" if node.finished else "stopped")
 
 
-def parties_now(node: Node, staleness: Sequence[float] = ()) -> list[dict[str, Any]]:
+def parties_now(
+    node: Node, staleness: Sequence[float] = (), remarks: Mapping[str, int] = MappingProxyType({})
+) -> list[dict[str, Any]]:
     """The rows of the live table."""
     return [
         {
@@ -165,6 +168,7 @@ def parties_now(node: Node, staleness: Sequence[float] = ()) -> list[dict[str, A
             "bytes_down": peer.bytes_out,
             "bytes_eval": peer.bytes_evaluation,
             "last_seen_s": round(peer.silent_s(), 1) if peer.met else None,
+            "remarks": remarks.get(peer.name, 0),
         }
         for index, peer in enumerate(node.peers.values())
     ]

@@ -12,6 +12,7 @@ import msgspec
 
 from colonnade.algorithms.evaluation import Measurement
 from colonnade.algorithms.method import SERVER
+from colonnade.algorithms.remarks import Remark
 from colonnade.algorithms.training import Cadence
 from colonnade.config.schema import Config
 from colonnade.deployment.application import Pace, end_of, parties_now
@@ -57,6 +58,7 @@ class ServerTraining(Keeper):
         # Set if the run is over. A server that starts again then only reports the run and leaves its files unchanged.
         self.record: Summary | None = self.folder.record()
         self.rows: list[dict[str, Any]] = []
+        self.remarks: dict[str, int] = {}  # on each party, since this process started
         self._tracking = Tracking(side.config, self.folder.path)
         self._checkpoints = Cadence(plan.checkpoint_every, plan.training.rows_per_epoch)
         self.node = side.make_node(self)
@@ -71,8 +73,11 @@ class ServerTraining(Keeper):
     # What is kept beside the role
 
     def emitted(self, record: Payload, node: Node) -> None:
-        """Write a row of metrics.jsonl."""
-        if isinstance(record, Measurement):
+        """Write a row of metrics.jsonl, or log a remark on a party."""
+        if isinstance(record, Remark):
+            self.remarks[record.party] = self.remarks.get(record.party, 0) + 1
+            self.side.log.warning(record.text, party=record.party)
+        elif isinstance(record, Measurement):
             clock_s = node.now / NANOSECONDS
             row = metrics_row(record, self.side.plan.training, clock_s, clock_s, node.traffic)
             self.rows.append(row)
@@ -169,7 +174,7 @@ class ServerTraining(Keeper):
             "metric": self.side.plan.training.metric,
             "value": last.get("value"),
             "rows": last.get("rows", ""),  # the rows that the value is of
-            "parties": parties_now(node, last.get("staleness") or []),
+            "parties": parties_now(node, last.get("staleness") or [], self.remarks),
         }
 
     def _fraction(self) -> float:

@@ -63,8 +63,8 @@ def add(a: Array, b: Array) -> Array:
     return _once_less(np.add(a, b, dtype=np.uint32))
 
 
-def total(arrays: Sequence[Array]) -> Array:
-    """The sum of the arrays, element by element."""
+def total(arrays: Sequence[Array] | Array) -> Array:
+    """The sum of the arrays, element by element; of one array, along its first axis."""
     return _folded(np.add.reduce(arrays, axis=0, dtype=np.uint64))
 
 

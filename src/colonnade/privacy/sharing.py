@@ -27,7 +27,8 @@ from math import prod
 
 import numpy as np
 
-from colonnade.privacy.field import MAX_INNER, Limbs, P, matmul, split
+from colonnade.privacy.field import MAX_INNER, Limbs, P, matmul, multiply, split, total, uniform
+from colonnade.privacy.reed_solomon import wrong_places
 from colonnade.protocol.errors import ConfigError, DataError, LocalProtocolError
 from colonnade.protocol.messages import Array
 
@@ -110,6 +111,26 @@ class LagrangeCode:
         order = sorted(range(len(who)), key=who.__getitem__)[: self.needed]
         used = tuple(int(who[i]) for i in order)
         return _apply(_decoder(self.segments, self.colluders, used), np.stack([answers[i] for i in order]))
+
+    def wrong(self, answers: Array, who: Sequence[int], seed: bytes) -> list[int] | None:
+        """The parties among `who` with wrong answers; None if there are some, and too few answers to locate them.
+
+        n > R answers (n, places, h) are values of one polynomial for each coordinate. The check looks at one random
+        combination of all coordinates: Σ u_i v_j answer_ij, with u and v from the seed. The parties must not know the
+        seed while they can still answer. It overlooks a wrong answer with a probability of at most 2/p. Up to n − R
+        wrong answers are noticed, and up to (n − R)/2 are located.
+        """
+        self._check_answers(len(answers), who)
+        count, places, width = answers.shape
+        drawn = uniform(seed, (places + width,))
+        lines = matmul(answers.reshape(count * places, width), drawn[places:, None]).reshape(count, places)
+        values = [int(value) for value in total(multiply(lines.T, drawn[:places, None]))]
+        checks = _checks(self.segments + self.colluders, self.needed, tuple(who))
+        expected = [sum(a * b for a, b in zip(row, values, strict=False)) % P for row in checks]
+        if expected == values[self.needed :]:
+            return []
+        places_of = wrong_places(_alpha(self.segments + self.colluders, who), values, self.needed)
+        return None if places_of is None else [who[i] for i in places_of]
 
     def _check_answers(self, count: int, who: Sequence[int]) -> None:
         if count != len(who) or len(set(who)) < len(who) or not all(0 <= n < self.parties for n in who):
@@ -195,6 +216,13 @@ def _blinder(k: int, t: int, n: int) -> Encoder:
 def _decoder(k: int, t: int, who: tuple[int, ...]) -> Encoder:
     """From the values of ψ at the α of R parties, in ascending order, to ψ at β_1 … β_K."""
     return _limbs(_lagrange(_alpha(k + t, who), _beta(k)))
+
+
+@lru_cache(maxsize=1024)
+def _checks(betas: int, needed: int, who: tuple[int, ...]) -> list[list[int]]:
+    """From the values of ψ at the α of the first R parties to those at the α of the others."""
+    points = _alpha(betas, who)
+    return _lagrange(points[:needed], points[needed:])
 
 
 def _beta(count: int) -> list[int]:

@@ -11,8 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from colonnade.algorithms.fedvs.messages import DataShare, ModelShare
 from colonnade.algorithms.fedvs.party import Party
 from colonnade.algorithms.fedvs.server import Server
+from colonnade.algorithms.remarks import Remark
 from colonnade.config.schema import from_dict
 from colonnade.data import load, party_share, save_share, server_share, split
+from colonnade.deployment.application import Pace
 from colonnade.deployment.party_training import training_party
 from colonnade.deployment.server_training import training_server
 from colonnade.drivers.processes import dial, sealing
@@ -226,3 +228,13 @@ def test_without_the_seal_it_would_find_every_share(shares, tmp_path, tools, mon
     recording = Recording(monkeypatch)
     assert train(shares, tmp_path, tools)["updates"] == 6
     assert recording.found_in(recording.seen) == recording.count() > 0
+
+
+def test_a_remark_on_a_party_is_logged_and_counted(shares, tmp_path):
+    """E.g. a wrong answer, which the server finds with `spare`."""
+    log = io.StringIO()
+    host = training_server(config_of("server", shares), tmp_path / "server", Log("server", stream=log))
+    host.application.emitted(Remark("clinic", "wrong answer (1 of 3), left out"), host.node)
+    assert "warning server: wrong answer (1 of 3), left out party=clinic" in log.getvalue()
+    remarks = {party["name"]: party["remarks"] for party in host.application.status(Pace())["parties"]}
+    assert remarks == {"bank": 0, "clinic": 1, "lab": 0}

@@ -30,6 +30,7 @@ from colonnade.algorithms.fedvs.server import Server
 from colonnade.algorithms.leaving import LEAVING_PAYLOADS
 from colonnade.algorithms.method import Capabilities, Defaults, Method, PartySetup, ServerSetup
 from colonnade.algorithms.prediction.plain import PlainPredictor
+from colonnade.algorithms.remarks import Remark
 from colonnade.privacy.sharing import Segmentation
 
 __all__ = ["METHODS", "check"]
@@ -94,7 +95,7 @@ METHODS = (
         "rounds on secret shares; any 2(K+T−1)+1 answers give the sum of all embeddings",
         _REVEALS,
         FedvsOptions,
-        CODED_PAYLOADS + EVALUATION_PAYLOADS,
+        (*CODED_PAYLOADS, *EVALUATION_PAYLOADS, Remark),
         Server,
         Party,
         check=check,

@@ -133,9 +133,13 @@ class Costs:
         """The backward product; the paper's pattern delays embeddings only."""
         return 0.0 if self.delays else 0.5 * rows / self.batch
 
-    def decode(self, places: int, parameters: int) -> float:
-        """K·R for each number of an answer, in units of the server's own step: 3 products with all its parameters."""
-        products = self.code.segments * self.code.needed * places * self.width
+    def decode(self, places: int, parameters: int, answers: int) -> float:
+        """K·R for each number of an answer, in units of the server's own step: 3 products with all its parameters.
+
+        If there are more answers than R, checking them takes one product for each number of each answer.
+        """
+        checked = answers if answers > self.code.needed else 0
+        products = (self.code.segments * self.code.needed + checked) * places * self.width
         return LIMBS * products / (3.0 * self.batch * max(parameters, self.width))
 
     def _step(self, terms: float) -> float:

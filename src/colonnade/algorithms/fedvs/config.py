@@ -26,9 +26,12 @@ UNPROTECTED = (
 MOST_BITS = 24  # for l_x and l_w: more bits cannot fit
 
 
-def most_segments(parties: int, colluders: int) -> int:
-    """The largest K that still decodes if one in eight parties, at least one, answers too late; 1 if no K does."""
-    answers = parties - max(1, parties // 8)
+def most_segments(parties: int, colluders: int, spare: int = 0) -> int:
+    """The largest K that still decodes if one in eight parties, at least one, answers too late; 1 if no K does.
+
+    `spare` answers more than that must be there, to check the others.
+    """
+    answers = parties - max(1, parties // 8) - spare
     return max(1, (answers - 1) // 2 + 1 - colluders)
 
 
@@ -48,6 +51,8 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
     stale: Stale = "allow"  # a round uses a slow party's last share; "refuse": all share in every round
     catch_up: int = 4  # longest step, in rounds, of a party that has missed rounds; 1: never longer
     max_stale: int = 20  # rounds in which one share may be summed; then the round waits for its party
+    spare: int = 0  # answers beyond R that a round waits for: 1 shows that some are wrong, 2a locate a wrong ones
+    most_wrong: int = 3  # wrong answers of a party; after that, the server asks it for no more
     work: Work = "arithmetic"  # what a simulator charges; "delays": as in the paper's experiments
 
     def code(self, parties: int) -> LagrangeCode:
@@ -67,7 +72,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
 
     def segments(self, parties: int) -> int:
         """K as configured, or its default."""
-        return most_segments(parties, self.T) if self.K is None else self.K
+        return most_segments(parties, self.T, self.spare) if self.K is None else self.K
 
     def least(self, parties: int) -> int:
         """The fewest parties of a summing set: without its T colluders' own parts, a sum still has two others."""
@@ -116,6 +121,7 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
         for name, rounds in (("max_stale", self.max_stale), ("catch_up", self.catch_up)):
             if rounds < 1:
                 raise ConfigError(f"protocol.{name}", rounds, "must be 1 or more rounds")
+        self._check_spare(parties)
         fewest = min(parties, self.T + 2)
         if not fewest <= self.least(parties) <= parties:
             advice = (
@@ -123,6 +129,17 @@ class FedvsOptions(Options, frozen=True, kw_only=True):
                 "rest must not be one party's embedding"
             )
             raise ConfigError("protocol.min_summed", self.min_summed, advice)
+
+    def _check_spare(self, parties: int) -> None:
+        code = self.code(parties)
+        if not 0 <= self.spare <= code.stragglers:
+            advice = (
+                f"must be 0 to {code.stragglers}: {parties} parties give {parties} answers, and K = {code.segments}, "
+                f"T = {code.colluders} need {code.needed} of them"
+            )
+            raise ConfigError("protocol.spare", self.spare, advice)
+        if self.most_wrong < 1:
+            raise ConfigError("protocol.most_wrong", self.most_wrong, "must be 1 or more answers")
 
     @property
     def least_w_max(self) -> float:

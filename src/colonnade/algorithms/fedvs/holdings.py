@@ -29,6 +29,10 @@ def check_elements(sender: str, what: str, values: Array, shape: tuple[int, ...]
         raise RemoteProtocolError(sender, f"{what} with numbers outside the field (p = {P})")
 
 
+def _key_of(share: ModelShare) -> Key:
+    return share.round, share.attempt
+
+
 @dataclass(slots=True)
 class CodedData:
     """X̃_n of every party n that has shared its data; shares arrive in chunks."""
@@ -53,7 +57,7 @@ class CodedData:
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "coded data", values, (len(values), terms))
         goes_on = self.version.get(n) == message.version and start == self.filled[n]
-        if goes_on and terms != self.values[n].shape[1]:
+        if n in self.values and terms != self.values[n].shape[1]:
             raise RemoteProtocolError(
                 sender, f"coded data of {terms} columns, expected {self.values[n].shape[1]} as before"
             )
@@ -107,22 +111,20 @@ class Exchange:
     blindings: dict[int, Array] = field(default_factory=dict)
     previous: dict[int, tuple[int, int, Array]] = field(default_factory=dict)  # the previous version, weights, model
     named: dict[int, tuple[int, int]] = field(default_factory=dict)  # of parties that blind: version, mark
-    early_key: Key = NEVER  # of an exchange that the server has not announced yet
-    early: dict[int, ModelShare] = field(default_factory=dict)
+    early: dict[int, ModelShare] = field(default_factory=dict)  # of exchanges that are not ordered here yet
 
     def begin(self, order: ShareModels, blinded: bool) -> None:
         """Start a new exchange, and take the shares that came before its order."""
         self.key, self.among, self.places, self.told = (order.round, order.attempt), order.among, order.places, False
         self.blinded_places = order.places if blinded else 0
         self.awaited, self.position = order.awaited, order.position
-        early = self.early if self.early_key == self.key else {}
         self.blindings, self.named = {}, {}
         if not self.awaited:
             self.versions, self.trained, self.models = {}, {}, {}
-        for n, share in early.items():
-            if self._expects(n, share):
+        for n, share in self.early.items():
+            if _key_of(share) == self.key and self._expects(n, share):
                 self._take(n, share)
-        self.early_key, self.early = NEVER, {}
+        self.early = {n: share for n, share in self.early.items() if _key_of(share) > self.key}
 
     def _expects(self, n: int, share: ModelShare) -> bool:
         return n in self.among and (bool(self.awaited) or len(share.blinding) == self.blinded_places)
@@ -150,7 +152,7 @@ class Exchange:
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...]) -> bool:
         """Take a share; False if it is too late, or the second one of a party that has lost its memory."""
         key = self._check(sender, n, message, shape, self.blinded_places)
-        if key < self.key or (key != self.key and key < self.early_key):
+        if key < self.key:
             return False
         return self._take_or_keep(n, message, n in self.models)
 
@@ -160,12 +162,12 @@ class Exchange:
         key = self._check(sender, n, message, shape if len(model) else (0, shape[1]), rows)
         if len(model):
             self.renew(n, message.version, message.trained, model)
-        if key < self.key or (key != self.key and key < self.early_key):
+        if key < self.key:
             return len(model) > 0
         return self._take_or_keep(n, message, n in self.named) or len(model) > 0
 
     def _check(self, sender: str, n: int, message: ModelShare, shape: tuple[int, ...], rows: int) -> Key:
-        key = (message.round, message.attempt)
+        key = _key_of(message)
         if not (0 <= message.round < LAST_ROUND and message.attempt >= 0 and 0 <= message.trained < LAST_ROUND):
             raise RemoteProtocolError(sender, f"a model share of round {message.round}, attempt {message.attempt}")
         check_elements(sender, "a model share", message.model, shape)
@@ -178,15 +180,15 @@ class Exchange:
         return key
 
     def _take_or_keep(self, n: int, message: ModelShare, known: bool) -> bool:
-        key = (message.round, message.attempt)
-        if key > max(self.key, self.early_key):
-            self.early_key, self.early = key, {}
-        if known if key == self.key else n in self.early:
-            return False
+        """Take a share of this exchange. Of a later one, keep the newest share of each party."""
+        key = _key_of(message)
         if key == self.key:
-            self._take(n, message)
-        else:
-            self.early[n] = message
+            if not known:
+                self._take(n, message)
+            return not known
+        if n in self.early and _key_of(self.early[n]) >= key:
+            return False
+        self.early[n] = message
         return True
 
     def find(self, n: int, version: int) -> tuple[int, Array] | None:

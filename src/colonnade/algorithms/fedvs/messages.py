@@ -12,10 +12,10 @@ from msgspec import field
 from colonnade.protocol.messages import Array, Message, Payload
 
 __all__ = ["CHUNK_PLACES", "CODED_PAYLOADS", "EXCHANGE", "Answer", "Blind", "Blinded", "CodedSum", "CodedSummed",
-           "CodedTerms", "CodedTermsMade", "DataRequest", "DataShare", "DataShared", "Declined", "Decode", "DecodeTest",
-           "Decoded", "DecodedTest", "FetchData", "Gradient", "Holding", "ModelRequest", "ModelShare", "ModelShared",
-           "OfRows", "Prepared", "ShareData", "ShareModel", "ShareModels", "Shared", "Stepped", "Sum", "Take",
-           "WhoHolds"]  # fmt: skip
+           "CodedTerms", "CodedTermsMade", "DataRequest", "DataShare", "DataShared", "Declined", "Decode",
+           "DecodeTest", "Decoded", "DecodedTest", "Doubted", "DoubtedTest", "FetchData", "Gradient", "Holding",
+           "ModelRequest", "ModelShare", "ModelShared", "OfRows", "Prepared", "ShareData", "ShareModel",
+           "ShareModels", "Shared", "Stepped", "Sum", "Take", "WhoHolds"]  # fmt: skip
 
 
 CHUNK_PLACES = 8192  # of held-out rows in one exchange
@@ -307,12 +307,13 @@ class Stepped(Payload, frozen=True):
 class Decode(Payload, frozen=True):
     """Server's job, Alg. 1 l. 28–31: decode, average, and one pass through the server's network."""
 
-    answers: Array  # (R, places, h)
+    answers: Array  # (R or more, places, h)
     who: list[int]
     count: int  # |S|
     batch: Array  # places
     targets: Array
     seed: int
+    draw: int  # names the randomness of the check; never used again
 
 
 class Decoded(Payload, frozen=True):
@@ -322,6 +323,14 @@ class Decoded(Payload, frozen=True):
     h: Array  # ∇_H
     theta_0: Array
     buffers: list[Array]
+    answers: int  # that were here
+    wrong: list[int]  # parties whose answers were wrong and left out
+
+
+class Doubted(Payload, frozen=True):
+    """Result of `Decode` if some answers are wrong, and too few are here to tell which."""
+
+    answers: int
 
 
 class DecodeTest(Payload, frozen=True):
@@ -331,6 +340,7 @@ class DecodeTest(Payload, frozen=True):
     who: list[int]
     count: int
     start: int
+    draw: int
 
 
 class DecodedTest(Payload, frozen=True):
@@ -338,11 +348,19 @@ class DecodedTest(Payload, frozen=True):
 
     start: int
     values: Array  # (K, places, h) float32
+    wrong: list[int]
+
+
+class DoubtedTest(Payload, frozen=True):
+    """Result of `DecodeTest` if some answers are wrong, and too few are here to tell which."""
+
+    start: int
+    answers: int
 
 
 CODED_PAYLOADS = (
     *(DataShare, DataRequest, FetchData, Prepared, *EXCHANGE, Gradient),
     *(ShareData, DataShared, ShareModel, ModelShared, Blind, Blinded),
     *(CodedTerms, CodedTermsMade, CodedSum, CodedSummed, Take, Stepped),
-    *(Decode, Decoded, DecodeTest, DecodedTest),
+    *(Decode, Decoded, Doubted, DecodeTest, DecodedTest, DoubtedTest),
 )

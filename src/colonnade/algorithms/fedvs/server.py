@@ -10,6 +10,9 @@
 If fewer than R answers arrive by the deadline, the server tries the round again with fresh masks and twice the time,
 and records the missing parties. It never asks for the same rows in two sums whose difference would reveal a few
 parties' part (answered.py).
+
+With `spare`, a round waits for more than R answers, so that the server can check them. It leaves out the wrong answers
+that it can locate. If it cannot locate them, it waits for more answers, then tries the round again, then ends the run.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +24,7 @@ from colonnade.algorithms.fedvs.answered import free_position, in_use, tells_apa
 from colonnade.algorithms.fedvs.batches import SegmentWalk
 from colonnade.algorithms.fedvs.coding import Costs, average
 from colonnade.algorithms.fedvs.config import FedvsOptions
-from colonnade.algorithms.fedvs.holdings import LAST_ROUND
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, Key
 from colonnade.algorithms.fedvs.messages import (
     Answer,
     Declined,
@@ -29,6 +32,8 @@ from colonnade.algorithms.fedvs.messages import (
     Decoded,
     DecodedTest,
     DecodeTest,
+    Doubted,
+    DoubtedTest,
     FetchData,
     Gradient,
     Holding,
@@ -37,12 +42,15 @@ from colonnade.algorithms.fedvs.messages import (
 )
 from colonnade.algorithms.fedvs.pace import Pace
 from colonnade.algorithms.fedvs.sum_agreement import SumAgreement, mutually_prepared
+from colonnade.algorithms.fedvs.suspicion import Suspicion
 from colonnade.algorithms.fedvs.testing import TEST_DEADLINE, CodedEvaluation
 from colonnade.algorithms.method import SERVER, Options, ServerSetup
 from colonnade.data.suggest import listing
 from colonnade.models import Objective, ServerNetwork, server_module
+from colonnade.privacy.secret import SecretKey
 from colonnade.protocol.errors import ConfigError, LocalProtocolError, ModelError, RemoteProtocolError, TrainingDiverged
 from colonnade.protocol.events import NANOSECONDS, Effect
+from colonnade.protocol.messages import Array
 from colonnade.protocol.role import RoleSummary
 from colonnade.protocol.seeds import derive
 
@@ -51,6 +59,7 @@ __all__ = ["Server", "State", "averaging_network"]
 PREPARING, SHARING, AGREED, ANSWERING, DECODING = "preparing", "sharing", "agreed", "answering", "decoding"
 WAITING = "waiting"
 DEADLINE = "deadline"  # the timer of the phase
+AHEAD = 64  # attempts
 
 
 def averaging_network(setup: ServerSetup[Options], method: str) -> ServerNetwork:
@@ -72,6 +81,7 @@ class State(CountingState):
     """The round and its phase, and counts for the summary."""
 
     prepared: dict[int, list[int]] = field(default_factory=dict)  # the parties whose data each party holds
+    claims: dict[int, tuple[Key, int, int]] = field(default_factory=dict)  # exchange, position, evaluation of each
     doing: str = PREPARING
     begun: bool = False  # the first round waits for all parties
     round: int = 0
@@ -107,9 +117,20 @@ class Server(Counting[State]):
         self.walk = SegmentWalk(len(setup.y_train), training, self.code.segments)
         self.seed = derive(training.seed, "layers", SERVER)
         self.costs = Costs(self.code, training.batch_size, self.width, options.work == "delays")
-        self.agreement = SumAgreement(False, setup.parties, self.code.needed, self.least)
-        self.tested = SumAgreement(True, setup.parties, self.code.needed, self.least)
+        self.agreement = SumAgreement(False, setup.parties, self.code.needed, self.least, spare=options.spare)
+        self.tested = SumAgreement(True, setup.parties, self.code.needed, self.least, spare=options.spare)
+        self.suspicion = Suspicion(setup.parties, self.code, options.spare, options.most_wrong)
+        self.key = SecretKey()  # of the checks
         self.evaluation = CodedEvaluation(setup, self.tested, self.fewest)
+
+    def started(self, entropy: bytes) -> None:
+        """Take the key of the checks, and set the timers."""
+        self.key.renew(entropy)
+        super().started(entropy)
+
+    def resumed(self, entropy: bytes) -> None:
+        """Checks come from a new key from now on."""
+        self.key.renew(entropy)
 
     # Preparing: Alg. 1 l. 1–10.
 
@@ -118,18 +139,38 @@ class Server(Counting[State]):
         """Note whose data a party holds; if this server lost its memory, also how far the parties are."""
         s, n = self.state, self.index[sender]
         known = set(message.held) <= set(range(len(self.names))) and n in message.held
-        if not (known and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
+        once = len(message.held) <= len(self.names)
+        if not (known and once and max(message.round, message.attempt, message.position, message.tested) < LAST_ROUND):
             raise RemoteProtocolError(sender, f"reports an impossible preparation: {message!r:.120}")
         s.prepared[n] = message.held
-        self.agreement.newest = max(self.agreement.newest, (message.round, message.attempt))
-        self.evaluation.skip_to(message.tested)
-        if (message.round, message.attempt) > (s.round, s.attempt):
-            s.round, s.attempt = message.round, message.attempt
-            s.position, s.asked_for = max(s.position, message.position + 1), []
+        s.claims[n] = (message.round, message.attempt), message.position, message.tested
+        self.agreement.claimed[n], self.tested.claimed[n] = (message.round, message.attempt), (message.tested, 0)
+        key, position, tested = self._remembered()
+        self.agreement.newest = max(self.agreement.newest, key)
+        self.evaluation.skip_to(tested)
+        if key > (s.round, s.attempt):
+            s.round, s.attempt = key
+            s.position, s.asked_for = max(s.position, position + 1), []
             if s.doing != DECODING:
                 self._share()
         elif s.doing == PREPARING:
             self._share()
+
+    def _remembered(self) -> tuple[Key, int, int]:
+        """How far the parties are, if this server lost its memory: exchange, position and number of the evaluation.
+
+        At least one honest party has come as far as more than T parties say. A single party may be one round or
+        `AHEAD` attempts further, since the others may have missed the newest order. The server does not believe more
+        than that: after an exchange with a number near LAST_ROUND, no exchange could follow.
+        """
+        claims, liars = list(self.state.claims.values()), self.code.colluders
+        if len(claims) <= liars:
+            return NEVER, -1, -1
+        keys, positions, tested = (sorted(own, reverse=True) for own in zip(*claims, strict=True))
+        (round, attempt), furthest = keys[liars], keys[0]
+        steps = furthest[0] - round
+        plausible = steps <= 1 and furthest[1] <= AHEAD + (0 if steps else attempt)
+        return furthest if plausible else keys[liars], positions[liars], tested[liars]
 
     def _among(self) -> list[int]:
         """The parties that take part: within reach, with each other's data."""
@@ -188,6 +229,11 @@ class Server(Counting[State]):
         elif s.doing == WAITING:
             self.pace.overdue += self.pace.too_old(self._among(), s.round)
             self._share()
+        elif s.doing == ANSWERING and self.agreement.doubted:
+            self._give_more_time()
+            self._dispute()
+        elif s.doing == ANSWERING and self.agreement.settle_for_less():
+            self._decode()
         elif s.doing == ANSWERING:
             self._give_more_time()
             self._try_again(self.agreement.outstanding())
@@ -272,13 +318,22 @@ class Server(Counting[State]):
     @on(Declined, PARTY)
     def decline(self, sender: str, message: Declined) -> None:
         """A party remembers a sum that this server forgot: try other rows."""
-        s = self.state
-        if message.testing:
-            return self._tests(self.evaluation.declined(message))
-        if (message.round, message.attempt) != self.agreement.key or s.doing != ANSWERING:
+        s, n, agreement = self.state, self.index[sender], self.tested if message.testing else self.agreement
+        if (message.round, message.attempt) != agreement.key:
             return
+        if n not in agreement.evaluators or n in agreement.answers:
+            raise RemoteProtocolError(sender, f"declines a sum of round {message.round} that it does not owe")
+        if message.testing:
+            self._distrust(self.suspicion.declined(n, True))
+            return self._tests(self.evaluation.declined(message))
+        if s.doing != ANSWERING:
+            return
+        self._distrust(self.suspicion.declined(n, False))
         s.declined += 1
         s.position += 1
+        if self.suspicion.end:
+            s.doing = AGREED
+            return self.end(self.suspicion.end)
         self._try_again([])
 
     def _try_again(self, missing: list[str]) -> None:
@@ -293,14 +348,14 @@ class Server(Counting[State]):
 
     @on(Answer, PARTY)
     def answer(self, sender: str, message: Answer) -> None:
-        """Take a coded sum; R of them decode."""
+        """Take a coded sum; R of them decode, and spare ones show whether they are right."""
         s = self.state
         if message.testing:
-            return self._tests(self.evaluation.answer(sender, message))
-        over = s.doing != ANSWERING and (message.round, message.attempt) == self.agreement.key
-        if over or not self.agreement.answer(sender, message, self.width):
+            return self._tests(self.evaluation.answer(sender, message, s.present))
+        over = s.doing not in (ANSWERING, DECODING) and (message.round, message.attempt) == self.agreement.key
+        if over or not self.agreement.answer(sender, message, self.width) or s.doing == DECODING:
             s.late[sender] = s.late.get(sender, 0) + 1
-        elif self.agreement.decodable():
+        elif self.agreement.decodable(s.present):
             self._decode()
 
     def _decode(self) -> None:
@@ -309,17 +364,30 @@ class Server(Counting[State]):
         answers, who = self.agreement.taken()
         batch, rows = self.walk.batch(s.position), self.walk.rows(s.position)
         seed = (self.seed + s.round) % 2**63
-        job = Decode(answers, who, len(self.agreement.summed), batch, self.targets[rows], seed)
-        amount = len(rows) / self.training.batch_size + self.costs.decode(len(batch), self.network.theta.numel())
+        job = Decode(answers, who, len(self.agreement.summed), batch, self.targets[rows], seed, s.jobs + 1)
+        costs = self.costs.decode(len(batch), self.network.theta.numel(), len(who))
         self.forget_timer(DEADLINE)
-        self.work("decode", amount, job)
+        self.work("decode", len(rows) / self.training.batch_size + costs, job)
 
     @job(Decode)
-    def decode(self, job: Decode) -> Decoded:
+    def decode(self, job: Decode) -> Decoded | Doubted:
         """H, and one pass through θ_0."""
-        summed = self.walk.cut.samples(self.code.decode(job.answers, job.who), job.batch)
+        wrong = self._wrong(job.answers, job.who, "check", job.draw)
+        if wrong is None:
+            return Doubted(len(job.who))
+        summed = self.walk.cut.samples(self._sum(job.answers, job.who, wrong), job.batch)
         passed = self.network.gradients(average(summed, job.count, self._bits), job.targets, job.seed)
-        return Decoded(passed.loss, passed.h, passed.theta_0, self.network.buffers_after_forward())
+        buffers = self.network.buffers_after_forward()
+        return Decoded(passed.loss, passed.h, passed.theta_0, buffers, len(job.who), wrong)
+
+    def _wrong(self, answers: Array, who: list[int], kind: str, draw: int) -> list[int] | None:
+        """The parties with wrong answers; R answers always fit together. No party knows the key of the check."""
+        return self.code.wrong(answers, who, self.key.seed(kind, draw)) if len(who) > self.code.needed else []
+
+    def _sum(self, answers: Array, who: list[int], wrong: list[int]) -> Array:
+        """The sum of all embeddings, from the answers that are right."""
+        right = [i for i, n in enumerate(who) if n not in wrong]
+        return self.code.decode(answers[right] if wrong else answers, [who[i] for i in right])
 
     @property
     def _bits(self) -> int:
@@ -331,6 +399,8 @@ class Server(Counting[State]):
         s, k, summed = self.state, self.k, self.agreement.summed
         if not isfinite(result.loss):
             raise TrainingDiverged(f"server: the loss is not finite in round {s.round}; lower train.learning_rate")
+        self.suspicion.decoded(result.answers)
+        self._blame(result.wrong)
         self.network.apply(result.theta_0, self.training.rule.rate(self.training.server_rate, k), result.buffers)
         self.counted(len(result.h) * len(summed), [result.loss])
         for n, name in enumerate(self.names):
@@ -348,6 +418,42 @@ class Server(Counting[State]):
             self.pace.gradient(weights, s.round, self.now)
         s.round, s.attempt, s.position = s.round + 1, 0, s.position + 1
         self._share()
+
+    # Wrong answers: not in the paper.
+
+    def _blame(self, wrong: list[int]) -> None:
+        """Count wrong answers; a party with too many is not asked again."""
+        if wrong:
+            self._distrust(self.suspicion.blame(wrong))
+
+    def _distrust(self, effects: list[Effect]) -> None:
+        """Do not ask the parties that `suspicion` ignores, from the next exchange on."""
+        self.do(effects)
+        self.agreement.ignored, self.tested.ignored = (list(self.suspicion.ignored) for _ in range(2))
+
+    @done(Doubted)
+    def doubted(self, token: int, result: Doubted) -> None:
+        """Some answers are wrong, and too few are here to tell which: wait for more until the deadline."""
+        s, agreement = self.state, self.agreement
+        s.doing, agreement.doubted = ANSWERING, result.answers
+        self._set_deadline()
+        self._continue_answering()
+
+    def _continue_answering(self) -> None:
+        """Decode if enough answers are here. Try again if no more can come and they do not fit together."""
+        present = self.state.present
+        if self.agreement.decodable(present):
+            self._decode()
+        elif self.agreement.is_disputed(present):
+            self._dispute()
+
+    def _dispute(self) -> None:
+        """Try the round again, with fresh masks and blinding; after a few attempts, end the run."""
+        reason = self.suspicion.dispute(self.state.round, sorted(self.agreement.answers))
+        if not reason:
+            return self._share()
+        self.state.doing = AGREED
+        self.end(reason)
 
     # Evaluation.
 
@@ -378,14 +484,25 @@ class Server(Counting[State]):
         self._tests(self.evaluation.deadline_passed(self.now, self.state.present))
 
     @job(DecodeTest)
-    def decode_tests(self, job: DecodeTest) -> DecodedTest:
+    def decode_tests(self, job: DecodeTest) -> DecodedTest | DoubtedTest:
         """The average embeddings of a chunk of test rows."""
-        return DecodedTest(job.start, average(self.code.decode(job.answers, job.who), job.count, self._bits))
+        wrong = self._wrong(job.answers, job.who, "check of test rows", job.draw)
+        if wrong is None:
+            return DoubtedTest(job.start, len(job.who))
+        summed = self._sum(job.answers, job.who, wrong)
+        return DecodedTest(job.start, average(summed, job.count, self._bits), wrong)
 
     @done(DecodedTest)
     def tests_decoded(self, token: int, result: DecodedTest) -> None:
         """Continue with the next chunk, or judge."""
+        self.suspicion.test_declines = {}
+        self._blame(result.wrong)
         self._tests(self.evaluation.decoded(result, self.now))
+
+    @done(DoubtedTest)
+    def tests_doubted(self, token: int, result: DoubtedTest) -> None:
+        """Some answers are wrong, and too few are here to tell which."""
+        self._tests(self.evaluation.doubted(result, self.now, self.state.present))
 
     @job(EvaluateAll)
     def judge(self, job: EvaluateAll) -> Evaluated:
@@ -408,6 +525,7 @@ class Server(Counting[State]):
         """The party will report again what it holds; try the round again if it takes part."""
         s, n = self.state, self.index[peer]
         s.prepared.pop(n, None)
+        s.claims.pop(n, None)
         self.pace.forget(n)
         self._tests(self.evaluation.lose(self.now, s.present, reset=True))
         if s.doing in (SHARING, AGREED, ANSWERING) and n in self.agreement.among:
@@ -429,6 +547,8 @@ class Server(Counting[State]):
                 self._agree()
         elif s.doing == ANSWERING and self.agreement.hopeless(s.present):
             self._try_again(self._absent())
+        elif s.doing == ANSWERING:
+            self._continue_answering()
         elif s.doing == PREPARING:
             s.begun |= bool(s.prepared) and all(self.index[name] in s.prepared for name in s.present)
             self._share()
@@ -468,7 +588,7 @@ class Server(Counting[State]):
         return {
             "weights": self.network.digest(),
             "note": self._retried(),
-            "warnings": self._clipping(),
+            "warnings": [*self._clipping(), *self.suspicion.warnings()],
             "method": {
                 "needed": self.code.needed,
                 "stragglers_tolerated": self.code.stragglers,
@@ -481,6 +601,7 @@ class Server(Counting[State]):
                 "missing_at_retries": dict(sorted(s.missed.items())),
                 "left_out_of_sums": dict(sorted(s.left_out.items())),
                 "late_answers": sum(s.late.values()),
+                **self.suspicion.told(),
             },
         }
 

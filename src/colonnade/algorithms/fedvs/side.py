@@ -10,6 +10,7 @@ from colonnade.algorithms.fedvs.blinders import rows_to_blind, total_blinding
 from colonnade.algorithms.fedvs.holdings import CodedData, Exchange
 from colonnade.algorithms.fedvs.messages import CodedSum, CodedTerms, Holding, ModelShare, ShareModels, Sum
 from colonnade.privacy.field import total
+from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.messages import Array
 from colonnade.protocol.saved import UNSAVED, Component
 
@@ -39,6 +40,8 @@ class Side(Component):
 
     def take(self, sender: str, n: int, message: ModelShare, shape: tuple[int, int]) -> bool:
         """Take a share; False if it is useless."""
+        if len(message.blinding) > self.data.places:
+            raise RemoteProtocolError(sender, f"blinding for {len(message.blinding)} places of {self.data.places}")
         if self.lasting:
             rows = self.rows_to_blind(n) if message.mark else 0
             return self.exchange.take_lasting(sender, n, message, shape, rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from colonnade.algorithms.fedvs.holdings import NEVER, Key, check_elements
+from colonnade.algorithms.fedvs.holdings import LAST_ROUND, NEVER, Key, check_elements
 from colonnade.algorithms.fedvs.messages import Answer, Holding, ShareModels, Sum, WhoHolds
 from colonnade.protocol.errors import RemoteProtocolError
 from colonnade.protocol.events import Effect, Send
@@ -19,6 +19,8 @@ from colonnade.protocol.saved import UNSAVED, Component
 
 __all__ = ["Held", "SumAgreement", "agree", "mutually_prepared"]
 
+LONGEST = 200  # characters of a reason
+TARDY = 20  # rounds that do not wait for a spare answer of a party, after it missed a deadline
 # reporter → (party, version of its data and model) that it holds all shares of; a party's version to sum is last
 Held = Mapping[int, Collection[tuple[int, int]]]
 
@@ -66,10 +68,11 @@ class SumAgreement(Component):
     needed: int = field(metadata=UNSAVED)  # R
     least: int = field(metadata=UNSAVED)  # fewest parties in a sum
     key: Key = NEVER
-    newest: Key = NEVER  # the newest key that parties named; it is later than `key` if this server lost its memory
+    newest: Key = NEVER  # the newest key that is believed; it is later than `key` if this server lost its memory
+    claimed: dict[int, Key] = field(default_factory=dict)  # the newest key that each party says it has heard of
     among: list[int] = field(default_factory=list)
     awaited: list[int] = field(default_factory=list)  # models last: parties that share and blind here
-    trained: dict[int, int] = field(default_factory=dict)  # version → number of the weights
+    trained: dict[int, dict[int, int]] = field(default_factory=dict)  # reporter → version → number of the weights
     asked: bool = False
     reports: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     summed: list[int] = field(default_factory=list)
@@ -77,6 +80,10 @@ class SumAgreement(Component):
     evaluators: list[int] = field(default_factory=list)
     places: int = 0  # places of an answer, once it is asked for
     answers: dict[int, Array] = field(default_factory=dict)
+    spare: int = field(default=0, metadata=UNSAVED)  # answers beyond R to wait for
+    doubted: int = 0  # that many answers did not fit together, and the wrong ones could not be located
+    ignored: list[int] = field(default_factory=list)  # parties that are not asked for answers any more
+    tardy: dict[int, int] = field(default_factory=dict)  # party → the round in which a spare answer is waited for again
 
     def begin(
         self, key: Key, among: list[int], places: int, awaited: list[int] | None = None, position: int = -1
@@ -85,7 +92,7 @@ class SumAgreement(Component):
         self.key, self.among, self.asked, self.places = key, among, False, 0
         self.awaited, self.trained = awaited or [], {}
         self.newest = max(key, self.newest)
-        self.reports, self.answers = {}, {}
+        self.reports, self.answers, self.doubted = {}, {}, 0
         self.summed, self.versions, self.evaluators = [], [], []
         order = ShareModels(*key, among, places, self.awaited, position, testing=self.testing)
         return [self._send(n, order) for n in among]
@@ -109,11 +116,12 @@ class SumAgreement(Component):
         wrong = len(message.held) != len(message.versions) or not set(message.held) <= set(self.among)
         twice = len(set(held if self.awaited else message.held)) < len(held)
         unknown = len(message.trained) != (len(held) if self.awaited else 0)
-        if wrong or twice or unknown or n not in self.among:
-            raise RemoteProtocolError(
-                sender, f"reports shares of {message.held}, but the parties that share are {self.among}"
-            )
-        self.trained |= dict(zip(message.versions, message.trained, strict=False))
+        if wrong or twice or unknown or n not in self.among or len(held) > 2 * len(self.among):
+            cause = f"reports shares of {message.held}, but the parties that share are {self.among}"
+            raise RemoteProtocolError(sender, cause[:LONGEST])
+        if not (0 <= message.clipped < LAST_ROUND and all(0 <= number < LAST_ROUND for number in message.trained)):
+            raise RemoteProtocolError(sender, f"reports impossible numbers: {message!r:.120}")
+        self.trained[n] = dict(zip(message.versions, message.trained, strict=False))
         self.reports[n] = held if self.awaited else sorted(held)
         return True
 
@@ -124,11 +132,16 @@ class SumAgreement(Component):
 
     def weights(self) -> dict[int, int]:
         """If models last: the parties of S, and the number of each one's weights."""
-        return {n: self.trained[version] for n, version in zip(self.summed, self.versions, strict=True)}
+        return {n: self._number(n, version) for n, version in zip(self.summed, self.versions, strict=True)}
+
+    def _number(self, n: int, version: int) -> int:
+        """The number of party n's weights of this version: as n says itself, or else as most reporters say."""
+        said = {reporter: own[version] for reporter, own in self.trained.items() if version in own}
+        return said[n] if n in said else Counter(said.values()).most_common(1)[0][0]
 
     def settle(self, present: Collection[str]) -> bool:
         """Find S and the evaluators from the reports of parties within reach; False if there are too few."""
-        reports = {n: held for n, held in self.reports.items() if self.names[n] in present}
+        reports = {n: own for n, own in self.reports.items() if self.names[n] in present and n not in self.ignored}
         found = agree(reports, self.needed, self.least)
         if found is None:
             return False
@@ -159,19 +172,33 @@ class SumAgreement(Component):
             raise RemoteProtocolError(sender, cause)
         check_elements(sender, "a coded embedding", message.values, (self.places, width))
         self.answers[n] = message.values
+        self.tardy.pop(n, None)
         return True
 
     def _refuse_future(self, sender: str, round: int, attempt: int) -> None:
-        if (round, attempt) > self.newest:
+        claimed = self.claimed.get(self.names.index(sender), NEVER)
+        if (round, attempt) > max(self.newest, claimed):
             raise RemoteProtocolError(sender, f"names round {round}, attempt {attempt}, which has not begun")
 
-    def decodable(self) -> bool:
-        """Whether R answers are here."""
-        return len(self.answers) >= self.needed
+    def decodable(self, present: Collection[str]) -> bool:
+        """Whether R answers are here, and the spare ones that can still come; more than those that were doubted."""
+        prompt = [n for n in self._hopeful(present) if n in self.answers or self.tardy.get(n, 0) <= self.key[0]]
+        wanted = max(self.needed, min(self.needed + self.spare, len(prompt)))
+        return len(self.answers) >= max(wanted, self.doubted + 1)
+
+    def settle_for_less(self) -> bool:
+        """The deadline has passed: whether R answers are here, none of them doubted, so that the server can decode.
+
+        It then does not wait for the missing parties in the next rounds: one silent party would slow down all of them.
+        """
+        enough = len(self.answers) >= self.needed and not self.doubted
+        if enough:
+            self.tardy |= {n: self.key[0] + TARDY for n in self.evaluators if n not in self.answers}
+        return enough
 
     def taken(self) -> tuple[Array, list[int]]:
-        """The R answers with the lowest party numbers, and these numbers."""
-        who = sorted(self.answers)[: self.needed]
+        """The answers, and the numbers of their parties in ascending order."""
+        who = sorted(self.answers)
         return np.stack([self.answers[n] for n in who]), who
 
     def outstanding(self) -> list[str]:
@@ -180,5 +207,12 @@ class SumAgreement(Component):
 
     def hopeless(self, present: Collection[str]) -> bool:
         """Whether R answers can no longer come."""
-        hopeful = [n for n in self.evaluators if n in self.answers or self.names[n] in present]
-        return bool(self.evaluators) and len(hopeful) < self.needed
+        return bool(self.evaluators) and len(self._hopeful(present)) < self.needed
+
+    def is_disputed(self, present: Collection[str]) -> bool:
+        """Whether a wrong answer cannot be located, and no more answers can come."""
+        return bool(self.doubted) and len(self._hopeful(present)) <= len(self.answers)
+
+    def _hopeful(self, present: Collection[str]) -> list[int]:
+        """Evaluators that have answered, or are within reach."""
+        return [n for n in self.evaluators if n in self.answers or self.names[n] in present]

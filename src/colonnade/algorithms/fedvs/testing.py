@@ -14,7 +14,15 @@ import numpy as np
 from colonnade.algorithms.evaluation import EvaluateAll, Evaluated, Scores
 from colonnade.algorithms.fedvs.config import FedvsOptions
 from colonnade.algorithms.fedvs.held_out import HeldOut
-from colonnade.algorithms.fedvs.messages import CHUNK_PLACES, Answer, Declined, DecodedTest, DecodeTest, Holding
+from colonnade.algorithms.fedvs.messages import (
+    CHUNK_PLACES,
+    Answer,
+    Declined,
+    DecodedTest,
+    DecodeTest,
+    DoubtedTest,
+    Holding,
+)
 from colonnade.algorithms.fedvs.sum_agreement import SumAgreement
 from colonnade.algorithms.method import ServerSetup
 from colonnade.models import ServerNetwork
@@ -42,6 +50,7 @@ class CodedEvaluation(Component):
     patience: int | None = None  # ns until the deadline of an exchange; None: no deadline
     running: bool = False
     given_up: bool = False
+    decoding: bool = False
     number: int = 0
     start: int = 0
     tries: int = 0
@@ -95,6 +104,7 @@ class CodedEvaluation(Component):
         if len(self.among) < self.fewest:
             return self._give_up()
         self.number += 1
+        self.decoding = False
         return [*self.agreement.begin((self.number, 0), self.among, self._places()), *self._set_timer(now)]
 
     def _places(self) -> int:
@@ -117,15 +127,27 @@ class CodedEvaluation(Component):
         self.missing = self._without(self.summed)
         return [*self.agreement.announce(self.start, self._places()), *self._set_timer(now)]
 
-    def answer(self, sender: str, message: Answer) -> list[Effect]:
-        """Take a coded sum; R are enough, and later ones are dropped."""
-        if not self.running or self.agreement.decodable() or (message.round, message.attempt) != self.agreement.key:
+    def answer(self, sender: str, message: Answer, present: Collection[str]) -> list[Effect]:
+        """Take a coded sum; once enough are here, decode."""
+        if not self.running or self.complete or (message.round, message.attempt) != self.agreement.key:
             return []
         self.agreement.answer(sender, message, self.setup.widths[0])
-        if not self.agreement.decodable():
-            return []
+        return self._decode() if not self.decoding and self.agreement.decodable(present) else []
+
+    def _decode(self) -> list[Effect]:
+        self.decoding = True
         answers, who = self.agreement.taken()
-        return [self._work(DecodeTest(answers, who, len(self.summed), self.start)), CancelTimer(TEST_DEADLINE)]
+        job = DecodeTest(answers, who, len(self.summed), self.start, self.jobs + 1)
+        return [self._work(job), CancelTimer(TEST_DEADLINE)]
+
+    def doubted(self, result: DoubtedTest, now: int, present: Collection[str]) -> list[Effect]:
+        """Some answers are wrong, and too few are here to tell which: wait for more, or try the chunk again."""
+        if not self.running or not self.decoding or result.start != self.start:
+            return []
+        self.decoding, self.agreement.doubted = False, result.answers
+        if self.agreement.decodable(present):
+            return self._decode()
+        return self._once_more(now, present) if self.agreement.is_disputed(present) else self._set_timer(now)
 
     def declined(self, message: Declined) -> list[Effect]:
         """A party has answered for these rows in a sum from which this one must not be subtracted.
@@ -145,8 +167,9 @@ class CodedEvaluation(Component):
 
     def decoded(self, result: DecodedTest, now: int) -> list[Effect]:
         """Store a decoded chunk; continue with the next one, or judge."""
-        if not self.running or result.start != self.start:
+        if not self.running or not self.decoding or result.start != self.start:
             return []
+        self.decoding = False
         stop = result.start + result.values.shape[1]
         self.values[:, result.start : stop] = result.values
         self.start, self.tries, self.summed = stop, 0, []
@@ -172,6 +195,8 @@ class CodedEvaluation(Component):
         """First ask the parties what they hold; then do without the silent ones; then try the chunk again."""
         if not self.running or self.complete:
             return []
+        if self.agreement.settle_for_less():
+            return self._decode()
         if self.agreement.evaluators:
             return self._once_more(now, present)
         if not self.agreement.asked:
@@ -180,12 +205,12 @@ class CodedEvaluation(Component):
 
     def lose(self, now: int, present: Collection[str], *, reset: bool = False) -> list[Effect]:
         """A party is gone, or has lost its memory (`reset`)."""
-        if not self.running or self.complete or self.agreement.decodable():
+        if not self.running or self.complete or self.decoding:
             return []
-        if reset or self.agreement.hopeless(present):
+        if reset or self.agreement.hopeless(present) or self.agreement.is_disputed(present):
             return self._once_more(now, present)
         if self.agreement.evaluators:
-            return []
+            return self._decode() if self.agreement.decodable(present) else []
         ask = [] if self.agreement.asked else self.agreement.ask()
         return [*ask, *([] if self.agreement.unreported(present) else self._settle(now, present))]
 

@@ -23,6 +23,7 @@ _PARTY = {
     "bytes_down": "Bytes of the server's messages to it.",
     "bytes_eval": "Bytes of evaluation, both ways.",
     "last_seen_s": "Seconds since the party's last message.",
+    "remarks": "Remarks of the method on the party since the server started, e.g. on wrong answers.",
 }
 
 
